@@ -213,7 +213,7 @@ class NcclChannel(PlainCall):
         """Launches and hops that cost less."""
         kernels, kind = costs.kernels or Kernels(), self.call.kind
         no_grid = kernels.model_copy(update={"grid": 0})
-        yield "launches take no time", replace(costs, launch=0, graph=0, kernels=no_grid)
+        yield "launches take no time", replace(costs, launch=0, graph=None, kernels=no_grid)
         block, transport = self.call.block(kernels), self.transport(costs)
         halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
         sooner = transport.model_copy(update={"latency": transport.latency // 2})

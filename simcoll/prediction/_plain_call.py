@@ -15,7 +15,7 @@ from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import call_names
 from simcoll.prediction._schedule_source import copy_orders
 from simcoll.prediction.placing import placed, rated_topology, served_by
-from simcoll.scenario.launch import Process, processes
+from simcoll.scenario.launch import Process, processes, uploads
 from simcoll.scenario.profile import CostSetting, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
@@ -61,6 +61,11 @@ class PlainCall:
         launch = self.scenario.launch
         nodes = [self.rated.node_of(place) for place in self.places] if launch.paced else []
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
+
+    @cached_property
+    def _uploads(self) -> float:
+        launch = self.scenario.launch
+        return uploads(launch, [self.rated.node_of(place) for place in self.places]) if launch.replays else 0.0
 
     @property
     def usual(self) -> bool:
@@ -123,7 +128,8 @@ class PlainCall:
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside the run of the engines, in ps."""
-        return costs.launch_ps(self.scenario.launch)
+        launch_ps = costs.launch_ps(self.scenario.launch)
+        return launch_ps + round(self._uploads * costs.graph.upload) if costs.graph else launch_ps
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
         """The same by cause."""

@@ -22,7 +22,8 @@ BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no ro
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place` and `graph` as `model_errors.Setting`.
+    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place`, `busy` and `graph` as
+    `model_errors.Setting`.
 
     `by_itself`: the library takes `algorithm` and `protocol` where it has the choice. `forced`: it had no choice of
     `protocol`.
@@ -35,6 +36,7 @@ class PredictedCase(NamedTuple):
     setting: str
     nodes: int = 1
     place: str = ""
+    busy: float = 0.0
     graph: bool = False
     protocol: str = "none"
     by_itself: bool = True
@@ -43,7 +45,7 @@ class PredictedCase(NamedTuple):
     @property
     def where(self) -> Setting:
         """The place of the call, for its cells."""
-        return Setting(self.collective, self.nodes, self.place, self.size_bytes, self.graph)
+        return Setting(self.collective, self.nodes, self.place, self.busy, self.graph)
 
 
 class Judgement(NamedTuple):

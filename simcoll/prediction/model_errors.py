@@ -2,7 +2,10 @@
 
 `model_errors.yaml` is written by `tools/model_errors.py` from measured tables of several clusters. Each cluster counts
 once for each cell, however many rows it has: errors of one cluster are alike. A cell with few clusters is drawn to the
-cell around it. Spreads are averaged as they are, not as squares, so that one cluster that is far off decides little.
+cell around it. Of the spreads of its clusters it has the median, so that one cluster that is far off decides little.
+
+What counts beside the kind of machine is how much of a call's time its busiest link carries data: bandwidths are known
+better than latencies and launches, on every machine, whatever the sizes at which it goes from one to the other.
 """
 
 import functools
@@ -18,13 +21,13 @@ from simcoll.config.yaml_tree import Model
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import Noise
 
-# Clusters for which the cell around counts beside the clusters of a cell. With two, intervals of clusters that are left
-# out hold as many rows as with one, and are a tenth narrower; with more, several nodes lose coverage.
-AROUND: Final = 2.0
+# Clusters for which the cell around counts beside the clusters of a cell. With three, intervals of clusters that are
+# left out hold as many rows as with one or two, and are narrower by a fifth or a tenth; with four they hold fewer.
+AROUND: Final = 3.0
 FILE: Final = Path(__file__).with_name("model_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
-ZONES: Final = ((64 << 10, "to 64 KiB"), (16 << 20, "to 16 MiB"), (math.inf, "above"))
-BLEND: Final = 16  # factor in size from an edge to the middle of the zone between both
+ZONES: Final = ((0.2, "to 20 % busy"), (0.6, "to 60 % busy"), (math.inf, "above"))
+BLEND: Final = 0.2  # from an edge to the middle of the zone between both
 PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs
 CHAINS: Final = (
     "broadcast",
@@ -51,30 +54,31 @@ class ModelErrors(Model):
 
 
 class Setting(NamedTuple):
-    """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs; `graph`: in a CUDA graph,
-    where launches take another time, and small calls little else.
+    """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs; `busy` the share of its
+    time in which its busiest link carries data; `graph`: in a CUDA graph, where launches take another time, and small
+    calls little else.
     """
 
     collective: str
     nodes: int
     place: str
-    size_bytes: int
+    busy: float
     graph: bool = False
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
-    """Yield the names of the cells of a call, the narrowest first: all are of its zone of sizes. Calls in graphs have
+    """Yield the names of the cells of a call, the narrowest first: all are of its zone of ZONES. Calls in graphs have
     one of their own, inside those of other calls.
 
-    >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 1024, graph=True)))
-    ['graphs on one node, to 64 KiB', 'one node, nvlink, rings, to 64 KiB', 'one node, rings, to 64 KiB', \
-'one node, to 64 KiB']
-    >>> list(cells_of(Setting("all_to_all", 4, "efa", 1024)))[:3]
-    ['more nodes, efa, pairs, to 64 KiB', 'several nodes, efa, to 64 KiB', 'more nodes, pairs, to 64 KiB']
+    >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, graph=True)))
+    ['graphs on one node, to 20 % busy', 'one node, nvlink, rings, to 20 % busy', 'one node, rings, to 20 % busy', \
+'one node, to 20 % busy']
+    >>> list(cells_of(Setting("all_to_all", 4, "efa", 0.9)))[:3]
+    ['more nodes, efa, pairs, above', 'several nodes, efa, above', 'more nodes, pairs, above']
     """
     reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
     span = "one node" if setting.nodes == 1 else "several nodes"
-    collective, zone = setting.collective, zone_of(setting.size_bytes)
+    collective, zone = setting.collective, zone_of(setting.busy)
     family = "pairs" if collective in PAIRS else "chains" if collective in CHAINS else "rings"
     if setting.graph:
         yield f"graphs on {reach}, {zone}"
@@ -87,9 +91,9 @@ def cells_of(setting: Setting) -> Iterator[str]:
     yield f"{span}, {zone}"
 
 
-def zone_of(size_bytes: int) -> str:
-    """Return the name of the zone of ZONES that a size is in."""
-    return next(name for most, name in ZONES if size_bytes <= most)
+def zone_of(busy: float) -> str:
+    """Return the name of the zone of ZONES that a share of busy time is in."""
+    return next(name for most, name in ZONES if busy <= most)
 
 
 class ModelError(NamedTuple):
@@ -102,14 +106,13 @@ class ModelError(NamedTuple):
 def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
     """Return the error of the model on a machine that it was not fitted to; `known` replaces what is shipped.
 
-    From the middle of a zone of sizes to that of the next the variance goes over evenly: errors do not jump at an edge.
+    Around an edge of a zone the variance goes over evenly to that of the next: errors do not jump.
     """
-    size = setting.size_bytes
-    edge = next((most for most, _ in ZONES[:-1] if most / BLEND < size < most * BLEND), None)
+    edge = next((most for most, _ in ZONES[:-1] if abs(setting.busy - most) < BLEND), None)
     if edge is None:
         return _of_zone(setting, known)
-    below, above = (_of_zone(setting._replace(size_bytes=int(edge) + beyond), known) for beyond in (0, 1))
-    share = (1 + math.log(size / edge, BLEND)) / 2
+    below, above = (_of_zone(setting._replace(busy=edge + beyond), known) for beyond in (-BLEND, BLEND))
+    share = (1 + (setting.busy - edge) / BLEND) / 2
     variance = (1 - share) * below.spread**2 + share * above.spread**2
     return ModelError(math.sqrt(variance), (1 - share) * below.groups + share * above.groups)
 
@@ -117,8 +120,7 @@ def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
 def _of_zone(setting: Setting, known: ModelErrors | None) -> ModelError:
     if known is not None:
         return _error(tuple(cells_of(setting)), known)
-    largest = next((most for most, _ in ZONES if setting.size_bytes <= most and most < math.inf), None)
-    return _shipped_error(setting._replace(size_bytes=int(ZONES[-2][0]) + 1 if largest is None else int(largest)))
+    return _shipped_error(setting._replace(busy=next(most for most, _ in ZONES if setting.busy <= most)))
 
 
 def _error(cells: Sequence[str], known: ModelErrors) -> ModelError:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from simcoll.engine import link_usage
+from simcoll.engine.link_usage import Binding
 from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.run import Keep
 from simcoll.prediction._call_run import call_steps
@@ -81,7 +82,7 @@ def row(prediction: Prediction) -> ResultRow:
     """The row of results of a point that was simulated."""
     scenario, totals, topology = prediction.scenario, prediction.totals, prediction.topology
     time_ps, compute_ps, exposed_ps = prediction.time_ps, prediction.compute_ps, prediction.exposed_ps
-    binding = link_usage.binding(totals, prediction.capacities, time_ps)
+    binding = busiest_link(prediction)
     busiest = (topology.link_names[binding.link], binding.busy) if binding else (None, None)
     if prediction.host_ps and prediction.host_ps / time_ps > (busiest[1] or 0):
         busiest = "host", prediction.host_ps / time_ps
@@ -118,10 +119,16 @@ def row(prediction: Prediction) -> ResultRow:
         "compute_us": None if compute_ps is None else compute_ps / 1e6,
         "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
     }
-    return ResultRow(status="ok", **(columns | _trusted(prediction) | dict(prediction.columns)))
+    trusted = _trusted(prediction, binding.busy if binding else 0.0)
+    return ResultRow(status="ok", **(columns | trusted | dict(prediction.columns)))
 
 
-def _trusted(prediction: Prediction) -> dict[str, object]:
+def busiest_link(prediction: Prediction) -> Binding | None:
+    """The link that carries data for the longest part of the time; None if none does."""
+    return link_usage.binding(prediction.totals, prediction.capacities, prediction.time_ps)
+
+
+def _trusted(prediction: Prediction, busy: float) -> dict[str, object]:
     """The columns that say how far the time may be trusted. Workloads were not measured, though their calls may be."""
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     if scenario.workload:
@@ -130,7 +137,7 @@ def _trusted(prediction: Prediction) -> dict[str, object]:
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
-    where = nodes, place(prediction), bool(scenario.launch.graph) and not pulls
+    where = nodes, place(prediction), busy, bool(scenario.launch.graph) and not pulls
     by_itself = prediction.lowered is None or prediction.lowered.by_itself
     how = prediction.protocol, by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(

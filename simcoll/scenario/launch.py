@@ -2,14 +2,15 @@
 
 Benchmarks such as nccl-tests make calls back to back and wait once, at the end. Then a call takes as long as the slower
 of two: the GPUs, or the host that launches. A process launches for its GPUs one after the other, so its time grows with
-their number. A CUDA graph is launched as a whole, so calls in it cost the host nothing.
+their number. A CUDA graph is launched as a whole, so calls in it cost the host nothing, once the first launch has
+brought it to the GPUs.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, PlainValidator, StrictBool
+from pydantic import Field, PlainValidator, StrictBool, model_validator
 
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import RefusedError
@@ -39,10 +40,19 @@ class Launch(Model):
     """GPUs that one process drives (nccl-tests' `-g`), or `all` of a node. It launches for one GPU after the other."""
     graph: StrictBool = False
     """Whether calls are replayed from a CUDA graph, which holds many of them."""
+    replays: _COUNT | None = None
+    """How often the graph is launched (nccl-tests' `-G`). The first launch brings its calls to the GPUs of each
+    process, one after the other, which counts for all. Default: so often that it is nothing."""
     registered: StrictBool | None = None
     """Whether all ranks registered their buffers as windows (nccl-tests' `-R 2`), so that all-reduces on NVLink copy
     nothing. Default: as NCCL does, which from release 2.30 on registers buffers of a graph of one process that drives
     all GPUs."""
+
+    @model_validator(mode="after")
+    def _replays_of_a_graph(self) -> Self:
+        if self.replays and not self.graph:
+            raise ValueError("replays are launches of a CUDA graph; add graph: true, or leave replays out")
+        return self
 
     @property
     def paced(self) -> bool:
@@ -71,17 +81,28 @@ def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: 
     """
     if not launch.paced:
         return frozenset()
+    return frozenset(
+        Process(len(ranks), sum(_posts(collective, len(nodes), rank == root) for rank in ranks))
+        for ranks in _driven(launch, nodes)
+    )
+
+
+def uploads(launch: Launch, nodes: Sequence[Hashable]) -> float:
+    """Return to how many GPUs one process brings a graph for each time that it is launched; 0 where it is launched so
+    often that this is nothing."""
+    return max(map(len, _driven(launch, nodes))) / launch.replays if launch.replays else 0.0
+
+
+def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
+    """Return the ranks of each process, one if the scenario does not say how many."""
     of_node = defaultdict[Hashable, list[int]](list)
     for rank, node in enumerate(nodes):
         of_node[node].append(rank)
     most = max(map(len, of_node.values()))
-    many = most if launch.gpus_per_process == "all" else int(launch.gpus_per_process)
+    many = most if launch.gpus_per_process == "all" else int(launch.gpus_per_process or 1)
     if many > most:
         raise RefusedError(f"{many} GPUs a process are more than the ranks of a node, {most}; write all, or fewer")
-    groups = [ranks[at : at + many] for ranks in of_node.values() for at in range(0, len(ranks), many)]
-    return frozenset(
-        Process(len(ranks), sum(_posts(collective, len(nodes), rank == root) for rank in ranks)) for ranks in groups
-    )
+    return [ranks[at : at + many] for ranks in of_node.values() for at in range(0, len(ranks), many)]
 
 
 def _posts(collective: str, n: int, root: bool) -> int:

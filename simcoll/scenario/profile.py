@@ -189,6 +189,8 @@ class CudaGraphCosts(Model):
 
     launch: Duration
     """Launch of a call in a CUDA graph, in place of the profile's `launch`."""
+    upload: Duration = 0
+    """Time of the host to bring a call of a graph to one GPU, when the graph is launched for the first time."""
     calibration: Calibration | None = None
     """What was fitted to which rows, and how well."""
 
@@ -319,24 +321,23 @@ def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
 
 @dataclass(frozen=True)
 class CostSetting:
-    """Costs of calls. `params` of the engines count before those of a scenario and its profile; `launch` and `graph`
-    are ps of a call, alone and in a CUDA graph (None: the same); `links` scales rated links by kind."""
+    """Costs of calls. `params` of the engines count before those of a scenario and its profile; `launch` is ps of a
+    call, and `graph` what it costs in a CUDA graph (None: the same); `links` scales rated links by kind."""
 
     params: Mapping[str, int] = field(default_factory=dict)
     launch: int = 0
     links: Mapping[str, LinkScale] = field(default_factory=dict)
     kernels: Kernels | None = None
     host: HostCosts = field(default_factory=HostCosts)
-    graph: int | None = None
+    graph: CudaGraphCosts | None = None
     pull: PullCosts | None = None
     transport: Transport | None = None
 
     @classmethod
     def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> Self:
         """Costs as a profile has them."""
-        graph = profile.graph.launch if profile.graph else None
         own = profile.launch, profile.links, profile.kernels
-        return cls(params or {}, *own, profile.host or HostCosts(), graph, profile.pull, profile.transport)
+        return cls(params or {}, *own, profile.host or HostCosts(), profile.graph, profile.pull, profile.transport)
 
     def efficiency(self, kind: str, network: Profile) -> float:
         """Share of the rated bandwidth of links of a kind that payload reaches; `network` says it of what these costs
@@ -346,7 +347,7 @@ class CostSetting:
 
     def launch_ps(self, launch: Launch) -> int:
         """Launch of one call, in ps."""
-        return self.graph if launch.graph and self.graph is not None else self.launch
+        return self.graph.launch if launch.graph and self.graph else self.launch
 
 
 _COSTS: Final[LruCache[tuple[Profile, CostSetting]]] = LruCache(64, lambda _: 1)

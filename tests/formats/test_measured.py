@@ -325,7 +325,7 @@ def test_how_calls_were_launched():
         (line, {}),
         ("# nThread 4 nGpus 1 ", {}),
         ("# nThread 1 nGpus 4 ", {"launch.gpus_per_process": "4"}),
-        ("# nThread 1 nGpus 4 graph: 1 ", {"launch.gpus_per_process": "4", "launch.graph": "true"}),
+        ("# nThread 2 nGpus 1 graph: 3 ", {"launch.graph": "true", "launch.replays": "3"}),
     ):
         rows = parse_measured(new().replace(line, told), "t")
         assert [{c: text for c, text in row.others.items() if c.startswith("launch.")} for row in rows] == [

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nccl_law import point_of
 
+from simcoll.accuracy.studies.clusters import ClusterRow, learnt
+from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.confidence import of_another_machine
-from simcoll.prediction.intervals import Noise, Parts, noise, shrunk
+from simcoll.prediction.intervals import NORMAL_90, Noise, Parts, noise, shrunk
 from simcoll.prediction.model_errors import AROUND, CellErrors, ModelErrors, Setting, cells_of, error_of
 
 SIZES = [1 << k for k in range(10, 30)]
@@ -54,7 +57,7 @@ def test_few_groups_are_drawn_to_what_is_known(errors: list[float], known: float
 
 def test_cells_widen() -> None:
     """A cell with many clusters is its own; an unknown one has the error of what is around it, and is less sure."""
-    call = Setting("all_gather", 2, "efa", 1 << 20)
+    call = Setting("all_gather", 2, "efa", 0.4)
     narrow, *_, wide = cells_of(call)
     cells = {wide: CellErrors(error=0.4, clusters=5), narrow: CellErrors(error=0.1, clusters=1000)}
     known = ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells)
@@ -67,7 +70,7 @@ def test_cells_widen() -> None:
 
 def test_a_mean_of_two_is_known_better_than_its_parts() -> None:
     """A cell of one cluster inside one of nine, both with the same spread: it is known from between 1 + 1 and 10."""
-    call = Setting("all_gather", 2, "efa", 1 << 20)
+    call = Setting("all_gather", 2, "efa", 0.4)
     narrow, *_, wide = cells_of(call)
     cells = {wide: CellErrors(error=0.2, clusters=9), narrow: CellErrors(error=0.2, clusters=1)}
     found = error_of(call, ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells))
@@ -81,18 +84,31 @@ def test_a_mean_of_two_is_known_better_than_its_parts() -> None:
     st.sampled_from(["all_reduce", "send_recv"]),
 )
 def test_errors_do_not_jump(nodes: int, place: str, collective: str) -> None:
-    """From a size to twice that the variance moves by an eighth of what lies between two zones, at most."""
-    call = Setting(collective, nodes, place, 1)
-    variances = [error_of(call._replace(size_bytes=1 << k)).spread ** 2 for k in range(34)]
-    zones = [error_of(call._replace(size_bytes=1 << k)).spread ** 2 for k in (0, 20, 33)]
-    assert np.abs(np.diff(variances)).max() <= np.abs(np.diff(zones)).max() / 8 + 1e-12
+    """As links are busier by a tenth the variance moves by a quarter of what lies between two zones, at most."""
+    call = Setting(collective, nodes, place, 0.0)
+    variances = [error_of(call._replace(busy=tenth / 10)).spread ** 2 for tenth in range(11)]
+    zones = [error_of(call._replace(busy=busy)).spread ** 2 for busy in (0.0, 0.4, 1.0)]
+    assert np.abs(np.diff(variances)).max() <= np.abs(np.diff(zones)).max() / 4 + 1e-12
     assert len(set(zones)) == 3
+
+
+@given(st.floats(0.02, 0.3), st.floats(0.02, 9))
+def test_a_machine_that_is_far_off_decides_little(usual: float, off: float) -> None:
+    """Of four machines alike and one that is not, a cell has the error of the four."""
+    call = {"topology": "hgx-h100", "collective": "all_reduce", "ranks": 8, "algorithm": "ring", "size": "1 KiB"}
+    point = point_of("name: law\n", **call)
+    rows = []
+    for cluster, error in enumerate([usual] * 4 + [off]):
+        row = MeasuredRow(collective="all_reduce", ranks=8, size_bytes=1024, time_us=math.exp(error))
+        rows += [ClusterRow(str(cluster), row, point, "nvlink", 0.0, 1.0, seen=False)] * 9
+    cells = learnt(rows, {}).cells
+    assert {cell.error for cell in cells.values()} == {round(usual / NORMAL_90, 4)}
 
 
 def test_clusters_teach_the_width(seed: int = 7) -> None:
     """Of machines whose errors have one law, the interval that ten teach holds nine in ten rows of others."""
     chance = np.random.default_rng(seed)
-    call, inside = Setting("all_reduce", 1, "nvlink", 1 << 20), []
+    call, inside = Setting("all_reduce", 1, "nvlink", 0.4), []
     for _ in range(300):
         errors = 0.1 * chance.normal(size=(11, 30))
         spread = float(np.mean([np.percentile(np.abs(each), 90) / 1.6449 for each in errors[:-1]]))

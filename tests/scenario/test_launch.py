@@ -166,6 +166,26 @@ def test_the_slowest_process_counts(many: int, root: int, launches: int, message
     assert found.host_ps == launches * HOST + messages * MESSAGE
 
 
+UPLOAD = 1_700_000  # ps
+UPLOADED = KNOWN.replace(f"launch: {GRAPHED} ps", f"launch: {GRAPHED} ps, upload: {UPLOAD} ps")
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(COLLECTIVES), SIZES, RANKS, st.integers(1, 9), st.data())
+def test_the_first_launch_of_a_graph_counts_for_all(
+    collective: str, size: int, ranks: int, replays: int, data: st.DataObject
+) -> None:
+    """It brings each call to the GPUs of a process, one after the other; without replays that is nothing."""
+    many = data.draw(st.integers(1, ranks))
+    graph = ["launch.graph=true", gpus(many)]
+    often, few = (
+        predicted(collective, size, ranks, *graph, *more, law=LAW + UPLOADED)
+        for more in ((), (f"launch.replays={replays}",))
+    )
+    assert few.time_ps - often.time_ps == round(UPLOAD * many / replays)
+    assert often.time_ps == predicted(collective, size, ranks, *graph).time_ps
+
+
 @pytest.mark.parametrize("engine", ["event", "fast"])
 @pytest.mark.parametrize("way", [[], [gpus("all")], ["launch.graph=true"]])
 def test_engines_agree(engine: str, way: list[str]) -> None:
@@ -217,6 +237,7 @@ def test_the_host_is_told_as_what_binds(law: Path) -> None:
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
         (["launch.graph=7"], "launch.graph"),
         (["launch=graph"], "launch"),
+        (["launch.replays=2"], "replays are launches of a CUDA graph; add graph: true, or leave replays out"),
         (["profile=nccl", "launch.gpus_per_process=2"], "'nccl' does not say what a launch takes of the"),
         (["profile=nccl", "launch.graph=true"], "'nccl' does not say what a launch takes in"),
     ],
@@ -239,7 +260,8 @@ def test_more_gpus_than_a_node_has_ranks_are_refused(law: Path) -> None:
 
 @pytest.mark.parametrize(("way", "said"), [
     ([], {}), ([gpus(4)], {"launch.gpus_per_process": "4"}), ([gpus("all")], {"launch.gpus_per_process": "8"}),
-    (["launch.graph=true"], {"launch.graph": "true"}),
+    (["launch.graph=true"], {"launch.graph": "true", "launch.replays": "1000"}),
+    (["launch.graph=true", "launch.replays=3"], {"launch.graph": "true", "launch.replays": "3"}),
 ])  # fmt: skip
 def test_results_tell_it_and_so_does_what_is_exported(
     law: Path, tmp_path: Path, way: list[str], said: dict[str, str]
@@ -376,6 +398,11 @@ def test_what_a_graph_takes_is_found_again(tmp_path: Path) -> None:
     found, written = calibrated(tmp_path, text, "--set", "launch.graph=true")
     assert found["parameters"][0]["name"] == "graph.launch"
     assert found["parameters"][0]["value"] == pytest.approx(GRAPHED / 1e6, rel=0.05)
+    once = ["launch.graph=true", "launch.replays=1", gpus("all")]
+    sets = [word for way in (f"profile={tmp_path}/learnt.yaml", *once) for word in ("--set", way)]
+    text = table(LAW + UPLOADED, once, sizes=(64, 4096))
+    found, written = calibrated(tmp_path, text, *sets, "--free", "graph.upload")
+    assert found["parameters"][0]["value"] == pytest.approx(UPLOAD / 1e6, rel=0.05)
     graph = parse_profile(written, "learnt.yaml").graph
     alone = table(LAW + KNOWN, [], sizes=(64, 4096))
     again, written = calibrated(tmp_path, alone, "--set", f"profile={tmp_path}/learnt.yaml",

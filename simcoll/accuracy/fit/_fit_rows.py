@@ -69,7 +69,7 @@ class Samples:
         processes = {process for question in self.questions for process in question.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
-        graph = [OF_GRAPH] if any(scenario.launch.graph for scenario in self.scenarios) else []
+        graph = [OF_GRAPH[0]] if any(scenario.launch.graph for scenario in self.scenarios) else []
         return [*host, *graph]
 
     @property

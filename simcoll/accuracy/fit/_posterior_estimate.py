@@ -9,6 +9,7 @@ a node, which differ little from machine to machine.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -32,6 +33,7 @@ from simcoll.prediction import model_errors
 from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
+ZONES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
 COARSE: Final = 48  # rows, spread over the sizes of all series: more of them hardly tell more of a dozen parameters
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
 NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
@@ -240,9 +242,9 @@ def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
     nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second
     doubling is left out. Of rows that show the network some have to be left out, and some to be there.
     """
-    zones = [model_errors.zone_of(row.size_bytes) for row in rows]
+    zones = [bisect_left(ZONES, row.size_bytes) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
-    between = of_network and len(set(zones)) == len(model_errors.ZONES)
+    between = of_network and len(set(zones)) > len(ZONES)
     doublings = [row.size_bytes.bit_length() for row in rows]
     order = {doubling: number for number, doubling in enumerate(sorted(set(doublings)))}
     labels.append([order[doubling] % 2 for doubling in doublings] if between else [*zones])

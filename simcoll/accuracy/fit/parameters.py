@@ -21,13 +21,13 @@ from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
-from simcoll.scenario.profile import CostSetting, HostCosts, LinkScale, Profile, PullCosts
+from simcoll.scenario.profile import CostSetting, CudaGraphCosts, HostCosts, LinkScale, Profile, PullCosts
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
 LATE_BLOCKS: Final = "host.block"  # which calls with few blocks do not show
 OF_HOST: Final = ("host.launch", "host.message", LATE_BLOCKS)  # where one process launches for several GPUs
-OF_GRAPH: Final = "graph.launch"
-LAUNCHES: Final = (*OF_HOST, OF_GRAPH)
+OF_GRAPH: Final = ("graph.launch", "graph.upload")
+LAUNCHES: Final = (*OF_HOST, *OF_GRAPH)
 OF_PULL: Final = ("pull.launch", "pull.flag", "pull.load", "pull.reach")  # of kernels that read peers' memory
 BESIDE: Final = (*LAUNCHES, *OF_PULL)  # with records of their own in a profile
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
@@ -82,8 +82,10 @@ class ParameterSetting(CostSetting):
         host, graph, pull, transport = self.host, self.graph, self.pull, self.transport
         for name, cost in costs.items():
             key, _, kind = name.partition(".")
-            if name == OF_GRAPH:
-                graph = round(cost)
+            if name in OF_GRAPH:
+                graph = (graph or CudaGraphCosts.model_construct(launch=self.launch)).model_copy(
+                    update={kind: round(cost)}
+                )
             elif name in OF_HOST:
                 host = host.model_copy(update={kind: round(cost)})
             elif name in OF_PULL:
@@ -151,8 +153,8 @@ def _kernel_cost(name: str, kernels: Kernels) -> float:
 def cost(name: str, profile: Profile, params: Params) -> float:
     """Return the cost of a parameter before any fit."""
     key, _, kind = name.partition(".")
-    if name == OF_GRAPH:
-        return float(profile.graph.launch if profile.graph else profile.launch)
+    if name in OF_GRAPH:
+        return float(getattr(profile.graph or CudaGraphCosts.model_construct(launch=profile.launch), kind))
     if name in OF_HOST:
         return float(getattr(profile.host or HostCosts(), kind))
     if name in OF_PULL:

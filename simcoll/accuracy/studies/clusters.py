@@ -36,7 +36,7 @@ from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import confidence, intervals, model_errors, sweep
 from simcoll.prediction.model_errors import CellErrors, Kind, ModelErrors, Setting
 from simcoll.prediction.placing import network_of
-from simcoll.prediction.predict import place, predict
+from simcoll.prediction.predict import busiest_link, place, predict
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import Profile, find_profile, load_network, load_profile
@@ -66,7 +66,8 @@ class ClusterFile(Model):
 
 @dataclass(frozen=True, eq=False)
 class ClusterRow:
-    """A measured row of a cluster with its point, `place` as `model_errors.Setting` has it, and its prediction in us.
+    """A measured row of a cluster with its point, its prediction in us, `place` and `busy` as `model_errors.Setting`
+    has them.
 
     `seen`: a shipped profile was fitted to its table. `region`: see `scores.located`. `ends` are those of the interval
     that other clusters teach. `left_out_us` is the time where the cluster is left out, with the transport `kin`, and
@@ -79,6 +80,7 @@ class ClusterRow:
     row: MeasuredRow
     point: Point
     place: str
+    busy: float
     predicted_us: float
     seen: bool
     region: str = ""
@@ -112,14 +114,15 @@ class ClusterRow:
     def setting(self) -> Setting:
         """The place of the call, for its cells."""
         graph = bool(self.point.scenario.launch.graph)
-        return Setting(self.row.collective, self.nodes, self.place, self.row.size_bytes, graph)
+        return Setting(self.row.collective, self.nodes, self.place, self.busy, graph)
 
     @property
     def left_out(self) -> tuple[Setting, float] | None:
         """The place and the logarithm of measured / predicted where the cluster is left out; None on one node."""
         if self.left_out_us is None:
             return None
-        return self.setting._replace(place=self.kin), math.log(self.row.time_us / self.left_out_us)
+        busy = self.busy * self.predicted_us / self.left_out_us  # other costs than those of links are others there
+        return self.setting._replace(place=self.kin, busy=busy), math.log(self.row.time_us / self.left_out_us)
 
 
 def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> list[ClusterRow]:
@@ -186,7 +189,9 @@ def _predicted(
         if (row.nodes or 1) > 1:
             profiles.append(load_network(place(prediction)))
         seen = any(digest in _fitted_to(profile) for profile in profiles)
-        found.append(ClusterRow(cluster.name, row, points[0], place(prediction), prediction.time_ps / 1e6, seen))
+        binding = busiest_link(prediction)
+        where, busy = place(prediction), binding.busy if binding else 0.0
+        found.append(ClusterRow(cluster.name, row, points[0], where, busy, prediction.time_ps / 1e6, seen))
     for why, count in refused.items():
         tell(f"left out: {count} rows of {cluster.name}: {why}")
     return found
@@ -227,8 +232,8 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
     cluster alone has shows how wrong it is where it was fitted.
 
     Of a cluster and cell with enough rows, the spread is that of normal errors of which 90 % are as small; a cell
-    has the mean over clusters. `left_out` replaces what is shipped of rows that a fit did not see. Calls in graphs show
-    only their own cell, as small ones have launches that others do not have.
+    has the median over clusters. `left_out` replaces what is shipped of rows that a fit did not see. Calls in graphs
+    show only their own cell, as small ones have launches that others do not have.
     """
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -256,7 +261,7 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
 
 
 def _over_clusters(errors: Iterable[Sequence[float]]) -> float:
-    return float(np.mean([np.percentile(each, 90) / intervals.NORMAL_90 for each in errors]))
+    return float(np.median([np.percentile(each, 90) / intervals.NORMAL_90 for each in errors]))
 
 
 def with_intervals(rows: Sequence[ClusterRow]) -> list[ClusterRow]:

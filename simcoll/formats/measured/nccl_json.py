@@ -75,6 +75,7 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
         "timing": "nccl-tests -J",
         "harness": "graph" if config.get("graph") else "nccl-tests",
         "launch.graph": "true" if config.get("graph") else None,
+        "launch.replays": config.get("graph") or None,
         "launch.gpus_per_process": config.get("ngpus") if config.get("ngpus") != 1 else None,
         "gpu": ", ".join(dict.fromkeys(str(d["device_model"])[:60] for d in members if d.get("device_model"))) or None,
         **dict(_environment(document.get("env"))),

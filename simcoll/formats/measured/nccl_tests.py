@@ -256,7 +256,7 @@ def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> Locat
         if len(candidates) > 1:
             cure = f"give collective=NAME, with --collective NAME, one of {', '.join(candidates)}"
             mistakes.append(Diagnostic("nothing says which collective this is", cure, "", test.place))
-    graph = any(re.search(r"\bgraph:\s*[1-9]", line) for line in test.before)
+    graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9]\d*)", line))), None)
     forced = {
         column: [m[m.lastindex or 1] for line in test.before if (m := found.search(line))]
         for column, found in _FORCED.items()
@@ -269,6 +269,7 @@ def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> Locat
         "timing": timing,
         "harness": "graph" if graph else "nccl-tests",
         "launch.graph": "true" if graph else None,
+        "launch.replays": graph,
         "launch.gpus_per_process": _gpus_per_process(test.before),
         "gpu": _gpus(test.before),
     }

@@ -11,6 +11,7 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, NCCL_PROTOCOLS, spellings
 
+OFTEN: Final = 1000  # launches of a graph, of which the first is nothing
 _TESTS: Final = spellings(COLLECTIVES, lambda row: row.nccl_tests)
 _TYPES: Final = {row.name: row for row in DTYPES}
 _PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
@@ -33,7 +34,7 @@ def tests(rows: Sequence[ResultRow]) -> str:
     tables: dict[tuple[Any, ...], list[ResultRow]] = {}
     for row in timed(rows):
         if row.collective in _TESTS:
-            launched = row.settings.get("launch.gpus_per_process"), row.settings.get("launch.graph")
+            launched = (row.settings.get(f"launch.{key}") for key in ("gpus_per_process", "graph", "replays"))
             key = (row.collective, row.asked or row.algorithm, row.ranks, row.nodes, row.topology, *launched)
             tables.setdefault(key, []).append(row)
     if not tables:
@@ -42,11 +43,12 @@ def tests(rows: Sequence[ResultRow]) -> str:
 
 
 def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
-    name, algorithm, ranks, nodes, topology, many, graph = key
+    name, algorithm, ranks, nodes, topology, many, graph, replays = key
     sizes = sorted(row.size_bytes or 0 for row in rows)
     each = max(1, int(ranks) // int(nodes or 1))
     gpus = each if many == "all" else int(many or 1)
-    runs = f"warmup iters: 0 iters: 1 graph: {int(str(graph).lower() == 'true')}"
+    launches = int(replays or OFTEN) if str(graph).lower() == "true" else 0
+    runs = f"warmup iters: 0 iters: 1 graph: {launches}"
     yield f"# simcoll: predicted, {_TESTS[name]}_perf, algorithm {algorithm}, {topology}"
     yield f"# nThread {int(ranks) // gpus} nGpus {gpus} minBytes {sizes[0]} maxBytes {sizes[-1]} step: 1(factor) {runs}"
     yield "# Using devices"
