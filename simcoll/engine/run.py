@@ -81,6 +81,7 @@ class StreamedProgram:
     nbytes: int
     itemsize: int = 1
     arrivals: Mapping[int, int] = field(default_factory=dict)
+    weights: object = None
 
     def bind(self) -> Program:
         """The program of all its transfers."""
@@ -91,6 +92,7 @@ class StreamedProgram:
             self.params,
             self.nbytes,
             itemsize=self.itemsize,
+            weights=self.weights,
             arrivals=self.arrivals,
         )
 
@@ -134,6 +136,8 @@ def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timel
 def _streamed(program: StreamedProgram) -> Totals | None:
     """The totals of a long schedule, if it can be folded, replayed as a stream, or run with the columns of one loop."""
     stream, params = program.stream, program.params
+    if program.weights is not None:
+        return None
     sizes = streamed.loop_sizes(stream, program.nbytes, program.itemsize, params.chunk)
     if program.transfers * len(sizes) <= MOST_HELD:
         return None

@@ -1,8 +1,8 @@
 """Calls as the network could serve them at best: of the ways to run a schedule, the one that is done first.
 
-The ways differ in copies of the schedule, channels of a rank and chunk. What the scenario or its profile gives is left
-as it is. Where a way is quicker depends on sizes and links, so each is simulated; the plain way, with one copy, one
-channel and whole buffers, is always among them.
+The ways differ in copies of the schedule, channels of a rank, chunk, and in how transfers share links. What the
+scenario or its profile gives is left as it is. Where a way is quicker depends on sizes and links, so each is simulated;
+the plain way, with one copy, one channel and whole buffers, is always among them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
-from simcoll.engine.binding import bind, written_out
-from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
 from simcoll.named_tuple import NamedTuple
@@ -24,10 +23,10 @@ from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction._representative_copy import RepresentativeCopy, chosen_of
 from simcoll.prediction._schedule_source import agents_of, copy_orders, source_of
 from simcoll.prediction.placing import arrivals_of, beyond_rated, served_by
-from simcoll.prediction.program_run import makespan_ps
 from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
+from simcoll.schedule.streamed import AnySchedule
 from simcoll.topology.graph import Topology
 
 _DECIDING: Final = (
@@ -41,6 +40,9 @@ ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latenc
 LOOPS: Final = 64  # most pieces where steps do not pipeline, but routes through GPUs do: the msccl executor has no more
 MOST_LOOPED: Final = 20_000  # transfers, in the same case, of a way with more copies than one
 MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
+MOST_OF_ONE: Final = 1_500_000  # the same of one copy that stands for all, where links decide the time
+# as NCCL's kernels do: links serve whole messages, and few of these wait, so that trees send up only what comes down
+IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
 MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
 
 
@@ -102,14 +104,14 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
     costs = CostSetting.of(load_profile(scenario.profile))
     needs = dict[tuple[Any, ...], int]()
 
-    def program(way: _Way) -> Program:
+    def program(way: _Way) -> StreamedProgram:
         call = way.call(asked, rated, places)
         return _program(call.point(costs), call.network(costs), places)
 
     def need_ps(way: _Way) -> int:
         key = way.algorithm, str(way.groups), way.model.copies, way.model.channels, way.alike  # not the chunk
         if key not in needs:
-            bound = program(way._replace(model=way.model.model_copy(update={"chunk": WHOLE})))
+            bound = program(way._replace(model=way.model.model_copy(update={"chunk": WHOLE}))).bind()
             carried, bandwidths = bound.carried, np.resize(bound.bandwidths, len(bound.carried))
             used = (carried > 0) & (bandwidths > 0)
             needs[key] = int((carried[used] * (PS_PER_S / bandwidths[used])).max(initial=0))
@@ -118,7 +120,7 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
     best: tuple[int, int] | None = None  # time and place in the list
     for number, way in sorted(enumerate(ways), key=lambda numbered: (need_ps(numbered[1]), numbered[0])):
         if best is None or need_ps(way) <= best[0]:
-            took = makespan_ps(program(way)), number
+            took = run(program(way), Policy(keep="totals")).totals.makespan_ps, number
             best = took if best is None else min(best, took)
     assert best
     return ways[best[1]]
@@ -127,12 +129,27 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
 def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Iterator[_Way]:
     """The ways that are tried, not to be proved, the plain one first. What is given is left as it is."""
     given = scenario.model, load_profile(scenario.profile).model
-    free = {name for name in ("copies", "channels", "chunk") if all(getattr(model, name) is None for model in given)}
+    free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
     alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
 
-    def way(alike: int = 1, **values: int) -> _Way:
+    def way(alike: int = 1, **values: object) -> _Way:
         own = {name: value for name, value in values.items() if name in free}
         return _Way(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
+
+    def chunk(source: AnySchedule, parts: int) -> int:
+        """Bytes of a slot in so many parts."""
+        return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
+
+    def of_one_copy(source: AnySchedule, copies: int) -> Iterator[_Way]:
+        """One of the copies of a long call, in messages that last no less than a quarter of a latency."""
+        latent = _on_the_way(network, places)
+        parts = min(MOST_OF_ONE // source.transfers, 4 * chunk(source, copies) // latent)
+        if parts > 1 and source.pipelined and free.issuperset(IN_TURN):
+            piece = chunk(source, copies * parts)
+            own = {**IN_TURN, "channels": source.n_steps, "slots": 1 - -latent // piece, "chunk": piece}
+            yield way(copies, copies=1, **own)
+        elif parts and source.transfers > MOST_TRIED:
+            yield way(copies, copies=1, channels=PER_PEER, chunk=WHOLE)
 
     asked = [scenario.model_copy(update={"algorithm": name}) for name in _schedules(scenario)]
     for split in [split for each in asked for split in _splits(each, network, places)]:
@@ -152,8 +169,17 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
             if copies > 1 and not source.pipelined:
                 room = min(room, max(1, MOST_LOOPED // (source.transfers * whole)))
             for parts in sorted({min(room, parts) for parts in pieces} - {0}):
-                slot = -(-scenario.nbytes // (source.n_chunks * copies * parts * scenario.itemsize)) * scenario.itemsize
+                slot = chunk(source, copies * parts)
                 yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)
+        if alone and "copies" in free:
+            yield from of_one_copy(source, len(copy_orders(split, network, places)))
+
+
+def _on_the_way(network: Topology, places: Sequence[str]) -> int:
+    """Bytes that are on the way from the first rank to the last where links are full: bandwidth times latency."""
+    route = list(network.route(places[0], places[-1]))
+    seconds = int(network.latencies[route].sum()) / PS_PER_S
+    return max(1, round(seconds * int(network.bandwidths[route].min())))
 
 
 def _schedules(scenario: Scenario) -> list[str]:
@@ -173,9 +199,8 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
     return [scenario, scenario.model_copy(update={"groups": 1})]
 
 
-def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> Program:
+def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> StreamedProgram:
     source, _ = source_of(point, network, places)
-    schedule = written_out(source)
     devices = (*places, *agents_of(point, network, places)[: source.agents])
-    options: dict[str, Any] = {"weights": point.weights, "arrivals": arrivals_of(point, source.n)}
-    return bind(schedule, network, devices, point.params(), point.nbytes, itemsize=point.itemsize, **options)
+    params, arrivals = point.params(), arrivals_of(point, source.n)
+    return StreamedProgram(source, network, devices, params, point.nbytes, point.itemsize, arrivals, point.weights)

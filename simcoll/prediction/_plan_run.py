@@ -52,6 +52,9 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     way = policy(scenario, "totals")
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
     took = composed_ps(operations, calls, plan.n, binder.topology) if alone else None
+    if took is None and len(binder.ways) > 1:  # calls that meet share links in one way
+        fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
+        return replace(predict_plan(fair, topology, costs), scenario=scenario)
 
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls met already
@@ -173,6 +176,11 @@ class _Binder:
         self.topology = served_by(rated, costs.links)
         self.places = placed(scenario, rated)
         self.calls: dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall] = {}
+
+    @property
+    def ways(self) -> set[str]:
+        """The ways in which its calls share links."""
+        return {call.lowered.point(self.costs).params().sharing for call in self.calls.values()}
 
     def bound(self, call: CollectiveCall, ranks: tuple[int, ...]) -> PlannedCall:
         """A call of some ranks; raises RefusedError if its algorithm cannot serve, InputError for wrong input."""

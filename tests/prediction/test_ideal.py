@@ -178,6 +178,23 @@ def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("system", "nodes", "called"),
+    [
+        ("hgx-h100", 8, [("broadcast", "ring", "chain")]),
+        *(
+            pytest.param(system, nodes, of_nccl({"ring", "tree", "nvls_tree", "p2p"}), marks=pytest.mark.long)
+            for system in FITTED
+            for nodes in (8, 16)
+            if load_system(system).nic
+        ),
+    ],
+)
+def test_no_fitted_time_is_shorter_on_many_nodes(system: str, nodes: int, called: list[Called]) -> None:
+    """The same for large calls, whose pieces are many: where too many to be run in all copies, one stands for all."""
+    assert beaten(system, nodes, [2**33] if len(called) == 1 else [2**29, 2**33], called) == []
+
+
+@pytest.mark.parametrize(
     ("system", "nodes", "sizes", "called"),
     [
         ("dgx1-v100", 1, [2**20, 2**26], [("all_reduce", name, name) for name in MULTIPLIED]),
@@ -191,6 +208,27 @@ def test_no_kernel_of_a_schedule_is_quicker(system: str, nodes: int, sizes: list
     """Law: the same for schedules as the msccl executor runs them, in chunks: also where routes go through other GPUs,
     which pass a chunk on when they have all of it."""
     assert beaten(system, nodes, sizes, called) == []
+
+
+def test_calls_that_meet_share_links_in_one_way() -> None:
+    """A broadcast alone goes in whole messages, and beside a ring that shares links fairly it does so, too; then both
+    take as long as they would if the scenario asked for that."""
+    call = {"collective": "broadcast", "algorithm": "ring", "size": "64 MiB"}
+    both = [
+        {"name": "a", "stream": "x", **call},
+        {"name": "b", "stream": "y", "collective": "all_gather", "size": "1 MiB"},
+    ]
+    keys = {"topology": {"system": "hgx-h100", "nodes": 2}, "profile": "ideal"}
+    alone, mixed, asked = (
+        predict(Scenario.model_validate({**keys, **more}))
+        for more in (
+            call,
+            {"workload": {"operations": both}},
+            {"workload": {"operations": both}, "model": {"sharing": "fair"}},
+        )
+    )
+    assert (alone.sharing, mixed.sharing) == ("fifo", "fair")
+    assert alone.time_ps <= mixed.time_ps == asked.time_ps
 
 
 def test_auto_takes_what_nccl_runs_there() -> None:
