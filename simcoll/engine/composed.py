@@ -4,12 +4,15 @@ Calls are run one after the other. What a call does depends on when its ranks co
 busy with earlier calls; calls of which all that is alike are run once. It is checked of every link that the first
 message of a call came to it behind the last one of the calls before. Then the times of all calls together keep
 every rule of the joined program, and only one solution does. Where the check fails, the joined program has to be run.
+
+A call that has its links for itself is not run at first: it is known by when it is over at the latest (see `longest`).
+If all that waits for it waits longer for something else, as where a call lies beside computation, it never is.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -22,6 +25,7 @@ from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.folding import Folded, fold
 from simcoll.engine.joined_program import Operation
+from simcoll.engine.longest import longest_ps
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
@@ -52,6 +56,11 @@ class CallProgram:
     stream: StreamedProgram | None = None
     long: int = LONG
     in_loops: Callable[[], LoopedProgram | None] = lambda: None
+
+    @cached_property
+    def was_run(self) -> bool:
+        """Whether the call was ever run by itself."""
+        return False
 
     @cached_property
     def program(self) -> Program:
@@ -112,9 +121,20 @@ class CallProgram:
             return distinct(self._bound.routes.links)
         return distinct(self._few[0].stands_for)
 
+    @cached_property
+    def longest_ps(self) -> int | None:
+        """The longest that the call takes from when its last rank comes, whenever the others did, if that is known."""
+        if self._few is not None:
+            return None
+        if one := self._looped:
+            return longest_ps(one.one, one.loops, one.piece, one.slots)
+        program = self.program
+        return longest_ps(program, 1, int(program.sizes.max(initial=0)), program.params.slots)
+
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
         from then on. None if it cannot finish."""
+        vars(self)["was_run"] = True
         if self._few is None:
             return self._whole(came, busy)
         folded, program = self._few
@@ -156,81 +176,146 @@ def composed_ps(
     where calls meet on a link, or cannot be run by themselves."""
     if not _apart(calls, network):
         return None
-    links = len(network.bandwidths)
-    free, came, owner = np.zeros(links, np.int64), np.full(links, -NEVER), np.zeros(links, np.int64)
-    known = _Known()
-    last = 0
-    for number, opened, done in _in_time(operations, n):
-        done[:] = opened + operations[number].duration
-        call = calls[number]
-        if call is not None:
-            first = int(opened.min())
-            busy = np.maximum(free - first, 0)
-            if (alone := known.alone(call, opened - first, busy)) is None:
+    took = _Composition(operations, calls, n, len(network.bandwidths)).took()
+    return took if took is not None and took < NEVER else None
+
+
+class _Hidden(NamedTuple):
+    """A call that is not run as long as nobody needs to know when it ends: its ranks come at `opened`, and it is over
+    at `latest`, in ps."""
+
+    number: int
+    call: CallProgram
+    opened: Numbers
+    latest: int
+
+
+class _Composition:
+    """The times of a plan, operation by operation. By link: from when on it is free, when the last message came, and
+    of which operation that was. By operation: when its work ends on each rank; of those `hidden`, at the least."""
+
+    def __init__(self, operations: Sequence[Operation], calls: Sequence[CallProgram | None], n: int, links: int):
+        self.operations, self.calls = operations, calls
+        self.free, self.came, self.owner = np.zeros(links, np.int64), np.full(links, -NEVER), np.zeros(links, np.int64)
+        self.done, self.hidden = dict[int, Numbers](), dict[int, _Hidden]()
+        self.place, self.known, self.last = np.full(n, -1, np.int64), _Known(), 0
+
+    def took(self) -> int | None:
+        """The time that all takes together; None where calls meet."""
+        left, behind = [len(op.after) for op in self.operations], [list[int]() for _ in self.operations]
+        for number, op in enumerate(self.operations):
+            for before in op.after:
+                behind[before].append(number)
+        queue: list[tuple[int, int]] = []
+        opened: dict[int, Numbers] = {}
+        ready = [number for number, before in enumerate(left) if not before]
+        while ready or queue:
+            for number in ready:
+                if (when := self._opened(number)) is None:
+                    return None
+                opened[number] = when
+                heapq.heappush(queue, (int(when.min(initial=0)), number))
+            _, number = heapq.heappop(queue)  # about in the order in which first ranks begin
+            when, call = opened.pop(number), self.calls[number]
+            self.done[number] = when + self.operations[number].duration
+            self.last = max(self.last, int(self.done[number].max(initial=0)))
+            if call is not None and not self._call(_Hidden(number, call, when, NEVER)):
                 return None
-            head, uses = alone.first + first, alone.last > -NEVER
-            if ((head < came) | ((head == came) & (owner > number)))[uses].any():
+            for after in behind[number]:
+                left[after] -= 1
+            ready = [after for after in dict.fromkeys(behind[number]) if not left[after]]
+        for late in sorted(self.hidden.values(), key=lambda late: -late.latest):
+            if late.latest > self.last and not self._uncover(late):
                 return None
-            came[uses], owner[uses], free[uses] = (alone.last + first)[uses], number, (alone.free + first)[uses]
-            np.maximum(done, alone.done + first, out=done)
-            last = max(last, alone.over + first)
-        last = max(last, int(done.max(initial=0)))
-    return last if last < NEVER else None
+        return self.last
+
+    def _opened(self, number: int) -> Numbers | None:
+        """The times at which ranks may begin an operation. Of hidden calls those are run that may end later than all else; None
+        where one cannot finish."""
+        op = self.operations[number]
+        when = np.zeros(len(op.ranks), np.int64)
+        for before in op.after:
+            if before not in self.hidden:
+                self._after(before, self._shared(before, op), when)
+        hidden = [self.hidden[before] for before in op.after if before in self.hidden]
+        for late in sorted(hidden, key=lambda late: -late.latest):
+            shared = self._shared(late.number, op)
+            if late.latest > when[shared >= 0].min(initial=NEVER):
+                if not self._uncover(late):
+                    return None
+                self._after(late.number, shared, when)
+        return when
+
+    def _shared(self, before: int, op: Operation) -> Numbers:
+        """The place of each rank of an operation among those of an earlier one, −1 where it has no part in that."""
+        others, place = self.operations[before].ranks, self.place
+        place[others] = np.arange(len(others))
+        found: Numbers = place[op.ranks]
+        place[others] = -1
+        return found
+
+    def _after(self, before: int, shared: Numbers, when: Numbers) -> None:
+        """Raise the times `when` at which ranks may begin to those at which their part in an earlier operation ends."""
+        np.maximum(when, np.where(shared >= 0, self.done[before][shared], 0), out=when)
+
+    def _call(self, new: _Hidden) -> bool:
+        """Hide a call that has its links for itself, if it is over some time later at the latest; else run it. Says
+        whether it does not meet others, and ends."""
+        (_, call, opened, _), first = new, int(new.opened.min())
+        used = np.zeros(len(self.free), np.bool_)
+        used[call.links] = True
+        for late in list(self.hidden.values()):
+            if late.latest >= first and used[late.call.links].any() and not self._uncover(late):
+                return False
+        met = max(self.free[used].max(initial=0), self.came[used].max(initial=0)) >= first
+        if met or not call.was_run or self.known.alike(call, opened - first, self.free * 0) or not call.longest_ps:
+            return self._run(new, met)
+        self.hidden[new.number] = new._replace(latest=int(opened.max()) + call.longest_ps)
+        return True
+
+    def _uncover(self, late: _Hidden) -> bool:
+        """Run a hidden call; all others on its links were over before, or begin after it. Says whether it ends."""
+        del self.hidden[late.number]
+        return self._run(late, met=False)
+
+    def _run(self, new: _Hidden, met: bool) -> bool:
+        """Run a call by itself. Says whether it ends, and where it may have `met` earlier ones, whether it did not."""
+        number, call, opened, _ = new
+        first = int(opened.min())
+        busy = np.maximum(self.free - first, 0) if met else np.zeros(len(self.free), np.int64)
+        if (alone := self.known.alone(call, opened - first, busy)) is None:
+            return False
+        head, uses = alone.first + first, alone.last > -NEVER
+        if met and ((head < self.came) | ((head == self.came) & (self.owner > number)))[uses].any():
+            return False
+        last = alone.last + first
+        uses &= last >= self.came  # else there were later ones
+        self.came[uses], self.owner[uses], self.free[uses] = last[uses], number, (alone.free + first)[uses]
+        np.maximum(self.done[number], alone.done + first, out=self.done[number])
+        self.last = max(self.last, alone.over + first)
+        return True
 
 
 class _Known:
     """Calls that were run: of those that are alike one is."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds | None]]] = {}
+        self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
+
+    def alike(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+        """The call by itself, if one like it was run: see `CallProgram.alone`. A link that is free before its first
+        message comes may as well have been free from the start."""
+        now = busy[call.links]
+        for before, ends in self._runs.get((id(call), came.tobytes()), ()):
+            if ((now == before) | (np.maximum(now, before) <= ends.first[call.links])).all():
+                return ends
+        return None
 
     def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call by itself: see `CallProgram.alone`. A link that is free before its first message comes may as well
-        have been free from the start."""
-        runs, now = self._runs.setdefault((id(call), came.tobytes()), []), busy[call.links]
-        for before, ends in runs:
-            if ends and ((now == before) | (np.maximum(now, before) <= ends.first[call.links])).all():
-                return ends
-        runs.append((now, call.alone(came, busy)))
-        return runs[-1][1]
-
-
-def _in_time(operations: Sequence[Operation], n: int) -> Iterator[tuple[int, Numbers, Numbers]]:
-    """Operations about in the order in which their first ranks begin: the number of each, when each of its ranks may
-    begin, and the column of when these are done, to be filled before the next is asked for."""
-    left, behind = [len(op.after) for op in operations], [list[int]() for _ in operations]
-    for number, op in enumerate(operations):
-        for before in op.after:
-            behind[before].append(number)
-    place, done = np.full(n, -1, np.int64), dict[int, Numbers]()
-    queue: list[tuple[int, int]] = []
-    opened: dict[int, Numbers] = {}
-
-    def open_(number: int) -> None:
-        op = operations[number]
-        when = opened[number] = np.zeros(len(op.ranks), np.int64)
-        for before in op.after:
-            others = operations[before].ranks
-            if others is op.ranks:
-                np.maximum(when, done[before], out=when)
-                continue
-            place[others] = np.arange(len(others))
-            there = place[op.ranks]
-            np.maximum(when, np.where(there >= 0, done[before][there], 0), out=when)
-            place[others] = -1
-        heapq.heappush(queue, (int(when.min(initial=0)), number))
-
-    for number in range(len(operations)):
-        if not left[number]:
-            open_(number)
-    while queue:
-        _, number = heapq.heappop(queue)
-        done[number] = np.zeros(len(operations[number].ranks), np.int64)
-        yield number, opened.pop(number), done[number]
-        for after in behind[number]:
-            left[after] -= 1
-            if not left[after]:
-                open_(after)
+        """The call by itself, run if none like it was; None if it cannot finish."""
+        if (ends := self.alike(call, came, busy)) is None and (ends := call.alone(came, busy)) is not None:
+            self._runs.setdefault((id(call), came.tobytes()), []).append((busy[call.links], ends))
+        return ends
 
 
 def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:

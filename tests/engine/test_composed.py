@@ -28,23 +28,12 @@ def unequal(rng: random.Random) -> Topology:
     return plain.with_links(rng.choices(kinds, [9, 1, 1], k=len(plain.links)))
 
 
-def check(seed: int) -> bool:
-    """One random plan: calls of random groups that are repeated, computation that some ranks are slow at, streams. Says
-    whether it was put together."""
-    rng = random.Random(seed)
-    topology = rng.choice([star(RANKS, Link(50 * 10**9, 500_000)), unequal(rng)])
-    made: list[tuple[np.ndarray, CallProgram]] = []
-    for _ in range(rng.randint(1, 3)):
-        ranks = rng.sample(range(RANKS), rng.choice([2, 4, RANKS, RANKS]))
-        plan = schedule(*rng.choice(NAMES).split("/"), len(ranks))
-        params = Params(
-            sharing="fifo", chunk=rng.choice([0, 700]), channels=rng.choice([0, 1, 2]), slots=rng.choice([0, 1, 2]),
-            o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
-            gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
-        )  # fmt: skip
-        where = (*(topology.ranks[rank] for rank in ranks), *devices(topology, plan)[plan.n :])
-        bound = bind(plan, topology, where, params, 16_000 * len(ranks))
-        made.append((np.array(ranks), CallProgram(lambda bound=bound: bound)))
+Made = list[tuple[np.ndarray, CallProgram]]
+Plan = tuple[list[Operation], list[CallProgram | None]]
+
+
+def groups(rng: random.Random, made: Made) -> Plan:
+    """Calls of random groups that are repeated, computation that some ranks are slow at, streams."""
     operations: list[Operation] = []
     calls: list[CallProgram | None] = []
     apart = rng.choice([10**5, 10**7, 10**9])  # ps of computation between calls
@@ -56,6 +45,44 @@ def check(seed: int) -> bool:
         slow, much = rng.random() < 0.3, rng.choice([0, 1, 1, 5])
         took = 0 if calls[-1] else np.array([apart * (2 * much if slow and not rank else much) for rank in ranks])
         operations.append(Operation(ranks, None, took, tuple(sorted(before)), stream))
+    return operations, calls
+
+
+def training(rng: random.Random, made: Made) -> Plan:
+    """Computation that some ranks take longer for, after each a call beside what follows, which may wait for the call
+    before; and something after all."""
+    (ranks, _), n = made[0], len(made[0][0])
+    calls: list[CallProgram | None] = []
+    operations: list[Operation] = []
+    long, uneven = rng.choice([10**6, 10**8, 10**9]), rng.choice([0, 10**4, 10**6, 10**8])  # ps
+    for _ in range(rng.randint(2, 6)):
+        took = rng.randint(long, 3 * long) + np.array([rng.randint(0, uneven) for _ in range(n)])
+        computed = len(operations)
+        operations.append(Operation(ranks, None, took, (computed - 2,) if computed else (), "work"))
+        apart = rng.random() < 0.2 or not computed
+        before, stream = ((computed,), f"call {computed}") if apart else ((computed, computed - 1), "calls")
+        operations.append(Operation(ranks, None, 0, before, stream))
+        calls += [None, rng.choice([call for others, call in made if others is ranks])]
+    return [*operations, Operation(ranks, None, long, tuple(range(len(operations))), "work")], [*calls, None]
+
+
+def check(seed: int) -> bool:
+    """One random plan. Says whether it was put together."""
+    rng = random.Random(seed)
+    topology = rng.choice([star(RANKS, Link(50 * 10**9, 500_000)), unequal(rng)])
+    made: Made = []
+    for _ in range(rng.randint(1, 3)):
+        ranks = rng.sample(range(RANKS), rng.choice([2, 4, RANKS, RANKS]))
+        plan = schedule(*rng.choice(NAMES).split("/"), len(ranks))
+        params = Params(
+            sharing="fifo", chunk=rng.choice([0, 700]), channels=rng.choice([0, 1, 2]), slots=rng.choice([0, 1, 2]),
+            o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
+            gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
+        )  # fmt: skip
+        where = (*(topology.ranks[rank] for rank in ranks), *devices(topology, plan)[plan.n :])
+        bound = bind(plan, topology, where, params, 16_000 * len(ranks))
+        made.append((np.array(ranks), CallProgram(lambda bound=bound: bound)))
+    operations, calls = rng.choice([groups, training])(rng, made)
     whole = [op._replace(program=call.program if call else None) for op, call in zip(operations, calls, strict=True)]
     found = composed_ps(operations, calls, RANKS, topology)
     expected = fast.run(join(whole, RANKS, topology), compiled=False).timeline
@@ -76,6 +103,32 @@ def test_a_plan_is_its_calls_at_length(batch: int) -> None:
     """The same for 2,000 more."""
     for seed in range(100 + batch * 100, 200 + batch * 100):
         check(seed)
+
+
+@pytest.mark.parametrize("eighths", range(1, 12))
+def test_calls_that_overlap_are_seen_whichever_were_run_before(eighths: int) -> None:
+    """A call that begins while another one is under way, or soon after, though neither waits for the other; and a third
+    one at that time, after others have asked for the first call's end and for an earlier call's."""
+    n, topology = 5, star(5, Link(50 * 10**9, 500_000))
+    program = bind(
+        schedule("all_gather", "ring", n), topology, topology.ranks, Params(sharing="fifo", channels=1), 10**6
+    )
+    call, ranks, some = CallProgram(lambda: program), np.arange(n), np.arange(1)
+    assert call.longest_ps
+    alone = call.alone(np.zeros(n, np.int64), np.zeros(len(topology.links), np.int64))
+    assert alone
+    begin, then = 10**6, 10**6 + 2 * call.longest_ps
+    two = [Operation(ranks, None, begin), Operation(ranks, program, 0, (0,))]
+    two += [Operation(ranks, None, begin + eighths * alone.over // 8), Operation(ranks, program, 0, (2,))]
+    three = [*two[:2], Operation(ranks, None, then), Operation(ranks, program, 0, (2,)), Operation(some, None, 1, (3,))]
+    later = then - begin - alone.over + eighths * alone.over // 8
+    three += [Operation(ranks, None, later, (1, 4)), Operation(ranks, program, 0, (5,))]
+    for plan in (two, three):
+        calls = [call if op.program else None for op in plan]
+        found = composed_ps([op._replace(program=None) for op in plan], calls, n, topology)
+        whole = fast.totals(join(plan, n, topology))
+        assert whole
+        assert found in (None, whole.makespan_ps)
 
 
 @pytest.mark.parametrize("late", [False, True])

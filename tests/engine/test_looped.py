@@ -11,6 +11,7 @@ from networks import devices, schedule, star, two_level
 
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
+from simcoll.engine.longest import longest_ps
 from simcoll.engine.looped import looped
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Totals
@@ -60,6 +61,10 @@ def check(seed: int) -> bool:
     assert (found is None) == (expected is None), seed
     if found is not None and expected is not None:
         assert [np.asarray(column).tolist() for column in found] == [np.asarray(c).tolist() for c in expected], seed
+    begun, largest = max(int(came.max()), int(busy.max())), int(whole.sizes.max())
+    for each in ((own.one, own.loops, own.piece, own.slots), (whole, 1, largest, params.slots)):
+        most = longest_ps(*each, compiled=False)
+        assert most is None or (expected is not None and expected.over <= begun + most), seed
     summed = replace(own, one=replace(own.one, arrivals=came)).totals(compiled=False)
     assert _numbers(summed) == _numbers(fast.totals(whole, shortcuts=False, compiled=False)), seed
     return True

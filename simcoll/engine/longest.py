@@ -1,0 +1,169 @@
+"""How long a call may take at most, whenever its ranks come.
+
+Replay (see `kernels.replay_kernel`) needs the order in which links serve, and that depends on when ranks come. Without
+the order it is still known how long a transfer may wait at a link: only for those which are ahead of it there and have
+not passed, and of these there are few. A channel has one transfer at the first link of its ways at a time, as the next
+one starts when the one before has passed it; of a connection at most `slots` are on their way. So times of replay, in
+which each transfer waits at each link for all that may be ahead of it, are none that a run goes beyond: by induction
+over transfers, each of which waits for lower ones, with `max` and `+` alone. Times count from when the last rank has
+come, and from when links have served earlier calls; whatever happened before then can only have left fewer to wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from simcoll.config.arrays import Array, Numbers
+from simcoll.config.numba_loader import Loops, choose
+from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
+from simcoll.engine.kernels import longest_kernel, waits
+from simcoll.engine.kernels.link_tables import LinkTables
+from simcoll.engine.kernels.longest_kernel import LongestRun
+from simcoll.engine.program import Program
+from simcoll.engine.timing_model import NEVER, NONE
+from simcoll.named_tuple import NamedTuple
+
+
+def longest_ps(program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None) -> int | None:
+    """The longest that a program may take from when all its ranks have come and no other uses its links, in ps. It is
+    run in `loops`, each of which moves at most `piece` bytes of a transfer, and of a connection `slots` may be on their
+    way, 0: any number. None where links are dead or times may leave the clock.
+
+    Links serve in turn, without barriers or blocking sends.
+    """
+    sized = replace(program, sizes=np.minimum(program.sizes, piece))
+    kernel = Loops(waits, choose(len(program) * loops, compiled, longest_kernel))
+    run_ = KernelRun(sized, kernel, "nothing")
+    waits_ = _waits(sized, run_, loops, slots) if len(program) else None
+    if waits_ is None:
+        return None
+    (held, takes), by_way, rows = waits_, program.by_way, len(program)
+    lead = np.where(program.routes.src == program.routes.dst, 0, by_way("o_send"))[program.way]
+    gap = by_way("g")[program.way]
+    if (float(takes.max()) + float(held.max()) + float(lead.max() + gap.max())) * rows * loops >= NEVER:
+        return None
+    last = np.zeros(int(program.channel.max()) + 1, np.int32)
+    last[program.channel] = np.arange(rows)
+    before = np.where(program.channel_before == NONE, last[program.channel], program.channel_before)
+    row, back = _credits(program, slots) if slots else (NO_INDICES, NO_INDICES)
+    deep = int(back.max(initial=0)) + 1
+    run = LongestRun(
+        loops=loops,
+        reads=run_.give(program.reads),
+        chain=run_.give(program.chain),
+        before=run_.give(before.astype(np.int32)),
+        credit_row=run_.give(row),
+        credit_loops=run_.give(back),
+        held=run_.give(held),
+        takes=run_.give(takes),
+        lead=run_.give(lead if lead.any() else NO_TIMES),
+        gap=run_.give(gap if gap.any() else NO_TIMES),
+        start=run_.zeros(rows),
+        sent=run_.zeros(rows),
+        complete=run_.zeros(rows),
+        ends=run_.zeros(deep * rows),
+        deep=deep,
+    )
+    return int(kernel.like(longest_kernel).longest(run))
+
+
+class _Visits(NamedTuple):
+    """Each link at which a row may wait for others, or receive side, which is one more link: the row, whether that is
+    its first link, and for how long the row is kept at the most there, or at the links that follow."""
+
+    row: Numbers
+    opens: Numbers
+    link: Numbers
+    takes: Numbers
+
+
+def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
+    """For each row: the longest from when its head comes to the first link until it has passed that, and until it has
+    ended; None where that may be beyond the clock."""
+    (first, links), tables, rows = program.hops, run_.ways, len(program)
+    row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
+    service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]
+    receive = run_.receive() if len(run_.receive()) else np.zeros(rows, np.int64)
+    visits = _visits(program, tables, row, service, receive)
+    waits_ = _ahead(program, visits, loops, slots)
+    if waits_ is None:
+        return None
+    cap = program.by_kind("channel_bandwidth")
+    slowest = (tables.at_rates(cap) if cap.any() else np.zeros(len(cap), np.int64))[program.kind]
+    held, takes = np.ones(rows, np.int64), receive + ~there  # a local copy without a memory link takes 1 ps
+    held[there] = np.maximum(slowest[there], service[first[:-1][there]])
+    held[visits.row[visits.opens]] += waits_[visits.opens]
+    np.maximum.at(slowest, row, service)
+    takes[there] += slowest[there]
+    np.add.at(takes, row, program.latencies[program.hops.links])
+    np.add.at(takes, visits.row, waits_)
+    return held, takes
+
+
+def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers, receive: Numbers) -> _Visits:
+    first, links = program.hops
+    head = _heads(program, tables)
+    waits_ = np.flatnonzero(head[links] == links)
+    opens = np.zeros(len(links), bool)
+    opens[first[:-1][np.diff(first) > 0]] = True
+    kept = np.flatnonzero(receive)
+    return _Visits(
+        row=np.append(row[waits_], kept),
+        opens=np.append(opens[waits_], np.zeros(len(kept), bool)),
+        link=np.append(links[waits_].astype(np.int64), program.side[kept] + len(head)),
+        takes=np.append(np.maximum.reduceat(service, waits_) if len(waits_) else service, receive[kept]),
+    )
+
+
+def _heads(program: Program, tables: LinkTables) -> Numbers:
+    """For each link the one at which those wait that come to it: itself, or one before it on every way that takes it.
+
+    Links behind each other are waited at once: the last of those that are ahead is behind them all after the sum of
+    the longest that each takes on any of them. Where channels begin, of which one transfer counts, only links of the
+    same rate and more are taken so: at these nobody waits.
+    """
+    _, _, hop, links = program.routes
+    rates, head = program.bandwidths, np.arange(len(program.bandwidths))
+    before, begins = head.copy(), np.zeros(len(head), bool)
+    before[links[1:]] = links[:-1]
+    begins[links[hop[:-1][np.diff(hop) > 0]]] = True
+    follows = tables.follows()
+    for _ in range(int(np.diff(hop).max(initial=0))):
+        further = head[before]
+        head = np.where(follows & (~begins[further] | (rates >= rates[further])), further, np.arange(len(head)))
+    return head
+
+
+def _ahead(program: Program, visits: _Visits, loops: int, slots: int) -> Numbers | None:
+    """The time for which all that may be ahead of a row keeps it waiting, by visit; None beyond the clock."""
+    row, opens, link, takes = visits
+    if not len(row):
+        return takes
+    ends = program.channel[row] * np.int64(program.schedule.participants) + program.dst[row]
+    group = np.where(opens, 2 * program.channel[row].astype(np.int64), 2 * ends + 1)
+    _, number, many = np.unique(link * (int(group.max()) + 1) + group, return_inverse=True, return_counts=True)
+    most, where = np.zeros(len(many), np.int64), np.zeros(len(many), np.int64)
+    np.maximum.at(most, number, takes)
+    where[number] = link
+    ahead = np.minimum(many * loops, slots) if slots else many * loops
+    ahead[number[opens]] = 1  # of a channel that begins here
+    if float(most.max()) * float(ahead.sum()) >= NEVER:
+        return None
+    whole = np.zeros(int(where.max()) + 1, np.int64)
+    np.add.at(whole, where, ahead * most)
+    found: Numbers = whole[link] - most[number]
+    return found
+
+
+def _credits(program: Program, slots: int) -> tuple[Array, Array]:
+    """For each row the row whose end lets it go, and how many loops before: the `slots`th before it of those of its
+    connection, which go loop by loop."""
+    ends = program.channel * np.int64(program.schedule.participants) + program.routes.dst[program.way]
+    _, connection, many = np.unique(ends, return_inverse=True, return_counts=True)
+    order, first = np.argsort(connection, kind="stable"), np.cumsum(many) - many
+    place = np.empty(len(program), np.int64)
+    place[order] = np.arange(len(program)) - first[connection[order]]
+    back, then = np.divmod(place - slots, many[connection])
+    return order[first[connection] + then].astype(np.int32), -back.astype(np.int32)
