@@ -230,8 +230,8 @@ class _Composition:
         return self.last
 
     def _opened(self, number: int) -> Numbers | None:
-        """The times at which ranks may begin an operation. Of hidden calls those are run that may end later than all else; None
-        where one cannot finish."""
+        """The times at which ranks may begin an operation. Of hidden calls those are run that may end later than all
+        else; None where one cannot finish."""
         op = self.operations[number]
         when = np.zeros(len(op.ranks), np.int64)
         for before in op.after:

@@ -1,4 +1,4 @@
-"""How long a call may take at most, whenever its ranks come.
+"""The longest that a call may take, whenever its ranks come.
 
 Replay (see `kernels.replay_kernel`) needs the order in which links serve, and that depends on when ranks come. Without
 the order it is still known how long a transfer may wait at a link: only for those which are ahead of it there and have
