@@ -40,7 +40,7 @@ ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latenc
 LOOPS: Final = 64  # most pieces where steps do not pipeline, but routes through GPUs do: the msccl executor has no more
 MOST_LOOPED: Final = 20_000  # transfers, in the same case, of a way with more copies than one
 MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
-MOST_OF_ONE: Final = 1_500_000  # the same of one copy that stands for all, where links decide the time
+MOST_OF_LONG: Final = 1_500_000  # the same of a long call, where links decide the time
 # as NCCL's kernels do: links serve whole messages, and few of these wait, so that trees send up only what comes down
 IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
 MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
@@ -140,16 +140,18 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
         """Bytes of a slot in so many parts."""
         return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
 
-    def of_one_copy(source: AnySchedule, copies: int) -> Iterator[_Way]:
-        """One of the copies of a long call, in messages that last no less than a quarter of a latency."""
+    def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Way]:
+        """More ways where messages may last no less than a quarter of a latency: links decide the time."""
         latent = _on_the_way(network, places)
-        parts = min(MOST_OF_ONE // source.transfers, 4 * chunk(source, copies) // latent)
+        parts = min(MOST_OF_LONG // source.transfers, 4 * chunk(source, copies) // latent)
         if parts > 1 and source.pipelined and free.issuperset(IN_TURN):
-            piece = chunk(source, copies * parts)
-            own = {**IN_TURN, "channels": source.n_steps, "slots": 1 - -latent // piece, "chunk": piece}
-            yield way(copies, copies=1, **own)
-        elif parts and source.transfers > MOST_TRIED:
-            yield way(copies, copies=1, channels=PER_PEER, chunk=WHOLE)
+            for pieces in sorted({min(max(PIECES), parts), parts}):  # finer is not always sooner
+                piece = chunk(source, copies * pieces)
+                own = {**IN_TURN, "channels": source.n_steps, "slots": 1 - -latent // piece, "chunk": piece}
+                yield way(copies, copies=1, **own)
+        elif parts and source.transfers * copies > MOST_TRIED:
+            alike = copies if source.transfers * copies > MOST_OF_LONG else 1
+            yield way(alike, copies=copies // alike, channels=PER_PEER, chunk=WHOLE)
 
     asked = [scenario.model_copy(update={"algorithm": name}) for name in _schedules(scenario)]
     for split in [split for each in asked for split in _splits(each, network, places)]:
@@ -172,7 +174,7 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
                 slot = chunk(source, copies * parts)
                 yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)
         if alone and "copies" in free:
-            yield from of_one_copy(source, len(copy_orders(split, network, places)))
+            yield from of_long_call(source, len(copy_orders(split, network, places)))
 
 
 def _on_the_way(network: Topology, places: Sequence[str]) -> int:

@@ -383,6 +383,16 @@ def find_profile(name: str) -> Path:
     raise ValueError(f"{name!r} is neither a shipped profile nor a file; {cure}")
 
 
+def files_of(name: str) -> list[Path]:
+    """The files that a profile is read from: its own, those that it is `like`, and that of the transport it is joined
+    to. Raises like `load_network`."""
+    files, profile = [find_profile(name)], load_network(name)
+    while profile.like:
+        files, profile = [*files, find_profile(profile.like)], load_network(profile.like)
+    joined = name.partition("+")[2] if files[0] != Path(name) else ""
+    return [*files, *([find_profile(joined)] if joined else [])]
+
+
 def _of_machine(name: str) -> str | None:
     """The cure where a part of the name is that of a machine: `nccl-h100` is named like GPUs of `nccl-hopper`."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))

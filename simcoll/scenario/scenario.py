@@ -41,7 +41,7 @@ from simcoll.scenario.gpus_served import UNFITTED as UNFITTED
 from simcoll.scenario.gpus_served import check_named, own_profile, peak_of, system_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
-from simcoll.scenario.profile import ModelSpec, find_profile, load_profile
+from simcoll.scenario.profile import ModelSpec, files_of, find_profile, load_profile
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
@@ -386,7 +386,10 @@ class Scenario(Model):
         """Return the files outside the scenario that decide its result."""
         topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
-        return [*([topology] if topology else []), find_profile(self.profile), *schedule]
+        system = system_of(self.topology)
+        of_system = [system.profile, system.nic.profile if system.nic else None] if system else []
+        profiles = [path for name in (self.profile, *of_system) if name for path in files_of(name)]
+        return [*([topology] if topology else []), *dict.fromkeys(profiles), *schedule]
 
     def contents(self) -> str:
         """Return the contents of those files: when they change, results change."""

@@ -185,7 +185,7 @@ def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
             pytest.param(system, nodes, of_nccl({"ring", "tree", "nvls_tree", "p2p"}), marks=pytest.mark.long)
             for system in FITTED
             for nodes in (8, 16)
-            if load_system(system).nic
+            if load_system(system).nic and (system, nodes) != ("gb200-nvl72", 16)  # over a thousand ranks
         ),
     ],
 )

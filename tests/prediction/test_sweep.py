@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep
 from simcoll.prediction.journal import LOG, Journal
 from simcoll.scenario.loading import load
+from simcoll.scenario.profile import find_profile, shipped_profiles
+from simcoll.scenario.scenario import Scenario
 
 SCENARIO = """\
 name: sweep
@@ -142,6 +145,27 @@ def test_a_changed_system_is_noticed(scenario: Path):
     """The file of a shipped system decides a row like a file of one's own."""
     (point,) = load(str(scenario), ["topology={system: hgx-h100}", "algorithm=ring", "size=1 KiB"])
     assert shipped("topologies") / "hgx-h100.yaml" in point.scenario.files()
+
+
+@pytest.mark.parametrize("profile", shipped_profiles())
+def test_a_profile_hangs_on_all_files_that_it_takes_costs_from(profile: str, tmp_path: Path):
+    """Law: the files of a point are all that the costs of its profile, own or shipped, are written in: those that it is
+    like, over any number of steps, that of the transport, and those that the system names."""
+    shipped_files, mine = shipped_profiles(), tmp_path / "mine.yaml"
+    text = shipped_files[profile].read_text("utf-8")
+    mine.write_text(text, encoding="utf-8")
+    wanted = {shipped_files[name] for name in ("nccl-hopper", "nccl-nvlink", "ib-ndr")}  # of the system
+    like = re.search(r"^like: (\S+)$", text, re.M)
+    while like:
+        wanted.add(shipped_files[like[1]])
+        like = re.search(r"^like: (\S+)$", shipped_files[like[1]].read_text("utf-8"), re.M)
+    of_nics = "of_nics: true" in text
+    for name in [f"nccl-hopper+{profile}"] if of_nics else [profile, str(mine)]:
+        call = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "1 KiB"}
+        point = Scenario.model_validate({**call, "profile": name})
+        own = shipped_files[profile] if of_nics else find_profile(name)
+        assert wanted | {own} <= set(point.files())
+        assert all(path.read_text("utf-8") in point.contents() for path in wanted | {own})
 
 
 def test_another_scenario_replaces(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
