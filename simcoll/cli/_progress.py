@@ -96,6 +96,6 @@ class Lines:
 
     def __call__(self, line: str) -> None:
         """Print it, if it is time to."""
-        if line.startswith("left out") or time.monotonic() >= self._next:
+        if line.startswith(("left out", "taken over")) or time.monotonic() >= self._next:
             self._next = time.monotonic() + (1 if sys.stderr.isatty() else 10)
             print(line, file=sys.stderr)

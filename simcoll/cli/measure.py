@@ -59,7 +59,7 @@ def measure(
     """Run a scenario for real, over gloo or NCCL, and write a measured table.
 
     With torch.distributed, on this machine or as a rank that torchrun or Slurm has started. Prints a table; `-o` also
-    writes it as a measured table for `simcoll compare`.
+    writes it as a measured table for `simcoll compare`; killed and started again it goes on where it was.
     """
     from simcoll.measurement import real_run as real
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
@@ -81,9 +81,10 @@ def measure(
         print("\n".join([of_dry_run(lines), *lines]))
         return 0
     tell = (lambda line: None) if quiet else Lines()
+    log = real.log_beside(output) if output else None
     if member:
         try:
-            rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell)
+            rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell, log=log)
         except MeasureError as error:
             print(error, file=sys.stderr, flush=True)
             os._exit(error.exit_status)  # leaving in order would wait for ranks that are gone
@@ -96,7 +97,7 @@ def measure(
             prefix=lambda rank: [word.replace("{rank}", str(rank)) for word in words],
         )
         bound = limit or (ONE_GPU_S if one_gpu else math.inf)
-        rows = real.run(points, launcher, backend=backend, timeout_s=timeout, limit_s=bound, tell=tell)
+        rows = real.run(points, launcher, backend=backend, timeout_s=timeout, limit_s=bound, tell=tell, log=log)
     _show(rows, output, backend)
     return 0
 
@@ -116,11 +117,13 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
     table for `simcoll compare`.
     """
     from simcoll.measurement import network_lab as laboratory
+    from simcoll.measurement import real_run as real
     from simcoll.scenario.loading import load
 
     _check(timeout, output)
     tell = (lambda line: None) if quiet else Lines()
-    _show(laboratory.run(load(scenario, sets), timeout_s=timeout, tell=tell), output, "gloo")
+    log = real.log_beside(output) if output else None
+    _show(laboratory.run(load(scenario, sets), timeout_s=timeout, tell=tell, log=log), output, "gloo")
     return 0
 
 
@@ -131,6 +134,7 @@ def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backe
 
     if output:
         real.write(output, rows, backend)
+        real.log_beside(output).drop()
         print(output, file=sys.stderr)
     table = real.beside_library(rows)
     print(text_table.render([column for column in SHOWN if any(made.get(column) is not None for made in table)], table))

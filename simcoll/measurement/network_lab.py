@@ -28,7 +28,13 @@ from simcoll.topology import systems
 PRIORITY: Final = ("chrt", "--rr", "10")  # real-time, round robin; any level is before all usual processes
 
 
-def run(points: Sequence[Point], *, timeout_s: float = 60.0, tell: Tell = lambda line: None) -> list[CaseRow]:
+def run(
+    points: Sequence[Point],
+    *,
+    timeout_s: float = 60.0,
+    tell: Tell = lambda line: None,
+    log: real_run.CaseLog | None = None,
+) -> list[CaseRow]:
     """Measure points, each between the hosts of its topology; return rows of a measured table.
 
     Raises InputError without root and for topologies that cannot be built; else like `real_run.run`.
@@ -38,14 +44,14 @@ def run(points: Sequence[Point], *, timeout_s: float = 60.0, tell: Tell = lambda
         return repr((point.scenario.topology, point.scenario.seed, point.scenario.placement))
 
     with orderly_end():
-        return [row for group in grouped(points, hosts).values() for row in _measured(group, timeout_s, tell)]
+        return [row for group in grouped(points, hosts).values() for row in _measured(group, timeout_s, tell, log)]
 
 
-def _measured(points: Sequence[Point], timeout_s: float, tell: Tell) -> list[CaseRow]:
+def _measured(points: Sequence[Point], timeout_s: float, tell: Tell, log: real_run.CaseLog | None) -> list[CaseRow]:
     """Measure points that run between the same hosts."""
     scenario = points[0].scenario
     with BuiltNetwork(systems.build(scenario.topology, seed=scenario.seed)) as network:
-        return real_run.run(points, launcher(network, scenario.placement), timeout_s=timeout_s, tell=tell)
+        return real_run.run(points, launcher(network, scenario.placement), timeout_s=timeout_s, tell=tell, log=log)
 
 
 def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:

@@ -10,14 +10,18 @@
   environment holds MASTER_ADDR and MASTER_PORT they meet there.
 * `backend`: `gloo` or `nccl`. `timeout_s`: time limit of any one transfer; `limit_s`: time limit of any one launch.
 * `tell`: called with a line of progress now and then.
+* `log`: rows are kept in it as they come, and those that it has are not measured again (`log_beside`).
 
 Each row is a mapping with the columns of measured tables; `write` makes a file of them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import importlib.util
 import itertools
+import json
 import math
 import os
 import platform
@@ -35,6 +39,7 @@ import numpy as np
 
 import simcoll
 from simcoll.config import csv_text
+from simcoll.config.groups import grouped
 from simcoll.config.machine_memory import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
@@ -43,6 +48,7 @@ from simcoll.measurement._workload_tasks import work_row
 from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
+from simcoll.prediction.journal import RowLog
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.schedule.names import WORKLOAD
@@ -59,6 +65,8 @@ _OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept key
 # Memory of a rank, as measured with 1 KiB and 32 MiB on 2 ranks: torch, and buffers with what verifies them in float64.
 PROCESS_BYTES: Final = 250_000_000
 COPIES: Final = 12
+TOGETHER: Final = 32  # cases of a launch, which a kill loses: in turn, so that changes of the machine affect all alike
+CaseLog = RowLog[CaseRow]
 _ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
 _MANY_TIMING: Final = (
     "median over runs, from a common start by compared clocks to the last rank's end (monotonic clock)"
@@ -74,6 +82,7 @@ def run(
     timeout_s: float = 60.0,
     limit_s: float = math.inf,
     tell: Tell = lambda line: None,
+    log: CaseLog | None = None,
 ) -> list[CaseRow]:
     """Measure points on processes of this machine; the module describes the arguments.
 
@@ -87,21 +96,67 @@ def run(
     if backend == "gloo" and not launcher.prefix(0):  # what stands before a command may start it elsewhere
         for case in every:
             _check_buffers(case)
-    rows: dict[int, CaseRow] = {}
-    for ranks in dict.fromkeys(case.ranks for case in every):
-        which = [index for index, case in enumerate(every) if case.ranks == ranks]
-        alike = [every[index] for index in which]
+    about = surroundings(launcher.variables(0), launcher.prefix(0))
+    done = _Done(every, about, log, tell)
+    for which in done.missing():
+        alike, ranks = [every[index] for index in which], every[which[0]].ranks
 
         def start(tasks: tuple[RankTask | WorkTask, ...], ranks: int = ranks) -> Report:
-            return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, tell)
+            return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, done.tell)
 
         made = _launched(alike, backend, start)
         if backend == "nccl":
             chosen = _chosen(alike, ranks, launcher, (timeout_s, limit_s), tell)
             made = [row | choice for row, choice in zip(made, chosen, strict=True)]
-        about = surroundings(launcher.variables(0), launcher.prefix(0))
-        rows |= {index: row | about for index, row in zip(which, made, strict=True)}
-    return [rows[index] for index in range(len(every))]
+        done.add(which, made)
+    return done.rows()
+
+
+class _Done:
+    """The rows of cases that are measured, some of them by a run that was killed: its log has them."""
+
+    def __init__(self, every: Sequence[Case], about: CaseRow, log: CaseLog | None, tell: Tell):
+        self.every, self.about, self.log, self._tell = every, about, log, tell
+        known = log.rows() if log else {}
+        self.keys = [self._key(case) for case in every] if log else []
+        self.of = {index: known[key] for index, key in enumerate(self.keys) if key in known}
+        if log and self.of:
+            tell(f"taken over from {log.own}: {len(self.of)} of {len(every)} points")
+
+    def _key(self, case: Case) -> str:
+        where = [f"{name}={value}" for name, value in self.about.items() if name != "date"]
+        parts = [importlib.metadata.version("torch"), str(case.columns["backend"]), *where, case.key]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+    def missing(self) -> list[list[int]]:
+        """The cases of each launch that is left."""
+        left = grouped((i for i in range(len(self.every)) if i not in self.of), lambda i: self.every[i].ranks)
+        return [alike[a : a + TOGETHER] for alike in left.values() for a in range(0, len(alike), TOGETHER)]
+
+    def add(self, which: Sequence[int], made: Sequence[CaseRow]) -> None:
+        """Keep the rows of a launch."""
+        for index, row in zip(which, made, strict=True):
+            self.of[index] = json.loads(json.dumps({**row, **self.about}, default=_plain))
+            if self.log:
+                self.log.append(self.keys[index], self.of[index])
+
+    def rows(self) -> list[CaseRow]:
+        """All rows, in the order of the cases."""
+        return [self.of[index] for index in range(len(self.every))]
+
+    def tell(self, line: str) -> None:
+        """Say how far this is, now and then."""
+        self._tell(f"{len(self.of)} of {len(self.every)} points; {line}")
+
+
+def log_beside(table: Path) -> CaseLog:
+    """The log of rows for a table that is not yet written: it goes on there after a kill."""
+    return RowLog(table.with_name(f"{table.name}.jsonl"), dict, dict)
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: a number of NumPy's, or any text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _launched(
@@ -150,7 +205,12 @@ def _chosen(
 
 
 def join(
-    points: Sequence[Point], *, backend: Backend = "gloo", timeout_s: float = 60.0, tell: Tell = lambda line: None
+    points: Sequence[Point],
+    *,
+    backend: Backend = "gloo",
+    timeout_s: float = 60.0,
+    tell: Tell = lambda line: None,
+    log: CaseLog | None = None,
 ) -> list[CaseRow] | None:
     """Measure as one of the ranks that torchrun or Slurm has started; returns the rows on rank 0, None on the others.
 
@@ -176,16 +236,18 @@ def join(
         with Session(backend, rank, world, local, store, timeout_s, next(turns)) as session:
             return RankProcess(session, marks).work(tasks)
 
+    done = _Done(every, surroundings(), None if rank else log, tell)
     try:
         store = meeting("env://", rank, world)
-        rows = _launched(every, backend, start)
+        if not rank:  # which alone has the log
+            store.set("missing", json.dumps(done.missing()))
+        for which in json.loads(store.get("missing")):
+            rows = _launched([every[index] for index in which], backend, start)
+            again = {"timing": f"{rows[0]['timing']}; each launch connects the same processes anew"}
+            done.add(which, [row | (again if row["launches"] != 1 else {}) for row in rows])
     except RuntimeError as error:  # torch.distributed raises this for everything
         raise MeasureError(f"rank {rank}: {reason(str(error))}") from None
-    if rank:
-        return None
-    about = surroundings()
-    again = {"timing": f"{rows[0]['timing']}; each launch connects the same processes anew"}
-    return [row | about | (again if row["launches"] != 1 else {}) for row in rows]
+    return None if rank else done.rows()
 
 
 def membership() -> tuple[int, int, int]:

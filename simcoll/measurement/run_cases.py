@@ -30,11 +30,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A point to run: its task, the columns of its row that do not depend on the run, and its number of launches."""
+    """A point to run: its task, the columns of its row that do not depend on the run, and its number of launches; the
+    `key` says what of the point decides its row."""
 
     task: RankTask | WorkTask
     columns: CaseRow
     launches: int
+    key: str = ""
 
     @property
     def ranks(self) -> int:
@@ -58,7 +60,8 @@ def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: N
             if not point.optional:
                 left_out[str(error)] = None
             continue
-        distinct.setdefault(_key(point.scenario), case)
+        like = _key(point.scenario)
+        distinct.setdefault(like, replace(case, key="\0".join([like, str(point.swept), point.scenario.contents()])))
     if not distinct:
         raise refused[0] if refused else InputError("there is nothing to measure", "give a scenario with points")
     for why in left_out:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Final, Generic, TypeVar
 
 from simcoll.errors import InputError
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import ResultRow
 
-LOG = "results.jsonl"
+LOG: Final = "results.jsonl"
+
+Row = TypeVar("Row")
 
 
 class Shard(NamedTuple):
@@ -46,33 +48,33 @@ class Shard(NamedTuple):
         return sorted(sorted(range(len(keys)), key=keys.__getitem__)[self.number - 1 :: self.of])
 
 
-class Journal:
-    """The logs of a folder, of which one's own is appended to."""
+class RowLog(Generic[Row]):
+    """A log of rows, each under the key of what decides it; `read` makes a row of what `written` made of it, and fails
+    for what is none."""
 
-    def __init__(self, folder: Path, shard: Shard | None = None):
-        self.folder = folder
-        self.own = folder / (LOG if shard is None else f"results.{shard.number}of{shard.of}.jsonl")
+    def __init__(self, own: Path, read: Callable[[Any], Row], written: Callable[[Row], Any]):
+        self.own, self._read, self._written = own, read, written
 
     def _all(self) -> list[Path]:
-        return [self.folder / LOG, *sorted(self.folder.glob("results.*of*.jsonl"))]
+        return [self.own]
 
-    def rows(self) -> dict[str, ResultRow]:
+    def rows(self) -> dict[str, Row]:
         """Key and row of every line that is whole."""
         rows = {}
         for log in self._all():
             for line in _text(log).splitlines():
                 try:
                     entry = json.loads(line)
-                    rows[entry["key"]] = ResultRow.of(entry["row"])
+                    rows[entry["key"]] = self._read(entry["row"])
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # cut short by a kill, or not ours
         return rows
 
-    def append(self, key: str, row: ResultRow) -> None:
+    def append(self, key: str, row: Row) -> None:
         """Write a row; raises InputError if that cannot be, e.g. on a full disk."""
-        line = json.dumps({"key": key, "row": row.record()}) + "\n"
+        line = json.dumps({"key": key, "row": self._written(row)}) + "\n"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.own.parent.mkdir(parents=True, exist_ok=True)
             with self.own.open("a+b") as file:
                 file.write(line.encode() if _at_a_line(file) else f"\n{line}".encode())
         except OSError as error:
@@ -84,6 +86,18 @@ class Journal:
         """Remove all logs: their rows stand in results.csv."""
         for log in self._all():
             log.unlink(missing_ok=True)
+
+
+class Journal(RowLog[ResultRow]):
+    """The logs of a folder, of which one's own is appended to."""
+
+    def __init__(self, folder: Path, shard: Shard | None = None):
+        self.folder = folder
+        name = LOG if shard is None else f"results.{shard.number}of{shard.of}.jsonl"
+        super().__init__(folder / name, ResultRow.of, ResultRow.record)
+
+    def _all(self) -> list[Path]:
+        return [self.folder / LOG, *sorted(self.folder.glob("results.*of*.jsonl"))]
 
 
 def _text(log: Path) -> str:

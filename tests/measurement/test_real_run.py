@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import PATIENCE_S, ROOT, SCRIPT, Outcome, environment, python, simcoll
+from command import KILLED, PATIENCE_S, ROOT, SCRIPT, Outcome, environment, python, simcoll
 from extras import needs
 
 from simcoll.config import yaml_tree
@@ -220,13 +220,24 @@ def test_the_command_writes_a_table_that_can_be_compared(
     launches: int, runs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Over two rank counts, in several launches each: a table on stdout, a file that `compare` joins row by row, and
-    nothing of the environment in it but what backends read. Several launches by default: test_tasks_of_slurm."""
+    nothing of the environment in it but what backends read. Several launches by default: test_tasks_of_slurm.
+
+    Killed within its second row it goes on there: the first is taken over, and the log of rows is gone in the end."""
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback()["GLOO_SOCKET_IFNAME"])
     text = "collective: broadcast\nalgorithm: [naive, chain]\nsize: 4 KiB\n"
     path = scenario_file(tmp_path, text + f"measure: {{warmup: 1, repeats: 5, launches: {launches}}}\n")
-    made = simcoll("measure", path, "--ranks", "1,2", "-o", tmp_path / "measured.csv")
+    log = tmp_path / "measured.csv.jsonl"
+    log.write_text("-" * 100_000 + "\n")  # not ours; other files of the run are not as long
+    words = ["measure", path, "--ranks", "1,2", "-o", tmp_path / "measured.csv"]
+    killed = python(KILLED + SCRIPT, [101_600, *words])
+    assert killed.returncode == -signal.SIGXFSZ, killed.stderr
+    _, first, torn = log.read_text().splitlines()
+    assert not torn.endswith("}}")
+    made = simcoll(*words)
     assert made.status == 0, made.err
+    assert f"taken over from {log}: 1 of 4 points" in made.err
+    assert not log.exists()
     assert re.search(r"4 KiB +broadcast +p2p +chain +none +2 ", made.out)
     table = (tmp_path / "measured.csv").read_text()
     assert "hunter2" not in table
@@ -235,6 +246,7 @@ def test_the_command_writes_a_table_that_can_be_compared(
     asked = [("naive", "1"), ("naive", "2"), ("chain", "1"), ("chain", "2")]
     assert [(row["algorithm"], row["ranks"]) for row in cells] == asked
     assert all(row["runs"] == runs and len(row["launch_us"].split()) == launches for row in cells)
+    assert cells[0]["launch_us"] == json.loads(first)["row"]["launch_us"]
     compared = simcoll("compare", path, tmp_path / "measured.csv", "--set", "ranks=2", "--json")
     assert len(compared.json["points"]) == 2
 

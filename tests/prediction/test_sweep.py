@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import SCRIPT, python, simcoll, start
+from command import KILLED, SCRIPT, python, simcoll, start
 
 from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep
@@ -200,15 +200,6 @@ def _kept(folder: Path) -> list[str]:
     """The keys in the whole lines of all logs."""
     lines = [line for log in folder.glob("*.jsonl") for line in log.read_text(encoding="utf-8").splitlines()]
     return [json.loads(line)["key"] for line in lines if line.startswith("{") and line.endswith("}}")]
-
-
-# The kernel ends the process at the first byte beyond so many in a file, as abruptly as SIGKILL does.
-KILLED = (
-    "import os, resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); "
-    "resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
-    "resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "
-    "sys.dont_write_bytecode = True; os.environ['PYTHONDONTWRITEBYTECODE'] = '1'; "  # the log is the first to end it
-)
 
 
 @pytest.mark.parametrize(

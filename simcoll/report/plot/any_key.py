@@ -77,11 +77,11 @@ def key_figure(
     ]
     places, ticks = _places(timed, across)
     bars = ticks is not None and (len(ticks) == 1 or not numeric(timed, across))
-    told = lines if bars else with_trust(timed, lines)
-    first = {label_of(row, told): row for row in reversed(timed)}  # of each line
-    names = {label_of(row, told): label_of(row, lines) for row in timed}  # the second without what is modelled
+    trusted = lines if bars else with_trust(timed, lines)
+    first = {label_of(row, trusted): row for row in reversed(timed)}  # of each line
+    names = {label_of(row, trusted): label_of(row, lines) for row in timed}  # the second without what is modelled
     series = [
-        {name: _spots(rows, across, up, places) for name, rows in grouped(panel.rows, _labels(told)).items()}
+        {name: _spots(rows, across, up, places) for name, rows in grouped(panel.rows, _labels(trusted)).items()}
         for panel in panels[:MAX_PANELS]
     ]
     looks = _looks(list(dict.fromkeys(names.values())), timed, lines)
