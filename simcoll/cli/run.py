@@ -176,9 +176,11 @@ def predict(
         words += ["--algorithm", algorithm or "auto", *(["--executor", executor] if executor is not None else [])]
         words += [word for text in sets for word in ("--set", text)]
         sweep.write(journal.folder, rows, asked, shlex.join(words))
-    _show(rows, asked, as_json, False, reused)
-    if journal:
-        _finish(journal, rows, asked, False, kind)
+    try:
+        _show(rows, asked, as_json, False, reused)
+    finally:
+        if journal:
+            _finish(journal, rows, asked, False, kind)
     return _status(rows)
 
 

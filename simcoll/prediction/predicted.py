@@ -28,6 +28,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.streamed import AnySchedule
 from simcoll.topology.graph import Topology
+from simcoll.units import format_duration, format_size
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 
 if TYPE_CHECKING:
@@ -85,8 +86,9 @@ class Prediction:
     columns: Mapping[str, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        call = ", ".join([self.scenario.collective, *([self.algorithm] if self.algorithm else [])])
-        return f"Prediction({call}, {len(self.devices)} ranks, {self.time_ps / 1e6:.6g} us)"
+        size = [] if self.scenario.workload or not self.scenario.nbytes else [format_size(self.scenario.nbytes)]
+        call = ", ".join([self.scenario.collective, *filter(None, [self.algorithm]), *size])
+        return f"Prediction({call}, {self.plan.n} ranks, {format_duration(self.time_ps)})"
 
     def __str__(self) -> str:
         return "; ".join([repr(self), *newer_releases.notes([self.scenario])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,9 @@ def test_every_public_name_is_documented():
     for name in api.__all__:
         assert getattr(simcoll, name).__doc__, name
     assert len(COLLECTIVES) == 10
+
+
+def test_a_prediction_shows_itself_in_human_units() -> None:
+    """A switch that reduces is no rank."""
+    shown = repr(simcoll.predict("all_reduce", on="hgx-h100", size="64 MiB", algorithm="nvls", protocol="Simple"))
+    assert re.fullmatch(r"Prediction\(all_reduce, nvls, 64 MiB, 8 ranks, [0-9.]+ us\)", shown)
