@@ -67,7 +67,7 @@ class Candidate:
         return {"NCCL_ALGO": algorithm, **protocol} if algorithm else {}
 
     def __str__(self) -> str:
-        method = self.algorithm if self.protocol == "none" else f"{self.algorithm}/{self.protocol}"
+        method = self.algorithm if self.protocol == "none" else f"{self.algorithm} {self.protocol}"
         by = [f"({self.executor})"] if self.executor else []
         return " ".join([method, *(f"{name} {_spelt(name, value)}" for name, value in self.settings.items()), *by])
 

@@ -14,7 +14,7 @@ from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
 from simcoll.scenario import newer_releases
-from simcoll.scenario.profile import load_profile, titled
+from simcoll.scenario.profile import described_with, titled
 from simcoll.units import format_duration, format_size
 
 Explained = Mapping[str, Any]  # a point of the document, or a part of it
@@ -25,7 +25,7 @@ STRETCHES: Final = 4  # lines of text for either end of the path: with the gap a
 GAIN: Final = 1.005  # a change that gains less than half a percent is listed as no gain
 _IDENTITY: Final = (
     *("scenario", "topology", "collective", "workload", "algorithm", "protocol", "ranks", "nodes", "size_bytes"),
-    *("dtype", "profile", "sharing", "confidence", "low_us", "high_us", "compute_us", "exposed_us"),
+    *("dtype", "profile", "transport", "sharing", "confidence", "low_us", "high_us", "compute_us", "exposed_us"),
 )
 
 
@@ -107,8 +107,7 @@ def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
 
 def text(documents: Sequence[Explained]) -> str:
     """Write the explanations of several points as text."""
-    profiles = dict.fromkeys(document["profile"] for document in documents)
-    fitted = "; ".join(f"profile {name}: {load_profile(name).description}" for name in profiles)
+    fitted = described_with((document["profile"], document.get("transport")) for document in documents)
     head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}   {fitted}"
     notes = dict.fromkeys(f"# {note}\n" for document in documents for note in document.get("notes", ()))
     return head + "\n" + "".join(notes) + "\n\n".join("\n".join(_point(document)) for document in documents)

@@ -222,7 +222,7 @@ class Recommendation:
             "margin": best.margin,
             "tie": best.tie,
             **({
-                "nccl_choice": f"{chosen.algorithm}/{chosen.protocol}",
+                "nccl_choice": f"{chosen.algorithm} {chosen.protocol}",
                 "nccl_us": chosen.time_ps / 1e6,
                 "regret": chosen.time_ps / row.time_ps - 1,
             } if chosen else {}),

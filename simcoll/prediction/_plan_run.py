@@ -90,8 +90,19 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         anew=functools.partial(predict_plan, scenario, topology),
         tasks=tasks,
         columns=columns,
+        only=_only(scenario, plan, binder, topology),
     )
     return replace(prediction, columns={**columns, "protocol": prediction.protocol}) if binder.calls else prediction
+
+
+def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> Prediction | None:
+    """The call by itself that the plan is no more than; None of another plan, or of a disturbed one."""
+    if len(plan.works) != 1 or scenario.faults or scenario.variability or scenario.replications:
+        return None
+    (work,) = plan.works
+    if work.call is None or len(work.ranks) < plan.n:
+        return None
+    return predict_call(binder.alone(work.call, binder.places), topology, binder.costs)
 
 
 def _operations(
@@ -187,7 +198,7 @@ class _Binder:
         key = call, ranks
         if key not in self.calls:
             try:
-                self.calls[key] = self._bound(self._alone(call, tuple(self.places[rank] for rank in ranks)))
+                self.calls[key] = self._bound(self.alone(call, tuple(self.places[rank] for rank in ranks)))
             except TopologyError:
                 raise
             except InputError as error:  # keys that only the call has stand in the workload
@@ -197,7 +208,7 @@ class _Binder:
                 ) from None
         return self.calls[key]
 
-    def _alone(self, call: CollectiveCall, devices: tuple[str, ...]) -> Scenario:
+    def alone(self, call: CollectiveCall, devices: tuple[str, ...]) -> Scenario:
         """The scenario of a call by itself."""
         own: dict[str, Any] = {
             "workload": None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
@@ -23,6 +23,12 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.systems import described
 
 __all__ = ["Prediction", "describe", "place", "predict", "row", "steps"]
+
+
+_OF_WORKLOADS: Final = (
+    *("scenario", "collective", "workload", "size_bytes", "op", "root", "in_place", "steps", "algbw_GBps"),
+    *("busbw_GBps", "step_us", "compute_us", "exposed_us"),
+)  # columns in which a workload of one call is not as the call
 
 
 def predict(
@@ -79,7 +85,15 @@ def steps(
 
 
 def row(prediction: Prediction) -> ResultRow:
-    """The row of results of a point that was simulated."""
+    """The row of results of a point that was simulated. That of a workload of one call is the call's, in all columns
+    that workloads have."""
+    if prediction.only:
+        own = {name: getattr(_row(prediction), name) for name in _OF_WORKLOADS}
+        return replace(row(prediction.only), **(own | dict(prediction.columns)))
+    return _row(prediction)
+
+
+def _row(prediction: Prediction) -> ResultRow:
     scenario, totals, topology = prediction.scenario, prediction.totals, prediction.topology
     time_ps, compute_ps, exposed_ps = prediction.time_ps, prediction.compute_ps, prediction.exposed_ps
     binding = busiest_link(prediction)

@@ -64,7 +64,7 @@ class Prediction:
     joined; then `tasks` says what the tasks of the program are. `columns` are those that the workload's template adds
     to results. `host_ps` is the host's time for a call: the next begins no sooner. `asked` is the algorithm as the
     point asked for it, of which `scenario` may have the choice. `anew` predicts the same under other
-    costs.
+    costs. `only` is the call by itself, where an undisturbed workload is no more than one call of all ranks.
     """
 
     scenario: Scenario
@@ -84,6 +84,7 @@ class Prediction:
     host_ps: int = 0
     tasks: PlanTasks | None = None
     columns: Mapping[str, object] = field(default_factory=dict)
+    only: Prediction | None = None
 
     def __repr__(self) -> str:
         size = [] if self.scenario.workload or not self.scenario.nbytes else [format_size(self.scenario.nbytes)]

@@ -12,9 +12,8 @@ from simcoll.errors import InputError
 from simcoll.explanation.recommendation import Recommendation
 from simcoll.formats.schedules import schedule_json
 from simcoll.report.exports import nccl_tables
-from simcoll.report.result_tables import described
 from simcoll.report.verdicts import of_recommendations
-from simcoll.scenario.profile import titled
+from simcoll.scenario.profile import described_with, titled
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import short_size
@@ -27,7 +26,7 @@ def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]
 
 
 def _text(documents: Sequence[Mapping[str, Any]]) -> str:
-    fitted = "; ".join(map(described, dict.fromkeys(document["profile"] for document in documents)))
+    fitted = described_with((document["profile"], document.get("transport")) for document in documents)
     lines = [f"# simcoll {__version__}: recommend {documents[0]['scenario']}   {fitted}"]
     lines += dict.fromkeys(f"# {note}" for document in documents for note in document.get("notes", ()))
     for document in documents:

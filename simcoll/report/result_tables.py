@@ -9,9 +9,9 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.report.verdicts import BINDS, between, of_rows, transports
+from simcoll.report.verdicts import BINDS, of_rows, transports
 from simcoll.scenario import newer_releases
-from simcoll.scenario.profile import load_profile, titled
+from simcoll.scenario.profile import described, load_profile, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size, short_size
 
@@ -93,13 +93,8 @@ def _by_name(row: ResultRow) -> bool:
 
 def _title(scenario: str | None, rows: Sequence[ResultRow]) -> str:
     names = dict.fromkeys(row.profile for row in rows if row.profile)
-    about = [" + ".join([described(name), *map(between, transports(name, rows))]) for name in names]
+    about = [described(name, transports(name, rows)) for name in names]
     return f"# simcoll {simcoll.__version__}: {scenario}   {'; '.join(about)}"
-
-
-def described(profile: str) -> str:
-    """A profile and what it was fitted to, in a line."""
-    return f"profile {profile}: {load_profile(profile).description}"
 
 
 def _refused(rows: Sequence[ResultRow]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.profile import load_network, load_profile
+from simcoll.scenario.profile import between, load_profile
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
@@ -46,8 +46,8 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
     return f"{len(good)} points, {took(first.time_us)} to {took(last.time_us)}; {_most_wins(places)}{trust}."
 
 
-def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
-    """The grounds for the times, and a better question where there is one."""
+def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
+    """The grounds for the times, and a better question where there is one; `beside` are transports of no row."""
     parts = []
     for name in profiles:
         profile = load_profile(name)
@@ -59,7 +59,7 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
             parts.append(f"`{name}` is fitted to nothing{hint}")
         else:
             about = profile.description.replace(" of the harness library", "")
-            parts.append(" + ".join([about, *(between(each) for each in transports(name, rows))]))
+            parts.append(" + ".join([about, *map(between, [*transports(name, rows), *beside])]))
     words = dict.fromkeys(row.confidence for row in rows if row.confidence)
     if "modelled" in words:
         parts.append("modelled in part" if len(words) > 1 else "modelled")
@@ -71,11 +71,6 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = ()) -> str:
 def transports(profile: str, rows: Iterable[ResultRow]) -> list[str]:
     """The transports between nodes of rows of a profile."""
     return sorted({row.transport for row in rows if row.profile == profile and row.transport})
-
-
-def between(transport: str) -> str:
-    """A transport and its description: which NICs it is of, and what it was fitted to."""
-    return f"{transport}, {load_network(transport).description.replace('; ', ', ')}"
 
 
 def _better(name: str, rows: Sequence[ResultRow]) -> str | None:
@@ -240,7 +235,8 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
     more = f" ({questions} more question{'s' * (questions > 1)} below)" if questions else ""
     theirs = {each.get("executor") == "msccl" for each in choices}  # a fit is of NCCL's own kernels
     modelled = "" if True not in theirs else ", modelled in part" if False in theirs else ", modelled"
-    return f"Take {text}{more}; {trusted([first['profile']])}{modelled}."
+    by = [first["transport"]] if "transport" in first else []
+    return f"Take {text}{more}; {trusted([first['profile']], beside=by)}{modelled}."
 
 
 def of_comparison(document: JsonAnswer) -> str:
@@ -306,7 +302,7 @@ def of_calibration(document: JsonAnswer) -> str:
 def of_tuner(document: JsonAnswer) -> str:
     """The choices of NCCL for an all-reduce, by size."""
     chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
-    ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']}/{c['protocol']}")]
+    ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']} {c['protocol']}")]
     parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]
     parts += ["…"] * (len(ranges) - 1 > _SHOWN) + [f"{ranges[-1][0]} from {short_size(ranges[-1][1][0]['size_bytes'])}"]
     library = f"{str(document['library']).upper()} {document['version']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -30,7 +31,8 @@ from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.formats.schedules import msccl_writer
 from simcoll.prediction import sweep
-from simcoll.prediction.predict import predict
+from simcoll.prediction.predict import predict, row
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
@@ -525,3 +527,31 @@ def test_a_step_of_one_call_has_the_answers_of_the_call(system: str):
     assert len(links) > 2
     assert {change: step[change] for change in links} == {change: alone[change] for change in links}
     assert step["algorithm ring"] == predict(points({**machine, **call, "algorithm": "ring"})[0]).time_ps
+
+
+OF_CALLS = {"collective", "size_bytes", "op", "root", "in_place", "steps", "algbw_GBps", "busbw_GBps"}
+OF_STEPS = {"workload", "step_us", "compute_us", "exposed_us"}
+
+
+@pytest.mark.parametrize(
+    ("system", "keys"),
+    [
+        ("hgx-h100", {"algorithm": "tree"}),
+        ("l40s-pcie", {"collective": "all_to_all"}),
+        ("gh200-4", {"algorithm": "auto"}),
+        ("mi300x", {"algorithm": "ring", "profile": "ideal"}),
+    ],
+)
+def test_a_step_of_one_call_has_the_row_of_the_call(system: str, keys: dict[str, str]):
+    """Law: the rows of a call, and of a workload that is this call, have the same in all columns but those that only
+    calls, or only workloads have: links, intervals, confidence, what was asked for, counts."""
+    profile = {"profile": keys["profile"]} if "profile" in keys else {}
+    call = {"collective": "all_reduce", "size": "4 MiB", **keys}
+    call.pop("profile", None)
+    machine = {"name": "t", "topology": {"system": system, "nodes": 2}, **profile}
+    doors = call, {"workload": {"operations": [{"name": "sum", **call}]}}
+    alone, step = (row(predict(points({**machine, **door})[0])) for door in doors)
+    names = [each.name for each in dataclasses.fields(ResultRow)]
+    differ = {name for name in names if getattr(alone, name) != getattr(step, name)}
+    assert differ <= OF_CALLS | OF_STEPS
+    assert alone.binding_link and (alone.low_us or profile)
