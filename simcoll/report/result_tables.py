@@ -11,7 +11,8 @@ from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.report.verdicts import BINDS, of_rows, transports
 from simcoll.scenario import newer_releases
-from simcoll.scenario.profile import described, load_profile, titled
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.profile_titles import described, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size, short_size
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.profile import between, load_profile
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.profile_titles import between
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in

@@ -428,29 +428,6 @@ def _loaded(name: str) -> Profile:
 _shipped = functools.cache(_loaded)  # files that do not change
 
 
-def titled(name: str) -> str:
-    """The name of a profile as reports show it: a bound is no prediction."""
-    return f"{name}: a bound, not a prediction" if name == "ideal" else name
-
-
-def described(name: str, transports: Iterable[str] = ()) -> str:
-    """A profile, and transports that were taken with it, each with what it was fitted to, in a line."""
-    return " + ".join([f"profile {name}: {load_profile(name).description}", *map(between, transports)])
-
-
-def described_with(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """Profiles, each with the transport that was taken with it or None, in a line."""
-    taken: dict[str, list[str]] = {}
-    for name, transport in dict.fromkeys(pairs):
-        taken.setdefault(name, []).extend([transport] if transport else [])
-    return "; ".join(described(name, transports) for name, transports in taken.items())
-
-
-def between(transport: str) -> str:
-    """A transport and its description: which NICs it is of, and what it was fitted to."""
-    return f"{transport}, {load_network(transport).description.replace('; ', ', ')}"
-
-
 def load_network(name: str) -> Profile:
     """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
     return _shipped_network(name) if name in shipped_profiles() else _network(name)
