@@ -13,6 +13,7 @@ LATENCY: Final = 500_000  # ps of a link
 BANDWIDTH: Final = 50_000_000_000  # B/s of a link
 LINK: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 UNEQUAL: Final = {"bandwidth": {"value": "50 GB/s", "spread": "20 %"}, "latency": "0.5 us"}
+SKEW: Final = {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}  # of launches
 LINKS: Final = {"equal": LINK, "different": UNEQUAL}
 TEN: Final = [
     *("naive", "ring", "bidirectional_ring", "tree", "double_binary_tree", "recursive_doubling", "halving_doubling"),
@@ -45,6 +46,7 @@ class Form:
     step: str = "llama3-8b"  # the model of the training step
     step_nodes: int = 8  # of 8 GPUs
     replications: int = 200
+    steps: int = 20  # replications of a data-parallel step, which count the step itself
     ddp: tuple[int, ...] = (8, 32, 128, 2048)  # nodes of 8 GPUs of a training step
     fsdp: tuple[int, ...] = (32, 128, 512, 2048)
     exchanged: tuple[int, ...] = (256, 1024)  # ranks that send to all others
@@ -69,6 +71,7 @@ FORMS: Final = {
         nodes=256,
         points=200,
         replications=20,
+        steps=4,
         ddp=(2, 8),
         fsdp=(32, 128),
         exchanged=(64, 256),
@@ -97,6 +100,7 @@ FORMS: Final = {
         step="mlp",
         step_nodes=2,
         replications=2,
+        steps=1,
         ddp=(2,),
         fsdp=(2,),
         exchanged=(16,),
@@ -183,6 +187,10 @@ def sizes_of(topology: Keys, count: int, **keys: Any) -> Keys:
 
 def replicated(count: int) -> Keys:
     """An all-reduce of 32 ranks, each of which launches it a little late, so many times."""
-    skew = {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}
     ring = {"topology": star(32), "collective": "all_reduce", "algorithm": "ring", "size": f"{SIZE} B"}
-    return {**ring, "replications": count, "variability": {"launch_skew": skew}}
+    return {**ring, "replications": count, "variability": {"launch_skew": SKEW}}
+
+
+def replicated_step(model: str, nodes: int, count: int, **causes: Any) -> Keys:
+    """A data-parallel training step that differs by `causes`, so many times."""
+    return {**training("ddp", model, nodes), "replications": count, "variability": causes}

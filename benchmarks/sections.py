@@ -275,11 +275,17 @@ def points(form: Form) -> Iterator[Table]:
         "sizes of NCCL auto on 8 x 8": cases.sizes_of({**h100, "nodes": 8}, form.points),
         "replications of 32 ranks": cases.replicated(form.points),
     }
+    steps = functools.partial(cases.replicated_step, form.step, form.ddp[0], form.steps)
+    replicated = {
+        f"steps of {8 * form.ddp[0]} GPUs, launch skew": steps(launch_skew=cases.SKEW),
+        f"steps of {8 * form.ddp[0]} GPUs, compute jitter": steps(compute_jitter={"sigma": 0.05}),
+    }
     peer = f"lean SimPy, ring of {form.lean}"
     todo = {peer: functools.partial(measure, "lean", ranks=form.lean)}
     todo |= {"8 ranks from the shell, plain": functools.partial(command, [*one, "--set", "profile=one-port"])}
     todo |= {"8 ranks from the shell, NCCL's kernels": functools.partial(command, one)}
-    todo |= {what: functools.partial(measure, "points", keys=keys, count=form.points) for what, keys in sweeps.items()}
+    for asked_for, count in ((sweeps, form.points), (replicated, form.steps)):
+        todo |= {what: functools.partial(measure, "points", keys=keys, count=count) for what, keys in asked_for.items()}
     found = rounds(todo, form.runs)
     rows = [{"what": what, **row, "of lean": row["cpu s"] / found[peer]["cpu s"]} for what, row in found.items()]
     yield Table("many small questions", ("what", "points", "cpu s", "ms/point", "MB", "of lean"), rows)

@@ -298,20 +298,17 @@ class KernelRun:
     def tasks(self, pending: Any) -> TaskColumns:
         """The first transfer of each channel waits for the task that sends it: this is added to `pending`."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
-        count, index = len(tasks), np.arange(self.count if len(tasks) else 0, dtype=np.int32)
-        sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
-        first = np.where(program.channel_before == NONE, sender, NONE) if count else index
-        added = np.where(program.reduce & (program.chain == NONE), receiver, NONE) if count else index
-        for i in np.flatnonzero(first >= 0).tolist():
+        columns = program.schedule, program.channel, program.side, program.channel_before, program.chain
+        known = *columns, tasks.channel, tasks.side, tasks.first
+        first, to_do, ends, lists = program.once("tasks", known, lambda: _task_columns(program))
+        for i in first.tolist():
             pending[i] += 1
-        to_do = np.ones(count, np.int32)
-        for of in (first, receiver):
-            to_do += np.bincount(of[of >= 0], minlength=count).astype(np.int32)
-        lists = (*tasks.behind(), *grouped(first, index, count), *grouped(added, index, count))
+        count = len(tasks)
         self.opened, self.done = self.zeros(count), self.zeros(count)
-        state = (self.opened, self.give(to_do), self.done, self.fill(count + 1, 0), self.give(tasks.duration))
-        ends = self.gives(sender, receiver, added, np.diff(tasks.first))
-        return TaskColumns._make([*ends, *state, *self.gives(*lists)])
+        state = (self.opened, self.give(to_do.copy()), self.done, self.fill(count + 1, 0), self.give(tasks.duration))
+        return TaskColumns._make(
+            [*self.gives(*ends), self.give(np.diff(tasks.first)), *state, *self.gives(*tasks.behind(), *lists)]
+        )
 
     def barriers(self) -> Barriers:
         """Give the barriers, if there are any."""
@@ -373,6 +370,20 @@ class KernelRun:
         rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
         columns = self.gives(*self.ways.rows_of(changes), rates, sizes)
         return LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
+
+
+def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
+    """The transfers that tasks let go; how many things end each task; sender, receiver and adds_to; begun and added."""
+    tasks, count = program.tasks or NO_TASKS, len(program.tasks or NO_TASKS)
+    index = np.arange(len(program) if count else 0, dtype=np.int32)
+    sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
+    first = np.where(program.channel_before == NONE, sender, NONE) if count else index
+    added = np.where(program.reduce & (program.chain == NONE), receiver, NONE) if count else index
+    to_do = np.ones(count, np.int32)
+    for of in (first, receiver):
+        to_do += np.bincount(of[of >= 0], minlength=count).astype(np.int32)
+    lists = *grouped(first, index, count), *grouped(added, index, count)
+    return np.flatnonzero(first >= 0), to_do, (sender, receiver, added), lists
 
 
 def _turns(before: Array) -> Array:

@@ -199,6 +199,7 @@ class _Composition:
         self.free, self.came, self.owner = np.zeros(links, np.int64), np.full(links, -NEVER), np.zeros(links, np.int64)
         self.done, self.hidden = dict[int, Numbers](), dict[int, _Hidden]()
         self.place, self.known, self.last = np.full(n, -1, np.int64), _Known(), 0
+        self.idle = np.zeros(links, np.int64)
 
     def took(self) -> int | None:
         """The time that all takes together; None where calls meet."""
@@ -240,23 +241,27 @@ class _Composition:
         hidden = [self.hidden[before] for before in op.after if before in self.hidden]
         for late in sorted(hidden, key=lambda late: -late.latest):
             shared = self._shared(late.number, op)
-            if late.latest > when[shared >= 0].min(initial=NEVER):
+            if late.latest > (when if shared is None else when[shared >= 0]).min(initial=NEVER):
                 if not self._uncover(late):
                     return None
                 self._after(late.number, shared, when)
         return when
 
-    def _shared(self, before: int, op: Operation) -> Numbers:
-        """The place of each rank of an operation among those of an earlier one, −1 where it has no part in that."""
+    def _shared(self, before: int, op: Operation) -> Numbers | None:
+        """The place of each rank of an operation among those of an earlier one, −1 where it has no part in that; None
+        where they have the same ranks."""
         others, place = self.operations[before].ranks, self.place
+        if others is op.ranks:
+            return None
         place[others] = np.arange(len(others))
         found: Numbers = place[op.ranks]
         place[others] = -1
         return found
 
-    def _after(self, before: int, shared: Numbers, when: Numbers) -> None:
+    def _after(self, before: int, shared: Numbers | None, when: Numbers) -> None:
         """Raise the times `when` at which ranks may begin to those at which their part in an earlier operation ends."""
-        np.maximum(when, np.where(shared >= 0, self.done[before][shared], 0), out=when)
+        done = self.done[before]
+        np.maximum(when, done if shared is None else np.where(shared >= 0, done[shared], 0), out=when)
 
     def _call(self, new: _Hidden) -> bool:
         """Hide a call that has its links for itself, if it is over some time later at the latest; else run it. Says
@@ -268,7 +273,7 @@ class _Composition:
             if late.latest >= first and used[late.call.links].any() and not self._uncover(late):
                 return False
         met = max(self.free[used].max(initial=0), self.came[used].max(initial=0)) >= first
-        if met or not call.was_run or self.known.alike(call, opened - first, self.free * 0) or not call.longest_ps:
+        if met or not call.was_run or self.known.alike(call, opened - first, self.idle) or not call.longest_ps:
             return self._run(new, met)
         self.hidden[new.number] = new._replace(latest=int(opened.max()) + call.longest_ps)
         return True
@@ -282,7 +287,7 @@ class _Composition:
         """Run a call by itself. Says whether it ends, and where it may have `met` earlier ones, whether it did not."""
         number, call, opened, _ = new
         first = int(opened.min())
-        busy = np.maximum(self.free - first, 0) if met else np.zeros(len(self.free), np.int64)
+        busy = np.maximum(self.free - first, 0) if met else self.idle
         if (alone := self.known.alone(call, opened - first, busy)) is None:
             return False
         head, uses = alone.first + first, alone.last > -NEVER

@@ -172,9 +172,12 @@ class Program:
         """The same with the way that each transfer took in the end, for those who read a timeline."""
         return replace(self, way=way, changes=None) if len(way) else self
 
-    @cached_property
+    @property
     def traffic(self) -> NDArray[np.int64]:
         """The bytes that take each way, int64 (ways,)."""
+        return self.once("traffic", (self.way, self.kind, self.sizes), self._traffic)
+
+    def _traffic(self) -> NDArray[np.int64]:
         found = np.zeros(len(self.routes.src), np.int64)
         np.add.at(found, self.way, self.sizes[self.kind])
         return found
@@ -230,8 +233,16 @@ class Program:
         """The same for each size, int64 (sizes,): one that several operations have stands there several times."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:
-            found[self.kind] = self.by_way(field)[self.way]
+            kind, way = self.once("ways of kinds", (self.kind, self.way), self._ways_of_kinds)
+            found[kind] = self.by_way(field)[way]
         return found
+
+    def _ways_of_kinds(self) -> tuple[Index, Index]:
+        """The kinds that transfers have, and a way that transfers of each take: those of one are of one operation."""
+        way = np.full(len(self.sizes), NONE, np.int32)
+        way[self.kind] = self.way
+        kinds = np.flatnonzero(way != NONE)
+        return kinds, way[kinds]
 
     def receive_ps(self, i: int) -> int:
         """The time for which transfer `i` keeps its receive side: `o_recv` unless local, and the reduction."""

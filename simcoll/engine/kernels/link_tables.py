@@ -25,7 +25,8 @@ class LinkTables:
         if program.tasks:
             self.lane = program.tasks.lane[program.channel]
         self.sizes = program.sizes.tolist()
-        self.used = np.bincount(program.kind, minlength=len(self.sizes)) > 0
+        counted = program.once("kinds", (program.kind,), lambda: np.bincount(program.kind, minlength=len(self.sizes)))
+        self.used = counted > 0
         self.changes, more = program.changes, program.changes.bandwidth if program.changes else program.bandwidths[:0]
         self.rates, rate_of = np.unique(np.append(program.bandwidths, more), return_inverse=True)
         self.rate_of, self.later = np.split(rate_of.astype(np.int32), [self.links])
