@@ -26,6 +26,8 @@ CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithm
 CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
 _VARIABLE: Final[Mapping[str, str]] = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as NCCL_ALGO has them
+SYMMETRIC: Final = "symmetric"  # kernels that NCCL takes by itself, and that no variable names
+_LEFT_TO_NCCL: Final = {"algorithm": "auto", "protocol": "auto"}
 PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 
@@ -78,9 +80,10 @@ class Candidate:
             of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
             spec = with_algorithm(scenario.workload, self.algorithm).model_copy(update=of_step)
             return scenario.model_copy(update={"workload": spec})
-        changed: dict[str, Any] = {"algorithm": self.algorithm, "protocol": self.protocol}
+        by_name = {"algorithm": self.algorithm, "protocol": self.protocol}
+        changed: dict[str, Any] = _LEFT_TO_NCCL if self.algorithm == SYMMETRIC else by_name
         if self.executor:
-            changed["executor"] = self.executor
+            changed = {**changed, "executor": self.executor}
         if own:
             changed["model"] = scenario.model.model_copy(update=own)
         if self.groups is not None:
@@ -158,6 +161,8 @@ def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]
             protocols = dict.fromkeys(protocol for _, protocol in pairs)
             asked = [_schedule_named(name, scenario.collective) for name in named if name not in (*CHOSEN, *nccl_names)]
             pairs += [(name, protocol) for name in asked for protocol in protocols]
+        if by == "nccl" and runs.lower(own).algorithm == SYMMETRIC:
+            yield Candidate(SYMMETRIC, executor=by)
         for algorithm, protocol in dict.fromkeys(pairs):
             found = True
             yield Candidate(algorithm, protocol, by, nccl=nccl_names.get(algorithm) if by == "nccl" else None)

@@ -24,6 +24,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import service_ps
 from simcoll.errors import Place, RefusedError
 from simcoll.explanation._path_columns import CriticalPath, by_cause
+from simcoll.explanation._search_space import candidates
 from simcoll.explanation.critical_path import critical_path
 from simcoll.explanation.explain import explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
@@ -527,6 +528,31 @@ def test_a_step_of_one_call_has_the_answers_of_the_call(system: str):
     assert len(links) > 2
     assert {change: step[change] for change in links} == {change: alone[change] for change in links}
     assert step["algorithm ring"] == predict(points({**machine, **call, "algorithm": "ring"})[0]).time_ps
+
+
+@pytest.mark.parametrize(
+    ("keys", "offered"),
+    [
+        ({}, True),
+        ({"launch": {"graph": True}}, False),
+        ({"library_version": "2.26"}, False),
+        ({"op": "max"}, False),
+        ({"protocol": "LL"}, False),
+        ({"topology": {"system": "dgx-a100"}}, False),
+    ],
+)
+def test_symmetric_kernels_are_offered_where_nccl_takes_them(keys: dict[str, Any], offered: bool):
+    """Law: a symmetric kernel is a choice where NCCL's own choice is one, in that time; no variable asks for it."""
+    call = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "16 MiB"}
+    (point,) = points({**call, "launch": {"graph": True, "registered": True}, **keys})
+    chosen = predict(point)
+    assert (chosen.algorithm == "symmetric") == offered
+    assert ("symmetric" in {each.algorithm for each in candidates(point.scenario, [])}) == offered
+    if offered:
+        (advice,) = recommendations([point], ["symmetric"])
+        advice.simulate(1, lambda: None)
+        assert (str(advice.bests[0].winner), advice.bests[0].winner.env) == ("symmetric (nccl)", {})
+        assert advice.bests[0].row.time_ps == chosen.time_ps
 
 
 OF_CALLS = {"collective", "size_bytes", "op", "root", "in_place", "steps", "algbw_GBps", "busbw_GBps"}
