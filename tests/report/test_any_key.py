@@ -134,3 +134,14 @@ def test_overlap_adds_up() -> None:
     figure = overlap_figure([rank], "Step")
     assert any(said in text.get_text().replace("\n", " ") for text in figure.texts)
     assert [len(c.get_paths()) for c in figure.axes[0].collections] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("waits", [[], [13]])
+def test_overlap_of_many_ranks_has_the_one_that_is_named(waits: list[int]) -> None:
+    """The rank that waits longest, the first of those alike, and as many that wait least, in order."""
+    ranks = [RankOverlap(f"rank {r}", 100, ((0, 50),), ((40, 70 if r in waits else 60),)) for r in range(20)]
+    figure = overlap_figure(ranks, "Step")
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    named = f"rank {waits[0]}" if waits else "rank 0"
+    assert any(f"{named}: compute" in text.get_text() for text in figure.texts)
+    assert shown == [f"rank {r}" for r in sorted({*range(8 - len(waits)), *waits})]

@@ -27,9 +27,10 @@ def overlap_figure(ranks: Sequence[RankOverlap], title: str) -> Figure:
     """
     if not ranks:
         raise ValueError("no rank computes or communicates; give the scenario a workload")
-    order = sorted(ranks, key=lambda rank: rank.exposed_ps)
-    kept = {rank.rank for rank in (order if len(ranks) <= MOST else [*order[: MOST // 2], *order[-MOST // 2 :]])}
-    shown = [rank for rank in ranks if rank.rank in kept]
+    order = sorted(range(len(ranks)), key=lambda number: -ranks[number].exposed_ps)  # of those alike the first
+    most, others = order[: MOST // 2], order[MOST // 2 :]
+    least = sorted(others, key=lambda number: ranks[number].exposed_ps)[: MOST // 2]
+    shown = [ranks[number] for number in sorted([*most, *least])]
     figure = frame(9.0, 0.7 + 0.42 * len(shown))
     axes = figure.subplots()
     for place, rank in enumerate(shown):
@@ -44,7 +45,7 @@ def overlap_figure(ranks: Sequence[RankOverlap], title: str) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
     axes.set_xlabel("time", size=9, color=INK)
-    worst = max(ranks, key=lambda rank: rank.exposed_ps)
+    worst = ranks[order[0]]
     notes = [f"{worst.rank}: {worst}", *([f"{len(shown)} of {len(ranks)} ranks"] if len(shown) < len(ranks) else [])]
     entries = {
         "computation": Patch(facecolor=_COMPUTE),
