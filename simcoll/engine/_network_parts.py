@@ -15,12 +15,14 @@ MOST_LEVELS: Final = 16  # of parts that feel each other soon: a fabric's links 
 
 
 class NetworkParts(NamedTuple):
-    """A network cut into `many` parts. An event in one is felt in those before it at least `ahead` ps later, and in
-    those behind it, too, but for heads that come there. The columns are the part of each participant and of each link,
-    and how many transfers of each way may be on the heap of each part: (part, way) of all places where they do."""
+    """A network cut into `many` parts, those of a class together: where each class begins, and behind the last. An
+    event in a part of class c is felt in other parts of class d `ahead[c, d]` ps later or more. The columns are the
+    part of each participant and of each link, and how many transfers of each way may be on the heap of each part:
+    (part, way) of all places where they do."""
 
     many: int
-    ahead: int
+    classes: Numbers
+    ahead: Numbers
     of_participant: Numbers
     of_link: Numbers
     visits: tuple[Numbers, Numbers]
@@ -31,56 +33,86 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
     event: see `LinkTables.follows`.
 
     A head that leaves a link for one that needs an event comes there after the latencies behind it. The end of a
-    transfer lets go another of its sender (`slots`), and lies behind the latencies of the last links, or the time for
-    which the receive side is kept. All else stays with one participant, whose first and last links are in its part.
-    Parts that feel others within less than `least` ps, as trunks do, stand before these; there is one part where that
-    cannot be.
+    transfer lets go others of its receiver and one of its sender (`slots`), and lies behind the latencies of the last
+    links, or the time for which the receive side is kept. All else stays with one participant, whose first links are
+    in its part. So are participants between whom a way takes at most half of the longest, with its last link. Other
+    last links of ways to a part are one by themselves, unless receive sides are kept: so nodes feel each other by a
+    whole way there and back. Parts that feel others within less than `least` ps stand before these, as links do before
+    participants if they can; there is one part where no order can be.
     """
     (src, dst, hop, links), participants = program.routes, program.schedule.participants
+    places = participants + len(program.bandwidths)
     begins = np.zeros(len(links) + 1, bool)  # a segment of links that are passed in one event
     begins[:-1] = ~follows[links].astype(bool)
     some, none = np.flatnonzero(np.diff(hop)), np.flatnonzero(np.diff(hop) == 0)
     begins[hop[some]] = True
     first, joined = np.flatnonzero(begins[:-1]), np.flatnonzero(~begins[:-1])
-    at = participants + links.astype(np.int64)
-    ends = np.concatenate([at[joined - 1], src[some], dst[some], src[none]])
-    others = np.concatenate([at[joined], at[hop[some]], at[hop[some + 1] - 1], dst[none]])
-    label = _labels(participants + len(program.bandwidths), ends, others)
+    at, keeps = participants + links.astype(np.int64), program.by_way("o_recv")[some]
+    reduces, late, whole = bool(program.by_kind("gamma").any()), keeps, keeps
+    kept = reduces or bool(keeps.any())
+    if len(some):
+        late, whole = (np.add.reduceat(program.latencies[links], begin) for begin in (first, hop[some]))
+    last = at[hop[some + 1] - 1]
+    short = 2 * whole <= whole.max(initial=0)
+    within = short | kept | (np.diff(hop)[some] == 1)
+    label = _labels(
+        places,
+        np.concatenate([at[joined - 1], src[some], src[some[short]], dst[some[within]], src[none]]),
+        np.concatenate([at[joined], at[hop[some]], dst[some[short]], last[within], dst[none]]),
+    )
+    alone = ~np.isin(label[last], label[:participants])
+    label = _labels(
+        2 * places,  # the last links of all ways to a part are in one with a place behind all others
+        np.append(np.arange(places), last[alone]),
+        np.append(label, places + label[dst[some[alone]]]),
+    )[:places]
     used = distinct(np.append(label[:participants], label[at]))
     part = np.minimum(np.searchsorted(used, label), len(used) - 1)
     here, way = part[at[first]], np.repeat(np.arange(len(src)), np.diff(hop))[first]
-    late = np.add.reduceat(program.latencies[links], first) if len(first) else np.zeros(0, np.int64)
-    last = np.append(way[1:] != way[:-1], True)[: len(way)]
-    felt = [(here[:-1][~last[:-1]], here[1:][~last[:-1]], late[:-1][~last[:-1]])]
+    final = np.append(way[1:] != way[:-1], True)[: len(way)]
+    goes, over = ~final[:-1], late[final]
+    if kept:
+        over = np.where(keeps > 0, np.minimum(keeps, over), 0 if reduces else over)
+    felt = [(here[:-1][goes], here[1:][goes], late[:-1][goes]), (here[final], part[dst[some]], over)]
     if slots:
-        keeps = program.by_way("o_recv")[some]
-        over = np.where(keeps > 0, np.minimum(keeps, late[last]), 0 if program.params.gamma else late[last])
-        felt.append((part[dst[some]], part[src[some]], over))
+        felt.append((here[final], part[src[some]], over))
     source, target, after = (np.concatenate(column) for column in zip(*felt, strict=True))
     apart = source != target
-    near = apart & (after < least)
-    number = _in_order(len(used), source[near], target[near])
-    if number is None:
-        return NetworkParts(
-            1,
-            NEVER,
-            part[:participants] * 0,
-            part[participants:] * 0,
-            (np.zeros(len(src), np.int64), np.arange(len(src))),
-        )
-    part = number[part]
-    ahead = int(after[apart & ~near].min(initial=NEVER))
-    return NetworkParts(len(used), ahead, part[:participants], part[participants:], (number[here], way))
+    source, target, after = source[apart], target[apart], after[apart]
+    level = _in_order(part[:participants], source, target, after < least, len(used))
+    if level is None:
+        part, here, way = part * 0, np.zeros(len(src), np.int64), np.arange(len(src))
+        level, source, target, after = np.zeros(1, np.int64), source[:0], target[:0], after[:0]
+    levels = distinct(level)
+    of_class = np.searchsorted(levels, level)
+    ahead = np.full((len(levels), len(levels)), NEVER)
+    np.minimum.at(ahead, (of_class[source], of_class[target]), after)
+    number = np.argsort(np.argsort(level, kind="stable"))
+    part, classes = number[part], np.append(0, np.cumsum(np.bincount(of_class)))
+    return NetworkParts(len(level), classes, ahead, part[:participants], part[participants:], (number[here], way))
 
 
-def _in_order(count: int, before: Numbers, behind: Numbers) -> Numbers | None:
-    """New numbers for `count` parts, each pair of which comes in order; None where no order is theirs."""
+def _in_order(own: Numbers, before: Numbers, behind: Numbers, near: Array, count: int) -> Numbers | None:
+    """A level for each of `count` parts, of which pairs come in order where they are `near`; if they can, links in the
+    order of ways, then the parts that have participants of their `own`. None where no order can be."""
+    links = np.ones(count, bool)
+    links[own] = False
+    level = _levels(count, before, behind, near | (links[before] & links[behind]))
+    if level is None or (near & links[behind] & ~links[before]).any():
+        return _levels(count, before, behind, near)
+    behind_links: Numbers = level + np.where(links, 0, level[links].max(initial=-1) + 1)
+    return behind_links
+
+
+def _levels(count: int, before: Numbers, behind: Numbers, which: Array) -> Numbers | None:
+    """A level for each of `count` parts, each pair of `which` comes in order; None where no order is theirs."""
+    before, behind = before[which], behind[which]
     level = np.zeros(count, np.int64)
     for _ in range(MOST_LEVELS):
         deeper = level.copy()
         np.maximum.at(deeper, behind, level[before] + 1)
         if (deeper == level).all():
-            return np.argsort(np.argsort(level, kind="stable"))
+            return level
         level = deeper
     return None
 

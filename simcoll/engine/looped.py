@@ -209,8 +209,10 @@ class LoopedProgram:
         most = np.bincount(part, often[way], parts.many) + np.bincount(starts[there], minlength=parts.many)
         deep = min(self.loops, self.slots or self.loops)
         room = np.append(0, np.cumsum(most.astype(np.int64) * deep + 1))
-        start, of_link = (run_.give(np.sort(starts).astype(np.int32)), run_.give(parts.of_link.astype(np.int32)))
-        return PartHeaps(min(parts.ahead, streams.ahead), start, of_link, run_.give(room), NO_TIMES)
+        columns = (np.sort(starts), parts.of_participant, parts.of_link)
+        start, home, of_link = run_.gives(*(column.astype(np.int32) for column in columns))
+        classes, ahead = run_.gives(parts.classes, parts.ahead.ravel())
+        return PartHeaps(classes, ahead, NO_TIMES, start, home, of_link, run_.give(room), NO_TIMES)
 
     def _streams(self, run_: KernelRun, streams: LoopStreams, starts: Array, place: Array, parts: int) -> LinkStreams:
         """The channels that need no heap, for the kernel."""
@@ -235,6 +237,7 @@ class LoopedProgram:
             behind_link=give(behind),
             of_part=give(of_part),
             soonest=NO_TIMES,
+            ahead=streams.ahead,
         )
 
     def _credits(self) -> tuple[Array, Array, Array, Array]:
@@ -258,7 +261,7 @@ def _begun(columns: LoopRun, run_: KernelRun, done: Array) -> LoopRun:
     here, came = (arrivals if arrivals.any() else NO_TIMES), came[columns.rows.number] if len(came) else came
     return columns._replace(
         costs=columns.costs._replace(here=run_.give(here), came=run_.give(came)),
-        parts=columns.parts._replace(size=run_.zeros(many)),
+        parts=columns.parts._replace(size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1)),
         streams=streams._replace(
             at=run_.fill(count, 0),
             loop=run_.fill(count, 0),

@@ -68,6 +68,17 @@ def two_level(n: int, link: Link, oversubscription: int, own: Own | None = None)
     return Topology.from_graph(graph)
 
 
+def nodes(n: int, count: int, link: Link, nic: Link) -> Topology:
+    """Hosts in `count` nodes, each with a switch that reduces; all have a link to the `fabric`, too."""
+    graph = _hosts(n)
+    for node in range(count):
+        graph.add_node(f"node{node}", kind="switch", in_network=True)
+    graph.add_node("fabric", kind="switch")
+    _join(graph, [pair for rank in range(n) for pair in _both(f"h{rank}", f"node{rank * count // n}")], link, {})
+    _join(graph, [pair for rank in range(n) for pair in _both(f"h{rank}", "fabric")], nic, {})
+    return Topology.from_graph(graph)
+
+
 def grid(dims: Sequence[int], link: Link, wraps: bool = True) -> Topology:
     """A torus of hosts, or without `wraps` a mesh; the last dimension varies fastest."""
     ranks, graph = np.arange(math.prod(dims)).reshape(dims), _hosts(math.prod(dims))

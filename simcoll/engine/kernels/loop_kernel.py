@@ -32,23 +32,39 @@ def loops(run: LoopRun) -> Any:
     for place in range(len(run.rows.way)):
         if run.state.state[run.state.first[place]] == 0:
             enter(place, 0, 0, -1, run)
+    parts, streams = run.parts, run.streams
+    classes, ahead, clock = parts.classes, parts.ahead, parts.clock
     soonest = earliest(run)
     while soonest < NEVER:
-        for part in range(len(run.parts.size)):
-            ended, latest = go_on(part, soonest + run.parts.ahead, ended, latest, run)
+        for own in range(len(clock)):
+            until = NEVER
+            for other in range(len(clock)):
+                late = ahead[other * len(clock) + own]
+                if late < NEVER:
+                    until = min(until, max(clock[other], soonest) + late)
+            for part in range(classes[own], classes[own + 1]):
+                t = first_of(part, run)
+                while t < until:
+                    ended, latest = go_on(part, min(until, t + streams.ahead), ended, latest, run)
+                    t = first_of(part, run)
+            clock[own] = until
         soonest = earliest(run)
     return ended, latest
 
 
+@inline
+def first_of(part: Any, run: LoopRun) -> Any:
+    """A time before which nothing happens in a part."""
+    soonest, top = run.streams.soonest[part], run.parts.room[part]
+    return min(soonest, run.heap.times[top]) if run.parts.size[part] else soonest
+
+
 @inner
 def earliest(run: LoopRun) -> Any:
-    """The time of the first entry of all heaps, NEVER if there is none."""
-    parts, times = run.parts, run.heap.times
+    """A time before which nothing happens, NEVER if nothing does any more."""
     soonest = NEVER
-    for part in range(len(parts.size)):
-        soonest = min(soonest, run.streams.soonest[part])
-        if parts.size[part]:
-            soonest = min(soonest, times[parts.room[part]])
+    for part in range(len(run.parts.size)):
+        soonest = min(soonest, first_of(part, run))
     return soonest
 
 
@@ -289,7 +305,7 @@ def send(row: Any, loop: Any, t: Any, ready: Any, run: LoopRun) -> Any:
 def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
     """A transfer, number `i` of the state, ends at `t`. Its version is complete after the one before it: then its
     readers may go, and so may the versions that were waiting for it. Returns how many are to be let go."""
-    rows, (when, state, first, wide), done = run.rows, run.state, run.done
+    rows, (when, state, first, wide), done, soonest = run.rows, run.state, run.done, run.streams.soonest
     n = let_credit_go(row, loop, t, n, run)
     before = rows.chain[row]
     if before < 0:
@@ -304,6 +320,8 @@ def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
         state[i], when[i] = COMPLETE, t
         dst = run.ways.dst[rows.way[row]]
         done[dst] = max(done[dst], t)
+        home = run.parts.home[dst]
+        soonest[home] = min(soonest[home], t)  # for channels of streams, which look there
         reader = rows.first_reader[row]
         while reader >= 0:
             n = let_go(reader, loop, t, n, run)

@@ -76,11 +76,16 @@ class LoopState(NamedTuple):
 
 
 class PartHeaps(NamedTuple):
-    """Parts of the network, which feel each other late: see `_network_parts`. By row the part in which it starts, by
-    link that to which it belongs; by part where its heap has its room, and how many entries."""
+    """Parts of the network, which feel each other late: see `_network_parts`. Where the parts of each class begin,
+    `ahead` from class to class, and the `clock` before which each class has run. By row the part in which it starts,
+    by participant that in which it is, by link that to which it belongs; by part where its heap has its room, and how
+    many entries."""
 
-    ahead: int
+    classes: Column
+    ahead: Column
+    clock: Column
     start: Column
+    home: Column
     of_link: Column
     room: Column
     size: Column
@@ -90,7 +95,8 @@ class LinkStreams(NamedTuple):
     """Channels that need no heap, those of a link together: see `_loop_streams`. Where the rows of each `begin`, and
     these; how many of them passed in which loop; when the channel is `ready` for the next one, and when the head of
     that comes to the link, NEVER as long as it is not known; the last ends, of which the channel may have `slots`
-    before it. By link the first channel, and that behind the last; by part the same, and the first head to come."""
+    before it. By link the first channel, and that behind the last; by part the same, and the first head to come. What
+    the channels bring is felt `ahead` ps after a head, or later."""
 
     begin: Column
     row: Column
@@ -105,6 +111,7 @@ class LinkStreams(NamedTuple):
     behind_link: Column
     of_part: Column
     soonest: Column
+    ahead: int
 
 
 class Todo(NamedTuple):
