@@ -42,6 +42,7 @@ class Form:
     grouped: int = 131072
     sizes: int = 10  # of the sweep
     points: int = 1000  # sizes of each sweep of one schedule
+    log: int = 30  # the binary logarithm of the largest size of a log
     lean: int = 256  # ranks of the ring in lean SimPy, to which others are compared
     step: str = "llama3-8b"  # the model of the training step
     step_nodes: int = 8  # of 8 GPUs
@@ -96,6 +97,7 @@ FORMS: Final = {
         grouped=16,
         sizes=1,
         points=4,
+        log=12,
         lean=8,
         step="mlp",
         step_nodes=2,
@@ -183,6 +185,16 @@ def sizes_of(topology: Keys, count: int, **keys: Any) -> Keys:
     """An all-reduce of so many sizes from 1 KiB on."""
     size = {"from": "1 KiB", "to": f"{count} KiB", "step": "1 KiB"}
     return {"topology": topology, "collective": "all_reduce", "size": size, **keys}
+
+
+def measured(last: int, slow: bool = False) -> Keys:
+    """An all-reduce of 2 x 8 GPUs from 8 B to 2^`last` B; `slow`: all cables at half their rate."""
+    topology: Keys = {"system": "hgx-h100", "nodes": 2}
+    if slow:
+        half = {"bandwidth": "25 GB/s"}
+        topology |= {"links": {"*nic*->rail*": half, "rail*->*nic*": half}}
+    size = {"from": "8 B", "to": f"{2**last} B", "factor": 2}
+    return {"topology": topology, "collective": "all_reduce", "size": size, "proof": "off"}
 
 
 def replicated(count: int) -> Keys:

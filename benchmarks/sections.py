@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -291,6 +292,32 @@ def points(form: Form) -> Iterator[Table]:
     yield Table("many small questions", ("what", "points", "cpu s", "ms/point", "MB", "of lean"), rows)
 
 
+# --- an operator's question ---
+
+
+def verdicts(form: Form) -> Iterator[Table]:
+    """From a log to its verdict: a sound machine, one fault, and times that depart in both directions."""
+    sound, slow = (measure("times", keys=cases.measured(form.log, slow)) for slow in (False, True))
+    odd = [(size, us * (0.55 if size <= 128 << 10 else 1.9)) for size, us in sound]
+    logs = {"healthy": sound, "one fault": slow, "in two directions": odd}
+    with TemporaryDirectory() as folder:
+        todo = {what: _diagnosis(Path(folder) / f"{what}.csv", log) for what, log in logs.items()}
+        found = rounds(todo, form.runs)
+    rows = [{"what": what, "points": len(logs[what]), **row} for what, row in found.items()]
+    if form.held:
+        rows = [asked(row, **{"cpu s": 3.0}) for row in rows]
+    yield Table("from a log of 2 x 8 GPUs to its verdict", ("what", "points", "s", "cpu s", "MB", *ASKED), rows)
+
+
+def _diagnosis(path: Path, log: Sequence[tuple[int, float]]) -> Callable[[], Found]:
+    """The command, start-up and all, on a log with 3 % of noise."""
+    noise = random.Random(0)
+    lines = [f"all_reduce,16,2,float32,{size},{us * math.exp(noise.gauss(0, 0.03)):.3f},nccl-tests" for size, us in log]
+    path.write_text("\n".join(["collective,ranks,nodes,dtype,size_bytes,time_us,timing", *lines, ""]), encoding="utf-8")
+    words = [sys.executable, "-m", "simcoll", "diagnose", str(path), "--on", "hgx-h100"]
+    return functools.partial(command, words, statuses=(0, 1))
+
+
 # --- workloads ---
 
 
@@ -354,5 +381,5 @@ def _run(name: str, sets: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "simcoll", "run", name, "--quiet", "--jobs", "2", *options]
 
 
-EVERY: Final = (rings, phases, growth, contention, scale, points, workloads, large)
+EVERY: Final = (rings, phases, growth, contention, scale, points, verdicts, workloads, large)
 SECTIONS: Final = {section.__name__: section for section in EVERY}

@@ -121,6 +121,11 @@ def lean(ranks: int) -> Found:
     return {**clock.read(), "time_ps": time_ps, "messages": 2 * ranks * (ranks - 1)}
 
 
+def times(keys: Keys) -> list[tuple[int, float]]:
+    """Size and predicted time in us of each point."""
+    return [(each["size_bytes"], each["time_us"]) for each in api.run(api.load(keys))]
+
+
 def points(keys: Keys, count: int) -> Found:
     """A sweep or replications in one process, from points to rows, after two points that warm up."""
     asked = api.load(keys)
@@ -213,7 +218,7 @@ def sweep(keys: Keys, jobs: int) -> Found:
     return {**found, "points": len(rows), "ranks": rows[0]["ranks"]}
 
 
-EVERY: Final = (point, step, naive, lean, phases, points, routes, sweep)
+EVERY: Final = (point, step, naive, lean, phases, points, times, routes, sweep)
 WORK: Mapping[str, Callable[..., Any]] = {f.__name__: f for f in EVERY}
 
 

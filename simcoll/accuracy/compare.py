@@ -75,7 +75,7 @@ def _predictions(
         return result_rows.read(Path(predicted))
     points = load(predicted, sets) if isinstance(predicted, str) else predicted
     _check_harness(points, measured)
-    return [{**sweep.run_point(point), "point": point} for point in points]
+    return [{**row, "point": point} for row, point in zip(sweep.run_points(points), points, strict=True)]
 
 
 def _computing_as_measured(
@@ -103,7 +103,7 @@ def _on_system(
     asked = [questions.points(row) for row in measured]
     points = {sweep.key(point): point for of_row in asked for point in of_row}
     _check_harness(points.values(), measured)
-    rows = {key: sweep.run_point(point) for key, point in points.items()}
+    rows = dict(zip(points, sweep.run_points(list(points.values())), strict=True))
     joined = table_join.answered(measured, [[rows[sweep.key(p)] for p in of_row] for of_row in asked])
     return joined, list(rows.values()), newer_releases.notes(point.scenario for point in points.values())
 

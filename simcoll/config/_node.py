@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
@@ -122,21 +121,12 @@ def _file(text: str) -> str:
 
 def kept_tree(text: str, source: str) -> Node | None:
     """The tree of a text that was kept before; None if there is none."""
-    folder = cache_folder.folder()
-    with suppress(OSError, ValueError):
-        if folder:
-            check, body = (folder / _file(text)).read_bytes().split(b"\n", 1)
-            if check == hashlib.sha256(body).hexdigest().encode():
-                return _KeptNode(json.loads(body), source)
+    with suppress(ValueError):
+        if body := cache_folder.kept(_file(text)):
+            return _KeptNode(json.loads(body), source)
     return None
 
 
 def keep_tree(text: str, tree: Node) -> None:
     """Keep the tree of a text, where there is a folder for it."""
-    folder = cache_folder.folder()
-    with suppress(OSError):
-        if folder:
-            body = json.dumps(_written(tree), separators=(",", ":")).encode()
-            part = folder / f"{_file(text)}.{os.getpid()}"
-            part.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            part.replace(folder / _file(text))
+    cache_folder.keep(_file(text), json.dumps(_written(tree), separators=(",", ":")).encode())

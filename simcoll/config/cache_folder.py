@@ -1,8 +1,9 @@
-"""The folders in which simcoll keeps compiled code and trees of files from run to run."""
+"""The folders in which simcoll keeps compiled code, trees of files and what takes long to find from run to run."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,25 @@ def folder(room: int = 0, *others: str) -> Path | None:
                 return Path(asked)
             _say(name, asked)
     return next((folder for folder in _of_the_user() if _serves(folder, room)), None)
+
+
+def kept(name: str) -> bytes | None:
+    """The bytes that were kept under a name; None if there are none, or if they are damaged."""
+    with suppress(OSError, ValueError):
+        if held := folder():
+            check, body = (held / name).read_bytes().split(b"\n", 1)
+            if check == hashlib.sha256(body).hexdigest().encode():
+                return body
+    return None
+
+
+def keep(name: str, body: bytes) -> None:
+    """Keep something under a name, where there is a folder for it."""
+    with suppress(OSError):
+        if held := folder():
+            part = held / f"{name}.{os.getpid()}"
+            part.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            part.replace(held / name)
 
 
 @functools.cache

@@ -32,6 +32,13 @@ class FastResult(NamedTuple):
     compiled: bool
 
 
+class RunEnd(NamedTuple):
+    """The end of a run, in ps, and the shortcut that it took."""
+
+    at: int
+    shortcut: str
+
+
 class CallEnds(NamedTuple):
     """The times at which each rank has sent and received all that is its own, (ranks,); at which the first and the last
     message comes to each link, and it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; and at which
@@ -71,6 +78,12 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
     return outcome and program.totals(outcome.latest, shortcut)
 
 
+def end(program: Program, shortcuts: bool = True) -> RunEnd | None:
+    """The end of a program and nothing else of it, None if it could not finish."""
+    _, outcome, shortcut = _play(program, "nothing", shortcuts, None)
+    return outcome and RunEnd(int(outcome.latest), shortcut)
+
+
 def ends(program: Program, busy: Array, compiled: bool | None = None) -> CallEnds | None:
     """The ends of a program of one call by ranks and links, whose links serve in turn and are `busy` at first until
     a time in ps, (links,). None if it could not finish."""
@@ -99,6 +112,7 @@ def _play(
     """Run a program in the first way in which all comes to an end. Raises InputError beyond the clock."""
     fair = program.params.sharing == "fair"
     ways: list[tuple[str, ModuleType, Callable[[KernelRun], KernelResult]]] = []
+    run_: KernelRun | None = None
     if (
         shortcuts
         and not program.tasks
@@ -111,10 +125,13 @@ def _play(
             ways.append(("by link", link_kernel, _link_order.by_link))
     ways.append(("none", fair_kernel, KernelRun.fair) if fair else ("none", fifo_kernel, KernelRun.fifo))
     for shortcut, kernel, way in ways:
-        run_ = KernelRun(program, Loops(waits, choose(len(program), compiled, kernel)), keep, busy)
+        chosen = choose(len(program), compiled, kernel)
+        if run_ is None or run_.loops.compiled != chosen:
+            run_ = KernelRun(program, Loops(waits, chosen), keep, busy)
         outcome = way(run_)
         if outcome.ended == len(program):
             if outcome.latest >= NEVER:
                 raise too_late("the run takes")
             return _Played(run_, outcome, shortcut)
+    assert run_
     return _Played(run_, None, "none")

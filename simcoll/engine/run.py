@@ -11,6 +11,7 @@ slow, and it explains a deadlock.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final, Literal
@@ -21,16 +22,18 @@ from simcoll.config.arrays import Array
 from simcoll.dataclass import dataclass
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
+from simcoll.engine.fast import RunEnd
 from simcoll.engine.folding import fold
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.engine.timing_model import Params, RoutedNetwork
+from simcoll.engine.timing_model import Index, Params, RoutedNetwork
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers: longer schedules stay streams, and no timeline of theirs is kept by default
 TRIED: Final = 4  # loops, which say whether the order of all is that of time, or of links
 MANY: Final = 4 * TRIED  # loops: of fewer such a trial costs too much
+MOST_ENDS: Final = 1024  # of programs that differ in numbers only that are remembered
 
 Keep = Literal["auto", "totals", "times", "hops"]
 
@@ -116,7 +119,11 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
         keep = "hops" if len(program) <= MOST_HELD else "totals"
     if policy.engine != "event":
         if keep == "totals":
-            totals = fast.totals(program, policy.shortcuts)
+            if program.changes:
+                totals = fast.totals(program, policy.shortcuts)
+            else:
+                ended = _end(program, policy.shortcuts)
+                totals = ended and program.totals(*ended)
             if totals:
                 return Outcome("fast", totals)
         else:
@@ -126,6 +133,33 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
     from simcoll.engine import event
 
     return _outcome("event", program, event.run(program), "none")  # which also says why a run cannot finish
+
+
+def makespan_ps(program: Program, shortcuts: bool = True) -> int:
+    """The end of a program, in ps. Raises like `run`."""
+    ended = None if program.changes else _end(program, shortcuts)
+    return ended.at if ended else run(program, Policy(shortcuts=shortcuts, keep="totals")).totals.makespan_ps
+
+
+def _end(program: Program, shortcuts: bool) -> RunEnd | None:
+    """The end of a program, which is not run where one with the same columns and numbers was: many explanations of a
+    slow machine slow down the same links."""
+    columns = program.way, program.kind, program.routes, program.reads, program.chain, program.channel, program.side
+    if program.tasks or program.part is not None or program.views > 1:
+        return fast.end(program, shortcuts)
+    known: dict[tuple[Params, bytes], tuple[Index, bool, RunEnd]] = program.once("ends", columns, dict)
+    taken = program.taken
+    numbers = program.sizes, program.bandwidths[taken], program.latencies[taken], program.arrivals
+    key = program.params, hashlib.sha256(b"".join(column.tobytes() for column in numbers)).digest()
+    credit, with_shortcuts, ended = known.get(key, (None, False, None))
+    if ended and credit is program.credit and (with_shortcuts or not shortcuts):
+        return ended if shortcuts else RunEnd(ended.at, "none")
+    ended = fast.end(program, shortcuts)
+    if ended:
+        if len(known) >= MOST_ENDS:
+            known.clear()
+        known[key] = program.credit, shortcuts, ended
+    return ended
 
 
 def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timeline, shortcut: str) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from simcoll.engine.run import makespan_ps
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.explanation.explained_run import ExplainedRun
@@ -17,7 +18,6 @@ from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks
-from simcoll.prediction.program_run import makespan_ps
 from simcoll.scenario.faults import struck
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, load_profile

@@ -10,13 +10,17 @@ Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import json
+import pathlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.config import yaml_tree
+from simcoll.config import cache_folder, yaml_tree
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, Place
 from simcoll.nccl import _mesh_rings
@@ -24,7 +28,8 @@ from simcoll.nccl._channel_demands import Draft
 from simcoll.nccl._channel_search import Round
 from simcoll.nccl._node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
 from simcoll.nccl.tuner_constants import Generation, Library, numbers
-from simcoll.topology.machine_files import MachineFile, SystemFile, template
+from simcoll.topology import machine_files
+from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
 
 SOURCES: Final[Mapping[Library, str]] = {  # of what the search finds, by the library whose channels they are
@@ -99,7 +104,32 @@ def search(
 
 @functools.lru_cache(maxsize=256)
 def _cached(system: str, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings) -> Graphs:
+    """The graphs as they were found before, for systems that simcoll ships by an earlier process, too."""
     file = SystemFile.model_validate_json(system, by_name=True)
+    if file.name not in shipped_systems():
+        return _searched(file, gpus, across, version, settings)
+    asked = repr((system, gpus, across, version, settings)).encode()
+    name = f"graphs-{hashlib.sha256(_rules_of_search() + asked).hexdigest()[:32]}.json"
+    with suppress(ValueError):
+        if body := cache_folder.kept(name):
+            return {kind: ChannelGraph.model_validate(graph) for kind, graph in json.loads(body).items()}
+    found = _searched(file, gpus, across, version, settings)
+    cache_folder.keep(name, json.dumps({kind: graph.model_dump() for kind, graph in found.items()}).encode())
+    return found
+
+
+@functools.cache
+def _rules_of_search() -> bytes:
+    """A name for the state of the code that decides what is found."""
+    files = sorted(
+        file for beside in (__file__, machine_files.__file__) for file in pathlib.Path(beside).parent.glob("*.py")
+    )
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+
+
+def _searched(
+    file: SystemFile, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings
+) -> Graphs:
     release = _NEWEST if version is None else numbers(version)
     rules = _rules(file, len(gpus), release, settings)
     if not any(device.startswith("nvswitch") for device in file.in_network):

@@ -12,12 +12,11 @@ import numpy as np
 
 from simcoll.engine.program import Program
 from simcoll.engine.rows import makespans_ps
-from simcoll.engine.run import MOST_HELD
+from simcoll.engine.run import MOST_HELD, makespan_ps
 from simcoll.errors import StuckError, did_you_mean, wrong
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
-from simcoll.prediction.program_run import makespan_ps
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck, with_less
 from simcoll.scenario.hashed_routes import hashed

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from simcoll.dataclass import dataclass
 from simcoll.engine import link_usage
 from simcoll.engine.program import Program
-from simcoll.engine.run import MOST_HELD
+from simcoll.engine.run import MOST_HELD, makespan_ps
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.engine.timing_model import Params
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction.placing import arrivals_of
-from simcoll.prediction.program_run import ProgramRun, makespan_ps
+from simcoll.prediction.program_run import ProgramRun
 from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
@@ -229,6 +228,8 @@ class Prediction:
 
         Schedule, proof, routes and dependencies do not depend on costs, and are kept where the program is.
         """
+        if costs is self.costs:
+            return self.time_ps
         call = self.lowered
         apart = self.scenario.striking or self.scenario.in_buckets  # links change, or calls are several
         if call is None or apart or self.run.totals.messages > MOST_HELD:
@@ -239,15 +240,5 @@ class Prediction:
             bandwidths=call.bandwidths(costs),
             latencies=call.latencies(costs),
         )
-        # Many costs change nothing of one call: those of other protocols, or of a launch alone.
-        same = program.params, program.bandwidths.tobytes(), program.latencies.tobytes()
-        if same not in self._makespans:
-            self._makespans[same] = makespan_ps(program)
-        return max(self._until(self._makespans[same]) + call.launch_ps(costs), call.host_ps(costs))
-
-    @cached_property
-    def _makespans(self) -> dict[tuple[Params, bytes, bytes], int]:
-        """Ends of the program under the costs that were asked for, in ps; first those that it was predicted with."""
-        program = self.program
-        own = program.params, program.bandwidths.tobytes(), program.latencies.tobytes()
-        return {own: self.run.totals.makespan_ps}
+        took = makespan_ps(program, self.totals.shortcut != "none")  # no shortcut then helps now, as a rule
+        return max(self._until(took) + call.launch_ps(costs), call.host_ps(costs))

@@ -59,11 +59,6 @@ def policy(point: Scenario, keep: Keep = "auto") -> Policy:
     return Policy("event" if point.engine == "event" else "auto", point.shortcuts == "on", keep)
 
 
-def makespan_ps(program: Program) -> int:
-    """End of a program, in ps; raises StuckError if it cannot."""
-    return run(program, Policy(keep="totals")).totals.makespan_ps
-
-
 # --- one schedule ---
 
 

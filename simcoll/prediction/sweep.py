@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import simcoll
 from simcoll.engine.rows import RunSteps, all_answered, answered
+from simcoll.engine.run import Keep
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
 from simcoll.prediction import workers
 from simcoll.prediction.journal import Journal, Shard
@@ -46,6 +47,17 @@ def run_point(point: Point, *, related: bool = False) -> ResultRow:
     return _swept(_merged([_row(part, related) for part in parts(point)]), point)
 
 
+def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, keep: Keep = "auto") -> list[ResultRow]:
+    """The row of each point, as `run_point` has it. The largest are run first: then it is known at once whether it pays
+    to load compiled loops."""
+    order = sorted(range(len(points)), key=lambda number: -points[number].scenario.nbytes)
+    of = [(number, part) for number in order for part in parts(points[number])]
+    shares: dict[int, list[ResultRow]] = {number: [] for number in order}
+    for task, row_ in _in_turn(dict(enumerate(part for _, part in of)), lambda task: begun(of[task][0]), keep):
+        shares[of[task][0]].append(row_)
+    return [_swept(_merged(shares[number]), point) for number, point in enumerate(points)]
+
+
 def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
     """The point as shares of `size` replications at most; itself if it has none."""
     count = point.scenario.replications
@@ -70,13 +82,13 @@ def _row(point: Point, related: bool = False) -> ResultRow:
     return answered(_row_steps(point, related))
 
 
-def _row_steps(point: Point, related: bool = False) -> RunSteps[ResultRow]:
+def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunSteps[ResultRow]:
     try:
         if point.replicas:
             from simcoll.prediction import monte_carlo
 
             return monte_carlo.part(point)
-        return row((yield from steps(point.scenario, related=related)))
+        return row((yield from steps(point.scenario, related=related, keep=keep)))
     except RefusedError as error:
         return describe(point.scenario, f"refused: {error}", left_out=point.optional)
     except InputError as error:
@@ -162,25 +174,25 @@ def _computed(
             yield index, _merged([row for _, row in sorted(done.pop(index).items())])
 
 
-def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun) -> Iterator[tuple[int, ResultRow]]:
+def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun, keep: Keep = "auto") -> Iterator[tuple[int, ResultRow]]:
     """Number and row of every task, in order; those that begin within a moment have alike runs made together, so that
     rows are there soon after their points were begun."""
     left = deque(tasks.items())
     while left:
         numbers: list[int] = []
-        rows = all_answered(_begun_soon(left, numbers, begun))
+        rows = all_answered(_begun_soon(left, numbers, begun, keep))
         yield from zip(numbers, rows, strict=True)
 
 
 def _begun_soon(
-    left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun
+    left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun, keep: Keep
 ) -> Iterator[RunSteps[ResultRow]]:
     until = time.process_time() + MOMENT_S
     while left and len(numbers) < MOST_TOGETHER and (not numbers or time.process_time() < until):
         number, point = left.popleft()
         numbers.append(number)
         begun(number)
-        yield _row_steps(point)
+        yield _row_steps(point, keep=keep)
 
 
 def _swept(row: ResultRow, point: Point) -> ResultRow:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.engine import event, rows
+from simcoll.engine import event, fast, rows
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, makespan_ps, run
 from simcoll.engine.timing_model import Params
 from simcoll.errors import SimcollError
 from simcoll.schedule.algorithms import build
@@ -79,6 +80,30 @@ def _held_against_the_definition(programs: list[Program]) -> None:
         else:
             assert outcome.timeline == event.run(program)
             assert end == outcome.timeline.makespan_ps == outcome.totals.makespan_ps
+
+
+@given(sweeps())
+@settings(max_examples=5)
+def test_a_known_end_is_that_of_a_run(programs: list[Program]) -> None:
+    """Programs that differ in any one of their numbers are asked again and again, with shortcuts and without: each has
+    the end of a run of its own, and says that it took the shortcut which that takes."""
+    first, *others = programs[:3]
+    changed = [
+        replace(first, **{name: getattr(other, name)})
+        for other in others
+        for name in ("params", "sizes", "bandwidths", "latencies", "arrivals")
+        if len(other.sizes) == len(first.sizes)
+    ]
+    for shortcuts in (False, True, False):
+        for program in [first, *changed]:
+            alone = fast.totals(program, shortcuts)
+            if alone is None:
+                with pytest.raises(SimcollError):
+                    makespan_ps(program, shortcuts)
+            else:
+                found = run(program, Policy(shortcuts=shortcuts, keep="totals")).totals
+                assert (found.makespan_ps, found.shortcut) == (alone.makespan_ps, alone.shortcut)
+                assert makespan_ps(program, shortcuts) == alone.makespan_ps
 
 
 @given(sweeps())

@@ -14,6 +14,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
+from simcoll.nccl import graph_search
 from simcoll.nccl.graph_search import SearchSettings, search
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
@@ -31,6 +32,33 @@ def changed(name: str, nvlink: float = 1.0, **keys: Any) -> SystemFile:
             link["bandwidth"] = f"{float(link['bandwidth'].split()[0]) * nvlink:g} GB/s"
         link["pairs"] = list(link["pairs"])
     return SystemFile.model_validate({**document, **keys})
+
+
+@pytest.mark.parametrize(("name", "gpus", "across"), [("dgx1-v100", 4, False), ("mi300x", 8, True)])
+def test_kept_graphs_are_those_that_are_found(
+    name: str, gpus: int, across: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs of a shipped system are kept for the next process; of other settings they are others, what is damaged is
+    found again, and nothing is kept of a system that is not shipped."""
+    monkeypatch.setenv("SIMCOLL_CACHE_DIR", str(tmp_path / "cache"))
+    system, settings = load_system(name), SearchSettings(nvls=False)
+
+    def anew(file: SystemFile, **given: Any) -> nccl_graphs.Graphs:
+        graph_search._cached.cache_clear()
+        return search(file, gpus, across, **given)
+
+    found, (kept,) = anew(system), (tmp_path / "cache").glob("graphs-*")
+    whole = kept.read_bytes()
+    assert anew(system) == found
+    assert all(isinstance(order, tuple) for graph in anew(system).values() for order in graph.orders)
+    other = anew(system, settings=settings)
+    assert len(list((tmp_path / "cache").glob("graphs-*"))) == 2
+    kept.write_bytes(whole.replace(b'"channels"', b'"channel5"', 1))
+    assert anew(system) == found
+    assert kept.read_bytes() == whole
+    assert anew(system, settings=settings) == other
+    anew(system.model_copy(update={"name": "own"}))
+    assert len(list((tmp_path / "cache").glob("graphs-*"))) == 2
 
 
 # --- logs ---

@@ -315,6 +315,14 @@ def test_a_reader_that_goes_away_costs_no_plots(scenario: Path, tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "plots", "results.csv"]
 
 
+def test_points_together_are_points_one_by_one():
+    """In their order, whichever are run first; each is begun once, and what is refused is a row, too."""
+    often = load("stragglers", ["size=4 KiB", "algorithm=ring", "replications=2"])
+    points, begun = [*often, *load("quickstart", ["size=[8 B, 1 MiB]", "algorithm=[nvls, ring]"])], list[int]()
+    assert sweep.run_points(points, begun.append) == [sweep.run_point(point) for point in points]
+    assert sorted(begun) == list(range(len(points)))
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_every_point_is_told_of_before_its_row(jobs: int, scenario: Path):
     """Whoever shows progress hears of each point once, when it is begun."""

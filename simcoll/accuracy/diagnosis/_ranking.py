@@ -15,6 +15,7 @@ from simcoll.accuracy.diagnosis import _regions, hypotheses
 from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.diagnosis._regions import Bands, Region
 from simcoll.accuracy.fit._fit_rows import SMALL
+from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.config.arrays import Floats, Numbers, distinct
 from simcoll.dataclass import dataclass
@@ -24,6 +25,7 @@ from simcoll.nccl.call_names import SCHEDULES
 from simcoll.scenario.scenario import Scenario
 
 Flags = NDArray[np.bool_]
+ChangedCosts = Callable[[ParameterSetting], ParameterSetting]
 
 ALLOWED: Final = 4.0  # us by which launches differ between two sound ways of measuring
 # Mean |log error| that each assumption costs a hypothesis: a free number has to gain 1.5 %, or the simpler one wins.
@@ -37,6 +39,7 @@ PROBES: Final = 8  # points on which a hypothesis is tried first
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
 SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
+SAME: Final = 1e-3  # share by which times may differ that count as the same: far below the noise of runs
 ROUNDING: Final = 1e-9  # share of a sum of errors by which sums of the same errors may differ
 
 
@@ -129,7 +132,6 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
     families = hypotheses.candidates(table.scenarios, times.kinds)
     for number, variants in enumerate(families):
         tell(f"{number} of {len(families)} explanations tried; now: {variants[0].family}")
-        worst = np.inf
         every = best.get(variants[0].family)
         if every and variants[0].share < 1:  # one slow link costs no more time than all links with that share
             near = every.error < base.error
@@ -137,11 +139,10 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
         if variants and variants[0] is not HEALTHY and variants[0].host == "as measured":
             variants = _promising(variants, asked, base, best.values())
         for variant in variants:
-            fit = base if variant is HEALTHY else _under(variant, times, table)
-            if fit is None or fit.score > worst:  # variants are ordered: after the first that is worse, all are worse
-                break
-            worst = fit.score
             rival = best.get(variant.family)
+            fit = base if variant is HEALTHY else _under(variant, times, table, rival)
+            if fit is None:
+                continue
             if rival is None or fit.score < rival.score:
                 best[variant.family] = fit
             elif same(fit, rival):
@@ -157,7 +158,7 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
 
 def _promising(variants: Sequence[Hypothesis], asked: _Probes, base: Fit, rivals: Iterable[Fit]) -> list[Hypothesis]:
     """Return the variant nearest to a few points that are off, if it is nearer there than the healthy machine and not
-    far behind its rivals, with those before and after it where points need not be bound anew; else none.
+    far behind its rivals, and then those before and after it where points need not be bound anew; else none.
     """
     off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
     probes = off[distinct(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
@@ -173,7 +174,8 @@ def _promising(variants: Sequence[Hypothesis], asked: _Probes, base: Fit, rivals
             break
         if reached < least:
             around = 1 if variant.scenario is HEALTHY.scenario else 0
-            nearest, least = list(variants[max(0, number - around) : number + around + 1]), reached
+            beside = [*variants[max(0, number - around) : number], *variants[number + 1 : number + 1 + around]]
+            nearest, least = [variant, *beside], reached
     return nearest if least <= behind else []
 
 
@@ -206,6 +208,8 @@ class _Probes:
         for point in dict.fromkeys([*first.tolist(), *probes.tolist()]):
             error = self._least_error(variants, point)
             total, total_at_first = total + error, total_at_first + error * (point in first)
+            if not error and len(variants) > 1:
+                break
             if total > most * len(probes) * (1 + ROUNDING):
                 return True
             if total_at_first > (1 + ROUNDING) * float(self._base.errors[first].sum()):
@@ -246,7 +250,7 @@ class _Probes:
 
 def same(first: Fit, second: Fit) -> bool:
     """Whether two hypotheses predict the same time for every point, so that no measurement can decide between them."""
-    return bool(np.allclose(first.predicted, second.predicted, rtol=1e-3))  # 0.1 %: far below the noise of any run
+    return bool(np.allclose(first.predicted, second.predicted, rtol=SAME))
 
 
 def explains_beside(first: Fit, fit: Fit, base: Fit) -> bool:
@@ -287,9 +291,12 @@ class _HypothesisTimes:
 
     def __init__(self, scenarios: Sequence[Scenario]):
         self._scenarios = scenarios
-        self._keys: dict[tuple[Callable[[Scenario], Scenario], int], str] = {}  # by change of a scenario, and point
+        self._asked: dict[tuple[Callable[[Scenario], Scenario], int], Question] = {}  # by change, and point
         self._questions: dict[str, Question] = {}
-        self._plain: dict[str, float] = {}  # times of questions with what their profiles say
+        self._settings: dict[
+            tuple[int, ChangedCosts], ParameterSetting
+        ] = {}  # by one of a profile, which is kept, and change
+        self._times: dict[tuple[Question, ChangedCosts], float] = {}
 
     @property
     def kinds(self) -> list[str]:
@@ -305,32 +312,39 @@ class _HypothesisTimes:
         except (RefusedError, InputError):
             return None
 
+    def knows(self, hypothesis: Hypothesis, point: int) -> bool:
+        """Whether the time of a point was asked before."""
+        question = self._asked.get((hypothesis.scenario, point))
+        return question is not None and (question, hypothesis.setting) in self._times
+
     def _time(self, hypothesis: Hypothesis, point: int) -> float:
-        question = self._question(hypothesis, point)
-        key, plain = self._keys[hypothesis.scenario, point], hypothesis.setting is HEALTHY.setting
-        if plain and key in self._plain:
-            return self._plain[key]
-        time = question.time_ps(hypothesis.setting(question.setting)) / 1e6
-        if plain:
-            self._plain[key] = time
-        return time
+        question, change = self._question(hypothesis, point), hypothesis.setting
+        if (question, change) not in self._times:
+            own = question.setting
+            if (id(own), change) not in self._settings:  # costs that are the same object are reckoned once
+                self._settings[id(own), change] = change(own)
+            self._times[question, change] = question.time_ps(self._settings[id(own), change]) / 1e6
+        return self._times[question, change]
 
     def _question(self, hypothesis: Hypothesis, point: int) -> Question:
         asked = hypothesis.scenario, point
-        if asked not in self._keys:
+        if asked not in self._asked:
             scenario = hypothesis.scenario(self._scenarios[point])
             key = scenario.model_dump_json(exclude={"name", "plots", "measured"})
             if key not in self._questions:
                 self._questions[key] = Question(scenario)
-            self._keys[asked] = key
-        return self._questions[self._keys[asked]]
+            self._asked[asked] = self._questions[key]
+        return self._asked[asked]
 
 
-def _under(hypothesis: Hypothesis, times: _HypothesisTimes, table: MeasuredTable) -> Fit | None:
+def _under(hypothesis: Hypothesis, times: _HypothesisTimes, table: MeasuredTable, rival: Fit | None) -> Fit | None:
     """Fit a hypothesis with the launch that the smallest sizes show.
 
-    None if it cannot be simulated, and for a hypothesis about launches where these are as short as they should be.
+    None if it cannot be simulated, where it is behind its rival whatever the points say that were not asked yet, and
+    for a hypothesis about launches where these are as short as they should be.
     """
+    if rival and _behind_anyhow(hypothesis, times, table, rival):
+        return None
     predicted = times.under(hypothesis)
     if predicted is None:
         return None
@@ -344,6 +358,22 @@ def _under(hypothesis: Hypothesis, times: _HypothesisTimes, table: MeasuredTable
         return _fit(hypothesis, predicted + longer, longer, table)
     pace = float(np.median(table.measured[table.small]))
     return _fit(hypothesis, np.maximum(predicted, pace), pace, table)
+
+
+def _behind_anyhow(hypothesis: Hypothesis, times: _HypothesisTimes, table: MeasuredTable, rival: Fit) -> bool:
+    """Whether some points, those known already first, are enough to say that a hypothesis has a higher score than its
+    rival, and other times, however launches are measured."""
+    most = rival.error + max(0.0, PENALTY * (rival.hypothesis.assumes - hypothesis.assumes)) + 2 * SAME
+    total, count = 0.0, len(table.measured)
+    for point in sorted(range(count), key=lambda point: not times.knows(hypothesis, point)):
+        predicted = times.under(hypothesis, [point])
+        if predicted is None:
+            return True
+        measured = table.measured[[point]]
+        total += float(_errors(measured, measured.clip(predicted - ALLOWED, predicted + ALLOWED))[0])
+        if total > most * count:
+            return True
+    return False
 
 
 def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:

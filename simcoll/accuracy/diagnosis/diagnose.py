@@ -6,6 +6,7 @@ The machine is healthy if no region is off. Else each hypothesis about a fault i
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -110,17 +111,26 @@ def _predicted_rows(
     selected: Sequence[MeasuredRow], asking: RowQuestions, tell: Tell
 ) -> tuple[_DiagnosedRows, Counter[str]]:
     """Predict the rows; return those that can be predicted, and a count for each reason why others cannot."""
-    predicted: list[tuple[MeasuredRow, Scenario, ResultRow]] = []
-    refused: Counter[str] = Counter()
+    asked: dict[int, Point] = {}
     for number, row in enumerate(selected):
-        tell(f"{number} of {len(selected)} rows predicted")
         points = asking.points(with_schedule_name(row))
         if len(points) > 1:
             raise InputError("--set sweeps", "give one value")
-        asked = replace(points[0], scenario=_forced(points[0], row)) if points else None
-        result = sweep.run_point(asked) if asked else None
+        if points:
+            asked[number] = replace(points[0], scenario=_forced(points[0], row))
+    begun = itertools.count()
+
+    def begins(_: int) -> None:
+        tell(f"{next(begun)} of {len(asked)} rows predicted")
+
+    # no answer shows how a run went
+    results_of = dict(zip(asked, sweep.run_points(list(asked.values()), begins, keep="totals"), strict=True))
+    predicted: list[tuple[MeasuredRow, Scenario, ResultRow]] = []
+    refused: Counter[str] = Counter()
+    for number, row in enumerate(selected):
+        result = results_of.get(number)
         if result and result.status == "ok":
-            predicted.append((row, _forced(points[0], row), result))
+            predicted.append((row, asked[number].scenario, result))
         else:
             refused[result.status if result else f"{row.algorithm} is not known"] += 1
     rows, scenarios, results = zip(*predicted, strict=True) if predicted else ((), (), ())

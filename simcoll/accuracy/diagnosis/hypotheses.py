@@ -14,6 +14,7 @@ from simcoll import units
 from simcoll.accuracy.diagnosis import _nccl_settings
 from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.config.lru import LruCache
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.within_node import staged
@@ -30,6 +31,8 @@ from simcoll.topology.topology_keys import Override, TopologySpec
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # share of its rate that a slow link or GPU has left
 ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
+Edge = tuple[str, str, Link]
+_CHANGED: Final[LruCache[TopologySpec]] = LruCache(256, lambda _: 1)  # by topology and change
 
 
 LAUNCHES: Final = (
@@ -142,32 +145,46 @@ def _slow_nic() -> Iterator[Hypothesis]:
 
 def _with_slow_link(scenario: Scenario, kind: str, share: float) -> Scenario:
     """Return the scenario with one slow link of a kind; unchanged where there is none, as between nodes, of one."""
-    edge = next((edge for edge in _edges(scenario.topology.model_dump_json()) if edge[2].kind == kind), None)
-    return scenario if edge is None else _with_rates(scenario, {edge[:2]: edge[2].bandwidth * share})
+
+    def rates(edges: Sequence[Edge]) -> dict[tuple[str, str], float]:
+        return next(({(u, v): link.bandwidth * share} for u, v, link in edges if link.kind == kind), {})
+
+    return _with_rates(scenario, (kind, share), rates)
 
 
 def _with_slow_nic(scenario: Scenario, share: float) -> Scenario:
     """Return the scenario with one NIC through which goes a share of what its cable carries."""
-    edges = _edges(scenario.topology.model_dump_json())
-    cables = ((end, link) for u, v, link in edges for end in (u, v) if link.kind == CABLE and ".nic" in end)
-    nic, cable = next(cables, (None, None))
-    most = cable.bandwidth * share if cable else 0
-    return _with_rates(scenario, {(u, v): min(link.bandwidth, most) for u, v, link in edges if nic in (u, v)})
+
+    def rates(edges: Sequence[Edge]) -> dict[tuple[str, str], float]:
+        cables = ((end, link) for u, v, link in edges for end in (u, v) if link.kind == CABLE and ".nic" in end)
+        nic, cable = next(cables, (None, None))
+        most = cable.bandwidth * share if cable else 0
+        return {(u, v): min(link.bandwidth, most) for u, v, link in edges if nic in (u, v)}
+
+    return _with_rates(scenario, ("nic", share), rates)
 
 
-def _with_rates(scenario: Scenario, rates: Mapping[tuple[str, str], float]) -> Scenario:
-    """Return the scenario with links at other rates, in B/s, in both directions."""
-    changed = {
-        f"{a}->{b}": Override(bandwidth=f"{max(1, round(rate))} B/s")
-        for (u, v), rate in rates.items()
-        for a, b in ((u, v), (v, u))
-    }
-    links = {**scenario.topology.links, **changed}
-    return scenario.model_copy(update={"topology": scenario.topology.model_copy(update={"links": links})})
+def _with_rates(
+    scenario: Scenario, change: tuple[str, float], rates: Callable[[Sequence[Edge]], Mapping[tuple[str, str], float]]
+) -> Scenario:
+    """Return the scenario with links at the `rates` that a change gives, in B/s, in both directions. Points on the same
+    topology get the same object, of which all is made once."""
+    spec, written = scenario.topology, scenario.topology.model_dump_json()
+
+    def changed() -> TopologySpec:
+        slower = {
+            f"{a}->{b}": Override(bandwidth=f"{max(1, round(rate))} B/s")
+            for (u, v), rate in rates(_edges(written)).items()
+            for a, b in ((u, v), (v, u))
+        }
+        return spec.model_copy(update={"links": {**spec.links, **slower}}) if slower else spec
+
+    slowed = _CHANGED.get((written, change), changed)
+    return scenario if slowed == spec else scenario.model_copy(update={"topology": slowed})
 
 
 @functools.lru_cache(maxsize=64)
-def _edges(spec: str) -> tuple[tuple[str, str, Link], ...]:
+def _edges(spec: str) -> tuple[Edge, ...]:
     """Return the links of a topology with the devices at their ends."""
     return tuple(build(TopologySpec.model_validate_json(spec)).wiring)
 

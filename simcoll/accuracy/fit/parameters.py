@@ -17,6 +17,7 @@ import numpy as np
 
 from simcoll.accuracy.fit._least_squares import Bounds
 from simcoll.config.arrays import Floats
+from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.nccl.between_nodes import Transport
@@ -103,6 +104,14 @@ class ParameterSetting(CostSetting):
             else:
                 params[name] = round(cost) if name in DURATIONS else _rate(cost)
         return ParameterSetting(params, launch, links, kernels, host, graph, pull, transport)
+
+
+_SETTINGS: Final[LruCache[tuple[Profile, ParameterSetting]]] = LruCache(64, lambda _: 1)
+
+
+def setting_of(profile: Profile) -> ParameterSetting:
+    """The setting that a profile has, the same object for the same profile."""
+    return _SETTINGS.get(id(profile), lambda: (profile, ParameterSetting.of(profile)))[1]
 
 
 def of_kernels(name: str) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
-from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.parameters import ParameterSetting, setting_of
+from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.launch import Process
-from simcoll.scenario.profile import CostSetting, load_profile
+from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
 
@@ -19,12 +22,12 @@ class Question:
 
     def __init__(self, scenario: Scenario):
         profile = load_profile(scenario.profile)
-        self.setting = ParameterSetting.of(profile)
+        self.setting = setting_of(profile)
         self.runs: list[_LinkUse] = []
         refused: list[RefusedError] = []
         for option in executor(scenario).alternatives(scenario):
             try:
-                self.runs.append(_LinkUse(predict(option, costs=CostSetting.of(profile), keep="totals")))
+                self.runs.append(_LinkUse(predict(option, costs=self.setting, keep="totals")))
             except RefusedError as error:
                 refused.append(error)
         if not self.runs:
@@ -43,12 +46,12 @@ class Question:
     @property
     def fastest(self) -> int:
         """B/s of the fastest link that limits it."""
-        return max(run.fastest for run in self.runs)
+        return max(int(run.speeds.max(initial=1)) for run in self.runs)
 
     @property
     def slowest(self) -> int:
         """B/s of the slowest link that limits it."""
-        return min(run.slowest for run in self.runs)
+        return min(int(run.speeds.min(initial=2**62)) for run in self.runs)
 
     @property
     def processes(self) -> frozenset[Process]:
@@ -66,8 +69,21 @@ class _LinkUse:
     def __init__(self, prediction: Prediction):
         call = prediction.lowered
         assert call
-        self.prediction, self.topology, self.processes = prediction, call.rated, call.processes
-        carried = np.flatnonzero(prediction.totals.carried).tolist()
-        self.kinds = list(dict.fromkeys(call.rated.link_kinds[link] for link in carried))
-        speeds = call.rated.bandwidths[list(call.path) or carried]
-        self.fastest, self.slowest = int(speeds.max(initial=1)), int(speeds.min(initial=2**62))
+        self.prediction, self.topology, self._call = prediction, call.rated, call
+
+    @property
+    def processes(self) -> frozenset[Process]:
+        return self._call.processes
+
+    @cached_property
+    def _carried(self) -> list[int]:
+        return np.flatnonzero(self.prediction.totals.carried).tolist()
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        return list(dict.fromkeys(self.topology.link_kinds[link] for link in self._carried))
+
+    @cached_property
+    def speeds(self) -> Index:
+        """B/s of the links that limit it."""
+        return self.topology.bandwidths[list(self._call.path) or self._carried]
