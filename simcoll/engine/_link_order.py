@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,10 +10,10 @@ from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops
 from simcoll.engine._kernel_run import NO_INDICES, KernelResult, KernelRun
 from simcoll.engine.kernels import link_kernel
-from simcoll.engine.kernels.link_records import LinkRun, Queues, Waiting
+from simcoll.engine.kernels.link_records import BLOCK, LinkRun, Queued, Queues, SettingOut, Waiting
 from simcoll.engine.kernels.records import Routes, Servers
 from simcoll.engine.program import Program
-from simcoll.engine.timing_model import NONE
+from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.named_tuple import NamedTuple
 
 MOST_LEVELS: Final = 64  # links one behind the other: where more are, ways lead round
@@ -21,7 +21,8 @@ MOST_LEVELS: Final = 64  # links one behind the other: where more are, ways lead
 
 class LinkOrder(NamedTuple):
     """The part that programs share whose columns are the same: `room` is how many wait at each of all links, the rest
-    as in `LinkRun`."""
+    as in `LinkRun`. `turns` are those of the last run, by how many there are and whether loops
+    are compiled."""
 
     links: Array
     room: Array
@@ -30,6 +31,8 @@ class LinkOrder(NamedTuple):
     items: Array
     ways: Array
     after: Array
+    opens: Array
+    turns: dict[tuple[int, bool], Any]
 
 
 def serves(program: Program) -> bool:
@@ -52,10 +55,15 @@ def by_link(run_: KernelRun) -> KernelResult:
         costs = costs._replace(cap=costs.cap[one:])
     sides = np.bincount(program.side, minlength=run_.sides) if len(costs.receive) else np.zeros(run_.sides, np.int64)
     begin = np.concatenate([[0], np.cumsum(np.append(order.room, sides))])
-    most = int(np.diff(begin).max(initial=0)) + int(np.diff(order.first).max(initial=0))
-    start = np.zeros(run_.count, np.int64)
-    start[order.after[order.after >= 0]] = NONE
-    entries = loops.room(3 * int(begin[-1]), np.int64)
+    longest = int(np.diff(begin).max(initial=0))
+    together = int(np.diff(order.first).max(initial=0))
+    most = longest + together
+    kernel = loops.like(link_kernel)
+    which = int(begin[-1]), loops.compiled
+    if (turns := order.turns.pop(which, None)) is None:
+        turns = loops.room(int(begin[-1]))
+        kernel.as_they_come(loops.give(begin), turns)
+    blocks = run_.count // BLOCK + int((begin[1:] > begin[:-1]).sum()) + 1
     run = LinkRun(
         plan=plan,
         costs=costs,
@@ -68,14 +76,26 @@ def by_link(run_: KernelRun) -> KernelResult:
         items=run_.give(order.items),
         ways=run_.give(order.ways),
         after=run_.give(order.after),
-        start=run_.give(start),
+        opens=run_.give(order.opens),
+        setting_out=SettingOut(loops.room(together, np.int64), loops.room(together), loops.fill(run_.links + 1, NONE)),
         waiting=Waiting(loops.room(most, np.int64), loops.room(most), loops.room(most)),
-        queues=Queues(entries, run_.give(begin[:-1]), run_.give(begin[:-1].copy())),
+        queues=Queues(
+            entries=loops.room(3 * BLOCK * blocks, np.int64),
+            behind=run_.give(np.arange(1, blocks + 1, dtype=np.int32)),
+            spare=loops.fill(1, 0),
+            last=loops.fill(len(begin) - 1, 0),
+            many=loops.fill(len(begin) - 1, 0),
+            first=run_.give(begin),
+            turns=turns,
+        ),
+        queued=Queued(loops.room(3 * longest, np.int64), loops.room(longest), loops.room(longest)),
         free=Servers(run_.freed(), run_.zeros(run_.sides)),
         links=run_.give(order.links),
         sides=run_.give(np.flatnonzero(sides).astype(np.int32)),
     )
-    ended, latest = loops.like(link_kernel).by_link(run)
+    ended, latest = kernel.by_link(run)
+    if latest < NEVER:  # else some did not come to all their links
+        order.turns[which] = turns
     return KernelResult(ended, int(latest), ())
 
 
@@ -93,7 +113,7 @@ def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
         return None
     if not kernel.levels(*ways, level, MOST_LEVELS):
         return None
-    room, marked = loops.fill(len(level), 0, np.int64), loops.room(len(links))
+    room, marked = loops.fill(len(level), 0, np.int64), loops.fill(len(links) + 1, 0)  # what has passed all is behind
     taken = np.bincount(program.way, minlength=len(src))
     kernel.mark(*ways, loops.give(follows), loops.give(taken), room, marked)
     waited = np.flatnonzero((np.asarray(room) > 0) | met)
@@ -110,8 +130,18 @@ def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
     after, place = np.full(len(program), NONE, np.int32), np.empty(len(program), np.int32)
     place[items] = np.arange(len(items), dtype=np.int32)
     after[place[before]] = place[behind]
+    opens = np.ones(len(program), np.bool_)
+    opens[place[behind]] = False
     return LinkOrder(
-        stations, np.asarray(room, np.int64), np.asarray(marked, np.int32), first, items, program.way[items], after
+        stations,
+        np.asarray(room, np.int64),
+        np.asarray(marked, np.int32),
+        first,
+        items,
+        program.way[items],
+        after,
+        opens,
+        {},
     )
 
 

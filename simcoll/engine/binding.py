@@ -143,7 +143,7 @@ class _Frame:
         sizes, which = np.append(every, 0), np.searchsorted(every, held.reshape(-1))  # the last holds nothing
         key = which.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
         if key not in self.kinds:
-            if len(self.kinds) >= MOST_KINDS:
+            if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
                 self.kinds.clear()
             kind = np.full(len(self.waits.reads), len(every), np.int32)
             kind[first] = which[slots]

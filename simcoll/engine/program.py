@@ -192,7 +192,10 @@ class Program:
     def carried(self) -> NDArray[np.int64]:
         """The bytes over each link, int64 (links,)."""
         found = np.zeros(len(self.bandwidths), np.int64)
-        np.add.at(found, self.routes.links, np.repeat(self.traffic, np.diff(self.routes.hop)))
+        _, _, hop, links = self.routes
+        for at in range(int(np.diff(hop).max(initial=0))):  # all at once would take much memory
+            there = np.flatnonzero(hop[:-1] + at < hop[1:])
+            np.add.at(found, links[hop[there] + at], self.traffic[there])
         return found
 
     @property
