@@ -10,8 +10,9 @@ from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops
 from simcoll.engine._kernel_run import NO_INDICES, KernelResult, KernelRun
 from simcoll.engine.kernels import link_kernel
-from simcoll.engine.kernels.link_records import BLOCK, LinkRun, Queued, Queues, SettingOut, Waiting
-from simcoll.engine.kernels.records import Routes, Servers
+from simcoll.engine.kernels.link_records import BLOCK, LinkRun, MarkedRoutes, Queued, Queues, SettingOut, Waiting
+from simcoll.engine.kernels.records import Servers
+from simcoll.engine.program import BLOCK as AT_ONCE
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.named_tuple import NamedTuple
@@ -26,7 +27,7 @@ class LinkOrder(NamedTuple):
 
     links: Array
     room: Array
-    marked: Array
+    marks: Array
     first: Array
     items: Array
     ways: Array
@@ -67,10 +68,9 @@ def by_link(run_: KernelRun) -> KernelResult:
     run = LinkRun(
         plan=plan,
         costs=costs,
-        routes=Routes(*run_.gives(*program.routes[2:])),
+        routes=MarkedRoutes(*run_.gives(*program.routes[2:], order.marks)),
         lead=run_.lead(),
         here=run_.give(program.arrivals[program.routes.src] if program.arrivals.any() else np.zeros(0, np.int64)),
-        marked=run_.give(order.marked),
         net=net,
         first=run_.give(order.first),
         items=run_.give(order.items),
@@ -88,7 +88,7 @@ def by_link(run_: KernelRun) -> KernelResult:
             first=run_.give(begin),
             turns=turns,
         ),
-        queued=Queued(loops.room(3 * longest, np.int64), loops.room(longest), loops.room(longest)),
+        queued=Queued(loops.room(3 * longest, np.int64), loops.room(longest)),
         free=Servers(run_.freed(), run_.zeros(run_.sides)),
         links=run_.give(order.links),
         sides=run_.give(np.flatnonzero(sides).astype(np.int32)),
@@ -113,9 +113,9 @@ def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
         return None
     if not kernel.levels(*ways, level, MOST_LEVELS):
         return None
-    room, marked = loops.fill(len(level), 0, np.int64), loops.fill(len(links) + 1, 0)  # what has passed all is behind
+    room, marks = loops.fill(len(level), 0, np.int64), loops.fill(len(links), 0, np.int8)
     taken = np.bincount(program.way, minlength=len(src))
-    kernel.mark(*ways, loops.give(follows), loops.give(taken), room, marked)
+    kernel.mark(*ways, loops.give(follows), loops.give(taken), room, marks)
     waited = np.flatnonzero((np.asarray(room) > 0) | met)
     waited = waited[np.argsort(np.asarray(level)[waited], kind="stable")]
     senders = program.schedule.participants
@@ -135,7 +135,7 @@ def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
     return LinkOrder(
         stations,
         np.asarray(room, np.int64),
-        np.asarray(marked, np.int32),
+        np.asarray(marks, np.int8),
         first,
         items,
         program.way[items],
@@ -151,7 +151,8 @@ def _set_out(src: Array, hop: Array, links: Array) -> Array:
     some = np.flatnonzero(np.diff(hop) > 0)
     count = int(links.max(initial=-1)) + 1
     first = links[hop[some]]
-    behind = np.bincount(links, minlength=count) > np.bincount(first, minlength=count)
+    passed = (np.bincount(links[at : at + AT_ONCE], minlength=count) for at in range(0, len(links), AT_ONCE))
+    behind = sum(passed, np.zeros(count, np.int64)) > np.bincount(first, minlength=count)
     owner = np.full(count, NONE, np.int64)
     owner[first] = src[some]
     behind[first[owner[first] != src[some]]] = True

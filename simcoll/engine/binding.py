@@ -140,7 +140,8 @@ class _Frame:
         """The sizes of a program, the kind of each transfer, and what was made of that."""
         loops, (first, slots) = self.program.loops, self.first
         every = distinct(held)
-        sizes, which = np.append(every, 0), np.searchsorted(every, held.reshape(-1))  # the last holds nothing
+        which = np.searchsorted(every, held.reshape(-1)).astype(np.min_scalar_type(len(every)))
+        sizes = np.append(every, 0)  # the last holds nothing
         key = which.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
         if key not in self.kinds:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
@@ -165,9 +166,10 @@ class _Frame:
         """The rows of the schedule that read what was there at the start, and the place of the slot that each reads
         among those of all ranks."""
         schedule = self.program.schedule
-        first = np.flatnonzero(self.waits.reads == NONE)
+        first = np.flatnonzero(self.waits.reads == NONE).astype(np.int32)
         first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
-        return first, schedule.src[first].astype(np.int64) * schedule.n_chunks + schedule.src_slot[first]
+        place = schedule.src[first] * np.int64(schedule.n_chunks) + schedule.src_slot[first]
+        return first, place.astype(np.uint32)  # of more, memory would hold no sizes
 
 
 _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
@@ -314,4 +316,4 @@ def _routes(
     if hop[-1] > MOST_HOPS:
         what = f"{ways} routes of {hop[-1]} links in all are more than {MOST_HOPS} links"
         raise InputError([Diagnostic(what, "ask for fewer ranks", "ranks")])
-    return ProgramRoutes(src, dst, hop.astype(np.int32), links.astype(np.int32))
+    return ProgramRoutes(src, dst, hop.astype(np.int32), links.astype(np.int32, copy=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from simcoll.schedule.ir import Schedule
 
 Memo = dict[str, tuple[tuple[object, ...], Any]]  # of `Program.once`
 T = TypeVar("T")
+BLOCK: Final = 1 << 18  # ways whose links are looked at together
 
 
 class ProgramRoutes(NamedTuple):
@@ -30,6 +31,15 @@ class ProgramRoutes(NamedTuple):
     dst: Index
     hop: Index
     links: Index
+
+
+class Sums(NamedTuple):
+    """Bytes, or transfers: those over each link, (links,); those that each participant sends to others; and those to
+    others, summed over the links that they cross."""
+
+    carried: NDArray[np.int64]
+    sent: NDArray[np.int64]
+    crossed: int
 
 
 class Hops(NamedTuple):
@@ -173,38 +183,53 @@ class Program:
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property
-    def traffic(self) -> NDArray[np.int64]:
-        """The bytes that take each way, int64 (ways,)."""
-        return self.once("traffic", (self.way, self.kind, self.sizes), self._traffic)
+    def _sums(self) -> Sums:
+        """The bytes that are sent. Where all transfers are of one size, they are counted once for all sizes."""
+        columns = self.way, self.kind, self.routes.links
+        counts: Sums | None = self.once("counts", columns, self._counted)
+        if counts is None:
+            return self.once("sums", (*columns, self.sizes), self._summed_bytes)
+        return Sums(*(each * self.sizes[self.kind[0]] for each in counts))
 
-    def _traffic(self) -> NDArray[np.int64]:
-        found = np.zeros(len(self.routes.src), np.int64)
-        np.add.at(found, self.way, self.sizes[self.kind])
-        return found
+    def _counted(self) -> Sums | None:
+        """The transfers, where all are of one size."""
+        if not len(self) or self.kind.min() < self.kind.max():
+            return None
+        return self._summed(np.bincount(self.way, minlength=len(self.routes.src)))
+
+    def _summed_bytes(self) -> Sums:
+        on_way = np.zeros(len(self.routes.src), np.int64)
+        np.add.at(on_way, self.way, self.sizes[self.kind])
+        return self._summed(on_way)
+
+    def _summed(self, on_way: Index) -> Sums:
+        src, dst, hop, links = self.routes
+        carried, sent = (np.zeros(count, np.int64) for count in (len(self.bandwidths), self.schedule.participants))
+        crossed = 0
+        for first in range(0, len(src), BLOCK):  # all hops at once would take much memory
+            ways = slice(first, first + BLOCK)
+            hops = np.diff(hop[first : first + BLOCK + 1])
+            taken = links[hop[first] : hop[min(first + BLOCK, len(src))]]
+            np.add.at(carried, taken, np.repeat(on_way[ways], hops))
+            away = np.where(src[ways] == dst[ways], 0, on_way[ways])
+            np.add.at(sent, src[ways], away)
+            crossed += int(hops @ away)
+        return Sums(carried, sent, crossed)
 
     @property
     def wire_bytes(self) -> int:
         """Payload summed over the links it crosses; local copies cross none."""
-        src, dst, hop, _ = self.routes
-        return int((self.traffic * np.diff(hop))[src != dst].sum())
+        return int(self._sums.crossed)
 
     @property
     def carried(self) -> NDArray[np.int64]:
         """The bytes over each link, int64 (links,)."""
-        found = np.zeros(len(self.bandwidths), np.int64)
-        _, _, hop, links = self.routes
-        for at in range(int(np.diff(hop).max(initial=0))):  # all at once would take much memory
-            there = np.flatnonzero(hop[:-1] + at < hop[1:])
-            np.add.at(found, links[hop[there] + at], self.traffic[there])
-        return found
+        return self._sums.carried
 
     @property
     def sent_bytes(self) -> NDArray[np.int64]:
         """The bytes that each rank sends to others, int64 (ranks,)."""
-        src, dst, *_ = self.routes
-        out = np.zeros(self.schedule.participants, np.int64)
-        np.add.at(out, src[src != dst], self.traffic[src != dst])
-        return out[: self.schedule.n]
+        return self._sums.sent[: self.schedule.n]
 
     @property
     def bytes_per_rank(self) -> int:

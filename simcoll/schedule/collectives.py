@@ -74,13 +74,13 @@ class Collective:
         of_block = cuts[0][block] if len(cuts) == 1 else np.take_along_axis(cuts, block, axis=1)
         return np.where(nothing, 0, of_block)
 
-    def _start(self, n: int, n_chunks: int, root: int) -> tuple[NDArray[np.bool_], Numbers]:
+    def _start(self, n: int, n_chunks: int, root: int) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
         """Whether each slot of each rank holds nothing before the first step, and the block in it, (n, n_chunks)."""
         held = self.table(self.before, n, n_chunks, root)
-        return held[..., 0] == NOTHING, held[..., 1].copy()
+        return held[..., 0] == NOTHING, held[..., 1].astype(np.int32)
 
 
-_STARTS: Final[LruCache[tuple[NDArray[np.bool_], Numbers]]] = LruCache(1 << 20, lambda start: start[1].size)
+_STARTS: Final[LruCache[tuple[NDArray[np.bool_], NDArray[np.int32]]]] = LruCache(1 << 20, lambda start: start[1].size)
 
 
 def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, blocks: int) -> NDArray[np.int64]:

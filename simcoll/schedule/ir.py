@@ -100,6 +100,8 @@ class Schedule:
         """
         ordered = list(parts) if in_order else [part.in_order() for part in parts]
         total = sum(part.transfers for part in ordered)
+        if len(ordered) == 1 and isinstance(ordered[0], Step):
+            return cls(n_chunks=n_chunks, step=np.zeros(total, np.int32), **ordered[0]._asdict(), **fields)
         step, src, src_slot, dst, dst_slot = (np.empty(total, np.int32) for _ in range(5))
         columns = Step(src, src_slot, dst, dst_slot, np.empty(total, np.bool_))
         at = number = 0

@@ -95,7 +95,7 @@ BROKEN: dict[str, Mutation] = {
         BINDING, "versions", "step[behind] == step[first]", "behind == first"
     ),
     "links are merged that have two before them": Mutation(
-        TABLES, "follows", "(lowest == highest) & (highest >= 0)", "highest >= 0"
+        TABLES, "follows", "(before >= 0) & ~several", "(before >= 0)"
     ),
     "links of two channels are shared with nobody": Mutation(
         TABLES, "shared", "(first < last)[links]", "(first > last)[links]"

@@ -39,16 +39,15 @@ def levels(hop: Any, links: Any, level: Any, most: Any) -> Any:
 
 
 @jit
-def mark(hop: Any, links: Any, follows: Any, taken: Any, room: Any, marked: Any) -> None:
-    """Set `marked` of each link of each way to 4 times its number and its marks; add to `room` of each link the
-    transfers that wait there, of which `taken` go each way: those to which it comes behind several others."""
+def mark(hop: Any, links: Any, follows: Any, taken: Any, room: Any, marks: Any) -> None:
+    """Set the `marks` of each link of each way; add to `room` of each link the transfers that wait there, of which
+    `taken` go each way: those to which it comes behind several others."""
     for w in range(len(hop) - 1):
         for e in range(hop[w], hop[w + 1]):
-            marked[e] = 4 * links[e]
             if e + 1 == hop[w + 1]:
-                marked[e] += LAST
+                marks[e] = LAST
             elif follows[links[e + 1]]:
-                marked[e] += FOLLOWED
+                marks[e] = FOLLOWED
             if e > hop[w] and not follows[links[e]]:
                 room[links[e]] += taken[w]
 
@@ -72,7 +71,7 @@ def as_they_come(first: Any, turns: Any) -> None:
 @jit
 def by_link(run: LinkRun) -> Any:
     """Serve all transfers, link by link. Returns how many ended, and the latest time of all."""
-    costs, lead, here, marked, net, free = run.costs, run.lead, run.here, run.marked, run.net, run.free
+    costs, lead, here, net, free = run.costs, run.lead, run.here, run.net, run.free
     first, items, ways, after, links, sides = run.first, run.items, run.ways, run.after, run.links, run.sides
     waiting, queues, queued = run.waiting, run.queues, run.queued
     latest = 0
@@ -80,7 +79,7 @@ def by_link(run: LinkRun) -> Any:
         size, many, turn, served = 0, 0, 0, 0
         if links[p] >= 0:
             many, turn = queues.many[links[p]], queues.first[links[p]]
-            size = streams(queues, links[p], marked, queued, waiting)
+            size = streams(queues, links[p], queued, waiting)
         for j in range(first[p], first[p + 1]):
             if run.opens[j]:  # else the one before it on its channel starts it
                 size = join(j, p, value(here, ways[j]) + value(lead, ways[j]), size, run)
@@ -102,7 +101,7 @@ def by_link(run: LinkRun) -> Any:
                 size = join(k, p, max(sent, began + value(costs.gap, ways[j])) + value(lead, ways[k]), size, run)
     for p in range(len(sides)):
         side, k = sides[p], sides[p] + len(net.rate_of)
-        size, served = streams(queues, k, marked, queued, waiting), 0
+        size, served = streams(queues, k, queued, waiting), 0
         while size:
             queues.turns[queues.first[k] + queued.number[waiting.at[0]]] = served
             t = max(waiting.times[0], free.side[side]) + costs.receive[waiting.items[0]]
@@ -114,11 +113,11 @@ def by_link(run: LinkRun) -> Any:
 
 @inline
 def join(j: Any, p: Any, t: Any, size: Any, run: LinkRun) -> Any:
-    """Those that set out at sender or link p by one link mostly do so in the order in which they are ready: number `j`,
-    which is at `t`, stands behind the last of them, or else is entered alone. Returns how many are entered."""
+    """Transfers that set out at sender or link p by one link mostly do so in the order in which they are ready: number
+    `j`, which is at `t`, stands behind the last of them, or else is entered alone. Returns how many are entered."""
     times, behind, ends = run.setting_out
-    items, (hop, _), way, own = run.items, run.routes, run.ways[j], run.first[p]
-    link = run.marked[hop[way]] >> 2 if hop[way] < hop[way + 1] else -1
+    items, (hop, taken, _), way, own = run.items, run.routes, run.ways[j], run.first[p]
+    link = taken[hop[way]] if hop[way] < hop[way + 1] else -1
     last = ends[link]
     times[j - own], behind[j - own], ends[link] = t, LAST_ONE, j
     if last >= own and behind[last - own] == LAST_ONE:
@@ -161,11 +160,11 @@ def onward(i: Any, e: Any, t: Any, tail: Any, opens: Any, run: LinkRun) -> Any:
     """The head of transfer `i` comes at `t` to link `e` of all ways when that serves it, and passes all that follow it;
     then it waits at the next, or at its receive side. It is the first link if the way `opens`. Returns when it was
     sent, and the latest time so far; NEVER is all that is beyond the range of the clock."""
-    plan, (_, cap, receive, _), marked, net, queues = run.plan, run.costs, run.marked, run.net, run.queues
-    free = run.free
+    plan, (_, cap, receive, _), net, queues = run.plan, run.costs, run.net, run.queues
+    (_, links, passes), free = run.routes, run.free
     kind, sent, marks = value(plan.kind, i), t, FOLLOWED
     while marks == FOLLOWED:
-        link, marks = marked[e] >> 2, marked[e] & 3
+        link, marks = links[e], passes[e]
         s = net.service[kind * net.rates + net.rate_of[link]]
         r = max(t, free.link[link])
         free.link[link] = r + s
@@ -180,7 +179,7 @@ def onward(i: Any, e: Any, t: Any, tail: Any, opens: Any, run: LinkRun) -> Any:
         t, tail = r + net.latency[link], tail + net.latency[link]  # of head and tail at the next link
         e += 1
     if marks == 0:
-        put(queues, marked[e] >> 2, t, tail, i, e)
+        put(queues, links[e], t, tail, i, e)
     elif marks == LAST and value(receive, i):
         put(queues, plan.side[i] + len(net.rate_of), tail, tail, i, e)
     return sent, tail
@@ -206,9 +205,8 @@ def put(queues: Queues, server: Any, t: Any, tail: Any, i: Any, e: Any) -> None:
 
 
 @inner
-def collect(queues: Queues, server: Any, marked: Any, queued: Queued) -> None:
-    """Put those that wait at a server in the order of their turns, and spare the blocks that they were in. Their marks
-    are read here, as the processor fetches many at once where nothing depends on them."""
+def collect(queues: Queues, server: Any, queued: Queued) -> None:
+    """Put those that wait at a server in the order of their turns, and spare the blocks that they were in."""
     entries, found, last, many = queues.entries, queued.entries, queues.last[server], queues.many[server]
     if many == 0:
         return
@@ -220,7 +218,6 @@ def collect(queues: Queues, server: Any, marked: Any, queued: Queued) -> None:
         k, e = block * BLOCK + n % BLOCK, queues.turns[turn + n] if known else n
         found[3 * e], found[3 * e + 1], found[3 * e + 2] = entries[3 * k], entries[3 * k + 1], entries[3 * k + 2]
         queued.number[e] = n
-        queued.marks[e] = marked[entries[3 * k + 2] & 0xFFFFFFFF]
     begin = queues.behind[last]
     queues.behind[last] = queues.spare[0]
     queues.spare[0] = begin
@@ -237,9 +234,9 @@ def item_at(queued: Queued, e: Any) -> Any:
 
 
 @inner
-def streams(queues: Queues, server: Any, marked: Any, queued: Queued, waiting: Waiting) -> Any:
+def streams(queues: Queues, server: Any, queued: Queued, waiting: Waiting) -> Any:
     """Enter the first entry of each stretch of those that wait at a server; returns how many stretches there are."""
-    collect(queues, server, marked, queued)
+    collect(queues, server, queued)
     size = 0
     for e in range(queues.many[server]):
         if e == 0 or stands_before(queued, e, e - 1):

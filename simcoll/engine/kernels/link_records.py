@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcoll.engine.kernels.records import Column, Costs, Net, Plan, Routes, Servers
+from simcoll.engine.kernels.records import Column, Costs, Net, Plan, Servers
 from simcoll.named_tuple import NamedTuple
 
 BLOCK = 64  # transfers
@@ -34,34 +34,40 @@ class Queues(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """Those that wait at the server that is served, in the order of the last run: their entries, the number of each
-    in the order in which they came, and the marks of its link."""
+    """The transfers that wait at the server that is served, in the order of the last run: their entries, and the
+    number of each in the order in which they came."""
 
     entries: Column
     number: Column
-    marks: Column
 
 
 class SettingOut(NamedTuple):
-    """Those that set out at one sender or link: when each is ready, who stands behind it; and the last one by link."""
+    """The transfers that set out at one sender or link: when each is ready, who stands behind it; the last by link."""
 
     times: Column
     behind: Column
     ends: Column
 
 
+class MarkedRoutes(NamedTuple):
+    """Way w takes `links[hop[w]:hop[w + 1]]`, with `marks` of each."""
+
+    hop: Column
+    links: Column
+    marks: Column
+
+
 class LinkRun(NamedTuple):
-    """All that `by_link` works on; `here` as for `replay`, `plan.kind` empty if there is one size, `marked` by place on
-    all ways. `links` are −1 for each sender, then those that are waited at, each behind all from which heads come to
-    it. Those that set out at sender or link p stand from `first[p]` to `first[p + 1]`: the transfer, its way, where the
-    next of its channel stands or −1, and whether it is the first of a channel. `sides` are the receive sides."""
+    """All that `by_link` works on; `here` as for `replay`, `plan.kind` empty if there is one size. `links` are −1 for
+    each sender, then those that are waited at, each behind all from which heads come to it. Those that set out at
+    sender or link p stand from `first[p]` to `first[p + 1]`: the transfer, its way, where the next of its channel
+    stands or −1, and whether it is the first of a channel. `sides` are the receive sides."""
 
     plan: Plan
     costs: Costs
-    routes: Routes
+    routes: MarkedRoutes
     lead: Column
     here: Column
-    marked: Column
     net: Net
     first: Column
     items: Column

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from simcoll.config.arrays import Array, distinct
 from simcoll.engine.link_changes import LinkChanges
-from simcoll.engine.program import Program
+from simcoll.engine.program import BLOCK, Program
 from simcoll.engine.timing_model import NEVER, NONE, service_ps
+
+SENDER: Final = -2  # in place of the link before the first
 
 
 class LinkTables:
@@ -21,7 +25,7 @@ class LinkTables:
     def __init__(self, program: Program):
         self.routes, self.latencies, self.cap = program.routes, program.latencies, program.by_way("channel_bandwidth")
         self.way, self.lane, self.links = program.way, program.channel, len(program.bandwidths)
-        self.servers = program.servers
+        self.servers, self.taken = program.servers, program.taken
         if program.tasks:
             self.lane = program.tasks.lane[program.channel]
         self.sizes = program.sizes.tolist()
@@ -31,7 +35,7 @@ class LinkTables:
         self.rates, rate_of = np.unique(np.append(program.bandwidths, more), return_inverse=True)
         self.rate_of, self.later = np.split(rate_of.astype(np.int32), [self.links])
         service = np.full((len(self.sizes), len(self.rates)), NEVER)
-        for rate in distinct(np.append(self.rate_of[program.taken], self.later)).tolist():
+        for rate in distinct(np.append(self.rate_of[self.taken], self.later)).tolist():
             service[:, rate] = self.at_rate(int(self.rates[rate]))
         self.service = service.ravel()
 
@@ -69,11 +73,17 @@ class LinkTables:
         """Whether a link comes directly behind one and the same other link on every route that takes it; not where the
         views of a link are several, since the heads that come to it do so by several ways."""
         _, _, hop, links = self.routes
-        before = np.append(np.int32(NONE), links)[: len(links)]
-        before[hop[:-1][np.diff(hop) > 0]] = NONE
-        lowest, highest = _least(self.links, links, before), -_least(self.links, links, -before)
-        views = np.bincount(distinct(links) % self.servers, minlength=self.servers)
-        follows: Array = (lowest == highest) & (highest >= 0) & (np.resize(views, self.links) == 1)
+        before, several = np.full(self.links, NONE, np.int32), np.zeros(self.links, np.bool_)
+        for first in range(0, len(hop) - 1, BLOCK):  # all at once would take much memory
+            begins = hop[first : first + BLOCK + 1]
+            here = links[begins[0] : begins[-1]]
+            behind = np.append(np.int32(NONE), here)[: len(here)]
+            behind[begins[:-1][np.diff(begins) > 0] - begins[0]] = SENDER
+            new = before[here] == NONE
+            before[here[new]] = behind[new]
+            several[here[before[here] != behind]] = True
+        views = np.bincount(self.taken % self.servers, minlength=self.servers)
+        follows: Array = (before >= 0) & ~several & (np.resize(views, self.links) == 1)
         return follows
 
     def narrowest(self) -> Array:
