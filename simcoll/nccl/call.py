@@ -39,8 +39,7 @@ class NcclCall(CallShape):
         block = self.block(costs)
         if self.schedule == "nvls_tree":
             # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk
-            steps = 4 + 2 * (self.communicator.nodes - 1).bit_length()
-            return {"channels": steps, "channels_by": "step", "slots": figures().steps}  # of a connection's buffer
+            return {"channels": self.steps, "channels_by": "step", "slots": figures().steps}  # of a connection's buffer
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self.heads if self.collective == "all_reduce" else 1
@@ -52,11 +51,12 @@ class NcclCall(CallShape):
         tree, by_step = self.schedule == "chain_tree", {}
         if tree and self.communicator.nodes > 1:
             # threads of their own send up and send down, chunk after chunk
-            steps = 2 * (self.communicator.gpus + (self.communicator.nodes - 1).bit_length())
-            by_step = {"channels": steps, "channels_by": "step"}
+            by_step = {"channels": self.steps, "channels_by": "step"}
         if tree and self.kind != "LL":
-            # with the buffers of a connection; within a node, a block for each of the two trees
-            credits = {"slots": figures().steps} if by_step else {"channels": 2 * figures().steps, "slots": 1}
+            # with the buffers of a connection, each of whose steps holds a chunk; within a node, a block for each of
+            # the two trees
+            held = figures().steps * -(-self.message // self.handed)
+            credits = {"slots": held} if by_step else {"channels": 2 * figures().steps, "slots": 1}
             return {"o_send": block.slice, **by_step, **credits}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
         slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one

@@ -139,6 +139,13 @@ class CallShape:
         return self.chunk // slice_bytes(*key)  # type: ignore[arg-type]  # a ring's, so no p2p
 
     @property
+    def steps(self) -> int:
+        """Steps of the schedule of a tree over several nodes: up and down between nodes, and on their chains (tree) or
+        to and from their switches (NVLSTree)."""
+        comm = self.communicator
+        return 2 * ((comm.nodes - 1).bit_length() + (2 if self.schedule == "nvls_tree" else comm.gpus - 1))
+
+    @property
     def slots(self) -> int:
         """Messages of a connection that are on their way at most: steps of the buffer, of which slices take some."""
         key = self.collective, self.algorithm, self.protocol

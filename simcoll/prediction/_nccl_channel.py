@@ -153,7 +153,8 @@ class NcclChannel(PlainCall):
             bandwidth = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
             if sort.proxied and proxy:
                 most = min(most, PS_PER_S / proxy)
-            most = min(most, sort.bandwidth)  # messages reach more than rings of a kind of links, never more than all
+            # messages reach more than rings of a kind of links, never more than all; PCIe has more than NCCL counts
+            most = min(most, sort.bandwidth if inside else max(sort.bandwidth, bandwidth))
             rates.append(max(1, round(min(bandwidth * share, most))) if sort.bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
         return bandwidths

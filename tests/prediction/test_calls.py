@@ -170,6 +170,36 @@ def test_a_tree_sends_up_while_sums_come_down(protocol: Protocol) -> None:
     assert none < slow < 1.04 * none
 
 
+@pytest.mark.parametrize("algorithm", ["tree", "nvls_tree"])
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 9, 16])
+def test_each_step_of_a_tree_has_a_channel(algorithm: str, nodes: int) -> None:
+    """Steps of a tree over several nodes have threads of their own, as many as its schedule has steps."""
+    how = {"nodes": nodes, "algorithm": algorithm, "protocol": "Simple", "profile": "nccl-hopper"}
+    found = call("hgx-h100", "all_reduce", 2**25, **how)
+    assert channel(found).params(found.costs)["channels"] == row(found).steps
+
+
+@settings(max_examples=20)
+@given(st.integers(18, 33), st.sampled_from(["LL128", "Simple"]), st.sampled_from([2, 5, 16]))
+def test_a_connection_of_a_tree_has_eight_chunks(power: int, protocol: Protocol, nodes: int) -> None:
+    """Chunks fill a step each of a connection's buffer, however small the pieces are in which they are handed on."""
+    found = call("hgx-h100", "all_reduce", 2**power, nodes=nodes, algorithm="tree", protocol=protocol)
+    shape = channel(found).call
+    held = channel(found).params(found.costs)["slots"] * shape.handed
+    assert 8 * shape.message <= held < 8 * (shape.message + shape.handed)
+
+
+@pytest.mark.parametrize("system", ["hgx-h100", "hgx-h100-efa"])
+def test_pcie_carries_more_than_nccl_counts(system: str) -> None:
+    """PCIe 5 x16 holds up no NIC of 400 Gb/s, though NCCL counts less for it: the cable sets the pace of messages."""
+    found = call(system, "send_recv", 2**33, profile="nccl-hopper", nodes=2, placement={"per_node": 1})
+    rates = channel(found).bandwidths(found.costs)
+    kinds = channel(found).rated.link_kinds
+    least = {kind: min(r for r, k in zip(rates, kinds, strict=True) if k == kind) for kind in ("pcie", "cable")}
+    assert least["cable"] < least["pcie"] == round(1.2 * 48e9)
+    assert found.lower_bound_ps <= found.time_ps
+
+
 def test_nvls_has_at_most_32_heads() -> None:
     """From 32 GPUs on sums of NVLS are put together at as many: small calls take no longer on 72."""
     times = [call("gb200-nvl72", "all_reduce", 1024, ranks=n, algorithm="nvls").time_ps for n in (16, 32, 64, 72)]

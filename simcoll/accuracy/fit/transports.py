@@ -38,7 +38,7 @@ _ABOUT: Final[Mapping[str, tuple[float, float, float, float]]] = {
     "transport.latency": (0.5, 5e4, 1e9, 5e6),
     "transport.connection": (1.0, 1.0, 1e4, 20.0),
     "transport.proxy": (0.5, 1e4, 1e8, 5e5),
-    "transport.operation": (0.5, 1e4, 1e8, 1e6),
+    "transport.operation": (0.1, 1e4, 1e8, 1e6),
     "transport.flush": (0.7, 5e4, 1e9, 3e6),
     "transport.staging": (0.7, 10.0, 1e4, 200.0),
     "transport.unexpected": (0.7, 5e4, 1e9, 2e6),
@@ -50,6 +50,9 @@ _RARE: Final = np.array([name in OF_SOME for name in COSTS])
 # Costs of one cause in one family and of another in another: sockets copy, where proxies of RDMA read flags.
 OF_FAMILIES: Final = ("transport.staging",)
 _APART: Final = np.array([name in OF_FAMILIES for name in COSTS])
+# What NCCL's proxy does by itself: the same code on all networks of a family, on hosts whose cores differ so little.
+OF_HOSTS: Final = ("transport.operation",)
+_BY_HOSTS: Final = np.array([name in OF_HOSTS for name in COSTS])
 _FIRST: Final = np.array([_ABOUT[name][0] for name in COSTS])
 AS_MANY: Final = 2.0  # transports for which _FIRST counts beside those that show their spread
 OTHER_FAMILY: Final = 2.0  # times as far as members of a family may its common values lie from those of the others
@@ -174,7 +177,7 @@ def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Com
         middle = np.where(total > 0, mean, middle)
         squares = (counted * ((values - middle) ** 2 + doubts**2)).sum(axis=0)
         spread = np.sqrt((AS_MANY * _FIRST**2 + squares) / (AS_MANY + counted.sum(axis=0)))
-        found[name] = Known(np.where(_RARE, _bounds().lower, middle), np.where(_RARE, _FIRST, spread))
+        found[name] = Known(np.where(_RARE, _bounds().lower, middle), np.where(_RARE | _BY_HOSTS, _FIRST, spread))
     return Common(found)
 
 
