@@ -27,7 +27,7 @@ from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.symmetric_kernels import registered_by_itself
 from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
-from simcoll.prediction.placing import PLAIN, network_of, placed, rated_topology
+from simcoll.prediction.placing import PCIE, PLAIN, network_of, placed, rated_topology
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
@@ -183,7 +183,8 @@ class NcclChannel(PlainCall):
         """Bytes counted on one link to the network went by all rails. Of those that a GPU hands on within its node a
         part left it, in channels that are not run. Messages from rank to rank may reach more of a link than rings."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails)
-        capacities: NDArray[Any] = super().capacities(costs) * links
+        pcie = 1.0 if PCIE in costs.links else max(1.0, costs.efficiency(PCIE, self.network_costs))
+        capacities: NDArray[Any] = super().capacities(costs) * links * np.where(self._kinds == PCIE, pcie, 1.0)
         return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:

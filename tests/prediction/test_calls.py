@@ -913,5 +913,7 @@ def test_no_link_is_busy_for_longer_than_a_call_runs(system: str, nodes: int) ->
         found = simcoll_api.predict(collective, on=system, nodes=nodes, algorithm=algorithm, size="1 GiB")
         assert 0.01 < found.busy.max() <= 1, (collective, algorithm)
         if algorithm == "auto":
-            rated = placing.rated_topology(found.scenario).bandwidths
-            assert (found.totals.carried / rated <= found.time_ps / 1e12).all(), collective
+            rated = placing.rated_topology(found.scenario)
+            pcie = placing.network_of(system).links.get("pcie")  # more than NCCL counts, which files have
+            most = rated.bandwidths * np.where(np.array(rated.link_kinds) == "pcie", pcie.efficiency if pcie else 1, 1)
+            assert (found.totals.carried / most <= found.time_ps / 1e12).all(), collective
