@@ -16,8 +16,8 @@ from simcoll.named_tuple import NamedTuple
 Owner = TypeVar("Owner")  # a link, rank or task, or the name of one
 
 CAUSES: Final = {
-    "serialisation": "bytes over the slowest link of the way, as if alone there",
-    "contention": "waiting for others on a link: in its queue (fifo), or longer for sharing it (fair)",
+    "serialisation": "bytes over the slowest link of the way, as if alone; before it, its channel's to the same rank",
+    "contention": "waiting for other flows on a link: in its queue (fifo), or longer for sharing it (fair)",
     "latency": "of the links",
     "o_send": "overhead of the sender",
     "o_recv": "overhead of the receiver",

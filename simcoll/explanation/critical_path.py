@@ -12,13 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from simcoll.config.arrays import Array, distinct
+from simcoll.config.arrays import Array
 from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.tasks import grouped
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE, service_ps
 from simcoll.errors import SimcollError
+from simcoll.explanation._crowd import Crowd
 from simcoll.explanation._path_columns import CODES, VIAS, CriticalPath
 
 Spans = Mapping[int, Sequence[BandwidthSpan]]  # link -> its bandwidths over time, for links that change during the run
@@ -30,7 +31,8 @@ def critical_path(program: Program, timeline: Timeline, spans: Spans | None = No
 
     Of several paths it is the one over data, where there is a choice. In `fair` the time of a flow beyond what its
     bytes take alone is contention, on the link of its route that others kept busiest meanwhile, as if each sent evenly;
-    in `fifo` contention is the time in a link's queue.
+    in `fifo` contention is the time in a link's queue, but behind earlier messages of its own flow (the same channel to
+    the same rank): these are served one by one at the link's rate, whoever else sends or not.
 
     `spans` describes links that change during the run; the program is then as it went, with its rerouted transfers.
     Time that a message loses while a link differs from its rate, and the time until a lost message sets out again, are
@@ -49,7 +51,7 @@ class _Walk:
         self.at = timeline.makespan_ps
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.via = VIAS.index("end")
-        self.crowd = _Crowd(program, timeline)
+        self.crowd = Crowd(program, timeline)
 
     def path(self) -> CriticalPath:
         node: PathNode | None = self.last()
@@ -322,7 +324,29 @@ class _Walk:
         self.cover(begin, "fault", link, i)
 
     def queued(self, i: int, link: int, came: int) -> None:
-        self.cover(came, "fault" if self.changed(link, came, self.at) else "contention", link, i)
+        """Cover the time in a link's queue from when the head came: behind its own flow it is that flow's bytes."""
+        if self.changed(link, came, self.at):
+            self.cover(came, "fault", link, i)
+            return
+        earlier = i
+        while self.at > came and (earlier := int(self.flow_before[earlier])) != NONE:
+            route, hop = self.program.route(earlier), self.program.hops.first.item(earlier)
+            if link in route:
+                place = hop + route.index(link)
+                begin, end = self.timeline.hop_begin.item(place), self.timeline.hop_end.item(place)
+                self.cover(max(came, end), "contention", link, i)
+                self.cover(max(came, begin), "serialisation", link, i)
+        self.cover(came, "contention", link, i)
+
+    @cached_property
+    def flow_before(self) -> Array:
+        """The transfer before each one of its channel to its receiver, or NONE."""
+        channel, dst = self.program.channel, self.program.dst
+        order = np.lexsort((dst, channel))
+        follows = (np.diff(channel[order]) == 0) & (np.diff(dst[order]) == 0)
+        before = np.full(len(order), NONE, order.dtype)
+        before[order[1:][follows]] = order[:-1][follows]
+        return before
 
     def queue(self, i: int, link: int, hop: int) -> PathNode:
         if self.spans and self.first_tail(i, hop) > self.when("sent", i):  # the message was sent more than once
@@ -330,50 +354,3 @@ class _Walk:
         self.queued(i, link, self.ready(i))
         self.lead(i)
         return "start", i
-
-
-class _Crowd:
-    """The traffic on each link of a `fair` run, computed for a link when it is asked for."""
-
-    def __init__(self, program: Program, timeline: Timeline):
-        self.program, self.timeline = program, timeline
-        self.known: dict[int, tuple[Array, Array, Array, int]] = {}
-
-    def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
-        """Return the link of the route of `i` that others kept busiest from `ready` until it was sent; the slowest if
-        none.
-        """
-        until = self.timeline.sent.item(i)
-        own = self.program.nbytes.item(i)
-        busy = [(self.carried(link, ready, until) - own) / max(1, self.program.bandwidths.item(link)) for link in route]
-        most = max(busy)
-        return route[busy.index(most)] if most > 0 else slowest
-
-    def carried(self, link: int, begin: int, end: int) -> float:
-        """Return the bytes over a link in an interval, if each message went evenly from ready to sent."""
-        came, left, rate, longest = self.known.get(link) or self.known.setdefault(link, self.on(link))
-        overlapping = slice(int(np.searchsorted(came, begin - longest)), int(np.searchsorted(came, end)))
-        within = np.minimum(left[overlapping], end) - np.maximum(came[overlapping], begin)
-        return float((np.maximum(within, 0) * rate[overlapping]).sum())
-
-    def on(self, link: int) -> tuple[Array, Array, Array, int]:
-        """Return all messages over a link, sorted by the time at which they came, and the longest time that one took.
-
-        The columns: when they came and were sent, in ps, and their bytes per ps.
-        """
-        program, (first, transfers) = self.program, self.by_way
-        hop, links = program.routes[2:]
-        ways = distinct(np.searchsorted(hop, np.flatnonzero(links == link), side="right") - 1)
-        on_link = np.concatenate([transfers[first[way] : first[way + 1]] for way in ways])
-        way = program.way[on_link]
-        lead = np.where(program.routes.src[way] == program.routes.dst[way], 0, program.by_way("o_send")[way])
-        came, left = self.timeline.start[on_link] + lead, self.timeline.sent[on_link]
-        order = np.argsort(came, kind="stable")
-        took = np.maximum(left - came, 1)
-        return came[order], left[order], (program.nbytes[on_link] / took)[order], int(took.max(initial=0))
-
-    @cached_property
-    def by_way(self) -> tuple[Array, Array]:
-        """The transfers of each way."""
-        everyone = np.arange(len(self.program), dtype=np.int32)
-        return grouped(self.program.way, everyone, len(self.program.routes.src))

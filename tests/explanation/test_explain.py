@@ -140,6 +140,26 @@ def test_an_incast_is_contention_on_its_link(sharing: str) -> None:
 
 
 @SHARINGS
+@pytest.mark.parametrize("name", ["broadcast/chain", "all_reduce/ring", "send_recv/direct"])
+@pytest.mark.parametrize("slow", [("h0", "switch"), ("switch", "h1"), ("h1", "switch")])
+def test_one_pair_alone_waits_for_nobody(sharing: str, name: str, slow: tuple[str, str]) -> None:
+    """Where a network carries one channel of one pair of ranks, pieces that queue before its slow link are its own: no
+    contention."""
+    topology = star(2, FAST_LINK, {slow: Link(GB_PER_S, 1_000_000)})
+    _, path = path_of(name, topology, 1 << 20, sharing=sharing, chunk=1 << 14)
+    assert "contention" not in by_cause(path.shares())
+
+
+def test_a_queue_behind_others_is_contention_behind_ones_own_service() -> None:
+    """Two send pieces over links as quick as that to the root. The last piece sets out when half of all is through; of
+    those that it then waits for half are the other's: a quarter of the time is contention, exactly."""
+    played, path = path_of("reduce/naive", star(3, FAST_LINK), 1 << 20, sharing="fifo", chunk=1 << 12)
+    assert set(blamed(played, path, "contention")) == {"switch->h0"}
+    causes = by_cause(path.shares())
+    assert causes["serialisation"] == 3 * causes["contention"]
+
+
+@SHARINGS
 def test_who_comes_late_is_waited_for(sharing: str) -> None:
     """The time until a rank comes that comes much later than the others is spent waiting for that rank."""
     late = 10**9
@@ -254,6 +274,15 @@ def test_a_call_of_nccl_goes_by_all_its_rails(algorithm: str) -> None:
     listed = {row["where"]: row["alike"] for row in explanation(found, what_if=False)["places"] if row["where"]}
     ways = [alike for name, alike in listed.items() if "rail" in name or "nic" in name]
     assert all(alike == (8 if algorithm == "ring" else 1) for alike in ways)
+
+
+def test_a_ring_of_nccl_waits_for_no_other_flow() -> None:
+    """A channel's ring over NVSwitches and rails has each link to one pair of ranks: what waits for a NIC waits for the
+    channel's own earlier messages."""
+    keys = {"topology": {"system": "hgx-h100", "nodes": 2}, "profile": "nccl-hopper", "collective": "all_reduce"}
+    found = explained_run(points({**keys, "algorithm": "ring", "protocol": "Simple", "size": "256 MiB"})[0])
+    assert "contention" not in by_cause(found.shares())
+    assert sum(found.shares().values()) == found.time_ps
 
 
 def test_a_workload_with_a_fitted_profile_is_modelled() -> None:
