@@ -27,7 +27,7 @@ from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.symmetric_kernels import registered_by_itself
 from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
-from simcoll.prediction.placing import PCIE, PLAIN, network_of, placed, rated_topology
+from simcoll.prediction.placing import PLAIN, network_of, placed, rated_topology
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
@@ -153,8 +153,7 @@ class NcclChannel(PlainCall):
             bandwidth = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
             if sort.proxied and proxy:
                 most = min(most, PS_PER_S / proxy)
-            # messages reach more than rings of a kind of links, never more than all; PCIe has more than NCCL counts
-            most = min(most, sort.bandwidth if inside else max(sort.bandwidth, bandwidth))
+            most = min(most, sort.bandwidth)  # messages reach more than rings of a kind of links, never more than all
             rates.append(max(1, round(min(bandwidth * share, most))) if sort.bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
         return bandwidths
@@ -183,8 +182,7 @@ class NcclChannel(PlainCall):
         """Bytes counted on one link to the network went by all rails. Of those that a GPU hands on within its node a
         part left it, in channels that are not run. Messages from rank to rank may reach more of a link than rings."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails)
-        pcie = 1.0 if PCIE in costs.links else max(1.0, costs.efficiency(PCIE, self.network_costs))
-        capacities: NDArray[Any] = super().capacities(costs) * links * np.where(self._kinds == PCIE, pcie, 1.0)
+        capacities: NDArray[Any] = super().capacities(costs) * links
         return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -31,7 +31,6 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.topology_keys import TopologySpec
 
-PCIE: Final = "pcie"  # the kind of links by which NICs reach GPUs
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
 # Keys of a point that engines run, beside the parameters that they take: costs of the call are reckoned apart.
 PLAIN: Final = {"profile": ONE_PORT, "env": NcclEnv.plain(), "launch": Launch.plain()}
@@ -97,7 +96,7 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
 
 
 def network_of(system: str | None) -> Profile:
-    """Costs of hops between nodes, scales of cables and PCIe, of a system's NICs; none for a system without NICs."""
+    """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
     return _shipped_network(system) if system is None or system in shipped_systems() else _network(system)
 
 
@@ -106,7 +105,7 @@ def _network(system: str | None) -> Profile:
     if nic is None:
         return Profile(name="none")
     network = load_network(nic.profile)
-    links = {kind: scale for kind, scale in network.links.items() if kind in (CABLE, PCIE)}
+    links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
     return network.model_copy(update={"links": links})
 
 
@@ -120,9 +119,7 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     own = costs_of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = _INNER.get(rated.layout, rated.kinds_within_nodes)
     shares: dict[str, float] = {}
-    several = machine is not None and (scenario.topology.nodes or 1) > 1
-    network = costs_of(network_of(scenario.topology.system or scenario.topology.file)) if several else None
-    for each in filter(None, (own, costs, network)):
+    for each in filter(None, (own, costs)):
         reach = 1.0
         if each.kernels:
             reach = max(getattr(each.kernels, kind).reach for kind in get_args(CostKind))

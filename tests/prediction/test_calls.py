@@ -189,17 +189,6 @@ def test_a_connection_of_a_tree_has_eight_chunks(power: int, protocol: Protocol,
     assert 8 * shape.message <= held < 8 * (shape.message + shape.handed)
 
 
-@pytest.mark.parametrize("system", ["hgx-h100", "hgx-h100-efa"])
-def test_pcie_carries_more_than_nccl_counts(system: str) -> None:
-    """PCIe 5 x16 holds up no NIC of 400 Gb/s, though NCCL counts less for it: the cable sets the pace of messages."""
-    found = call(system, "send_recv", 2**33, profile="nccl-hopper", nodes=2, placement={"per_node": 1})
-    rates = channel(found).bandwidths(found.costs)
-    kinds = channel(found).rated.link_kinds
-    least = {kind: min(r for r, k in zip(rates, kinds, strict=True) if k == kind) for kind in ("pcie", "cable")}
-    assert least["cable"] < least["pcie"] == round(1.2 * 48e9)
-    assert found.lower_bound_ps <= found.time_ps
-
-
 def test_nvls_has_at_most_32_heads() -> None:
     """From 32 GPUs on sums of NVLS are put together at as many: small calls take no longer on 72."""
     times = [call("gb200-nvl72", "all_reduce", 1024, ranks=n, algorithm="nvls").time_ps for n in (16, 32, 64, 72)]
@@ -913,7 +902,5 @@ def test_no_link_is_busy_for_longer_than_a_call_runs(system: str, nodes: int) ->
         found = simcoll_api.predict(collective, on=system, nodes=nodes, algorithm=algorithm, size="1 GiB")
         assert 0.01 < found.busy.max() <= 1, (collective, algorithm)
         if algorithm == "auto":
-            rated = placing.rated_topology(found.scenario)
-            pcie = placing.network_of(system).links.get("pcie")  # more than NCCL counts, which files have
-            most = rated.bandwidths * np.where(np.array(rated.link_kinds) == "pcie", pcie.efficiency if pcie else 1, 1)
-            assert (found.totals.carried / most <= found.time_ps / 1e12).all(), collective
+            rated = placing.rated_topology(found.scenario).bandwidths
+            assert (found.totals.carried / rated <= found.time_ps / 1e12).all(), collective

@@ -108,11 +108,11 @@ def test_a_copy_with_the_root_elsewhere_is_found() -> None:
 @pytest.mark.parametrize(
     ("topology", "collective", "algorithm", "nbytes", "us"),
     [
-        ({"system": "hgx-h100", "nodes": 2}, "all_to_all", "direct", 2**30, 2**30 / 2 / 50e3),
+        ({"system": "hgx-h100", "nodes": 2}, "all_to_all", "direct", 2**30, 2**30 / 2 / 48e3),
         ({"system": "mi300x"}, "all_to_all", "direct", 2**28, 2**28 / 8 / 48e3),
         ({"system": "mi300x"}, "all_reduce", "all_pairs", 2**28, 2**28 / 48e3),
         ({"system": "mi300x"}, "all_reduce", "ring", 2**28, 2 * 2**28 / 8 / 48e3),  # 7 links each, all of them busy
-        ({"system": "hgx-h100", "nodes": 2}, "all_reduce", "ring", 2**30, 2 * 15 / 16 * 2**30 / (8 * 50e3)),
+        ({"system": "hgx-h100", "nodes": 2}, "all_reduce", "ring", 2**30, 2 * 15 / 16 * 2**30 / (8 * 48e3)),
         (RING, "all_reduce", "ring", 64_000_000, 2 * 7 / 8 * 64e6 / (2 * 50e3)),
     ],
 )  # fmt: skip
@@ -242,12 +242,11 @@ def test_auto_takes_what_nccl_runs_there() -> None:
     assert tried[1] >= {"ring", "nvls"}
 
 
-@pytest.mark.parametrize(("algorithm", "system"), [("ring", "hgx-b200"), ("chain_tree", "hgx-h100")])
-def test_one_copy_stands_for_all(algorithm: str, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])
+def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its share of all links one copy of a large call takes what all of them take, within 2 %, and the
-    busiest link is as busy, where NICs are the narrowest: of NVLink a copy is given no more than its share, though in
-    each node one of eight leaves it."""
-    point = {"topology": {"system": system, "nodes": 2}, "collective": "all_reduce", "algorithm": algorithm}
+    busiest link is as busy."""
+    point = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce", "algorithm": algorithm}
     asked = {**point, "size": "1 GiB", "profile": "ideal"}
     whole = predict(Scenario.model_validate(asked))
     monkeypatch.setattr("simcoll.prediction._ideal_call.MOST_WHOLE", 4)
