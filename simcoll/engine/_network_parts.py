@@ -55,13 +55,13 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
     last = at[hop[some + 1] - 1]
     short = 2 * whole <= whole.max(initial=0)
     within = short | kept | (np.diff(hop)[some] == 1)
-    label = _labels(
+    label = labels(
         places,
         np.concatenate([at[joined - 1], src[some], src[some[short]], dst[some[within]], src[none]]),
         np.concatenate([at[joined], at[hop[some]], dst[some[short]], last[within], dst[none]]),
     )
     alone = ~np.isin(label[last], label[:participants])
-    label = _labels(
+    label = labels(
         2 * places,  # the last links of all ways to a part are in one with a place behind all others
         np.append(np.arange(places), last[alone]),
         np.append(label, places + label[dst[some[alone]]]),
@@ -117,7 +117,7 @@ def _levels(count: int, before: Numbers, behind: Numbers, which: Array) -> Numbe
     return None
 
 
-def _labels(count: int, ends: Numbers, others: Numbers) -> Numbers:
+def labels(count: int, ends: Numbers, others: Numbers) -> Numbers:
     """A number for each of `count` places, equal for those that pairs of `ends` and `others` connect."""
     label = np.arange(count)
     while (label[ends] != label[others]).any():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.engine._network_parts import labels
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import PS_PER_S
@@ -40,3 +41,13 @@ def binding(totals: Totals, bandwidths: NDArray[Any], makespan_ps: int) -> Bindi
     shares = busy(totals.carried, bandwidths, makespan_ps)
     link = int(shares.argmax())
     return Binding(link, float(shares[link]))
+
+
+def connected_flows(program: Program) -> int:
+    """The most ways that share links with one another, directly or by way of others: `fair` solves their rates at
+    once."""
+    (_, _, hop, links), used = program.routes, np.zeros(len(program.routes.src), np.bool_)
+    used[program.way] = True
+    way = np.repeat(np.arange(len(used)), np.diff(hop))
+    label = labels(len(used) + len(program.bandwidths), way[used[way]], len(used) + links[used[way]].astype(np.int64))
+    return int(np.bincount(label[: len(used)][used]).max(initial=0))

@@ -7,13 +7,17 @@ the plain way, with one copy, one channel and whole buffers, is always among the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
+from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
+from simcoll.engine.link_usage import connected_flows
+from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.formats.schedules import schedule_json
@@ -40,6 +44,7 @@ ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latenc
 LOOPS: Final = 64  # most pieces where steps do not pipeline, but routes through GPUs do: the msccl executor has no more
 MOST_LOOPED: Final = 20_000  # transfers, in the same case, of a way with more copies than one
 MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
+MOST_SOLVED: Final = 10_000_000  # rates of flows in a way whose pieces share links: some seconds
 MOST_OF_LONG: Final = 1_500_000  # the same of a long call, where links decide the time
 # as NCCL's kernels do: links serve whole messages, and few of these wait, so that trees send up only what comes down
 IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
@@ -74,6 +79,30 @@ class IdealCall(PlainCall):
         return chosen_of(self.scenario)
 
 
+class _Load:
+    """Work and load that the `whole` messages of a way bring; its pieces take the same links."""
+
+    def __init__(self, whole: Callable[[], Program]):
+        self._whole = whole  # not kept: it may be long
+        bound = whole()
+        carried, bandwidths = bound.carried, np.resize(bound.bandwidths, len(bound.carried))
+        used = (carried > 0) & (bandwidths > 0)
+        self.need_ps = int((carried[used] * (PS_PER_S / bandwidths[used])).max(initial=0))
+        self._messages, self._slot = len(bound), int(bound.sizes.max(initial=1))
+        self._flows = connected_flows(bound) if bound.params.sharing == "fair" else 0
+
+    def solved(self, chunk: int) -> int:
+        """About how many rates are solved for pieces of `chunk` bytes that share links: of all connected flows, as
+        often as whole messages are sent at different times, and for each piece again. None for whole messages."""
+        pieces = -(-self._slot // chunk) if chunk else 0
+        most = self._messages * self._flows * pieces
+        return most if most <= MOST_SOLVED else self._instants * self._flows * pieces
+
+    @cached_property
+    def _instants(self) -> int:
+        return len(distinct(run(self._whole(), Policy(keep="times")).timeline.sent))
+
+
 _CHOSEN: Final[LruCache[_Way]] = LruCache(4096, lambda _: 1)
 
 
@@ -94,7 +123,8 @@ class IdealExecutor(PlainExecutor):
 def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tuple[str, ...]) -> _Way:
     """The way that is done first; of equals the one that is tried first.
 
-    Those whose busiest link needs longer than the best are not run. Where links are the narrowest, the first of these
+    Those whose busiest link needs longer than the best are not run, nor those in which rates of flows would be solved
+    too often. Where links are the narrowest, the first of these
     is nearly as quick as the best, so ways are run in the order of what their links need.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
@@ -102,24 +132,23 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
     if len(ways) == 1:
         return ways[0]
     costs = CostSetting.of(load_profile(scenario.profile))
-    needs = dict[tuple[Any, ...], int]()
+    loads = dict[tuple[Any, ...], _Load]()
 
     def program(way: _Way) -> StreamedProgram:
         call = way.call(asked, rated, places)
         return _program(call.point(costs), call.network(costs), places)
 
-    def need_ps(way: _Way) -> int:
-        key = way.algorithm, str(way.groups), way.model.copies, way.model.channels, way.alike  # not the chunk
-        if key not in needs:
-            bound = program(way._replace(model=way.model.model_copy(update={"chunk": WHOLE}))).bind()
-            carried, bandwidths = bound.carried, np.resize(bound.bandwidths, len(bound.carried))
-            used = (carried > 0) & (bandwidths > 0)
-            needs[key] = int((carried[used] * (PS_PER_S / bandwidths[used])).max(initial=0))
-        return needs[key]
+    def load(way: _Way) -> _Load:
+        own = way.model
+        key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way.alike  # not the chunk
+        if key not in loads:
+            loads[key] = _Load(lambda: program(way._replace(model=own.model_copy(update={"chunk": WHOLE}))).bind())
+        return loads[key]
 
     best: tuple[int, int] | None = None  # time and place in the list
-    for number, way in sorted(enumerate(ways), key=lambda numbered: (need_ps(numbered[1]), numbered[0])):
-        if best is None or need_ps(way) <= best[0]:
+    for number, way in sorted(enumerate(ways), key=lambda numbered: (load(numbered[1]).need_ps, numbered[0])):
+        asks = load(way)
+        if best is None or (asks.need_ps <= best[0] and asks.solved(way.model.chunk or WHOLE) <= MOST_SOLVED):
             took = run(program(way), Policy(keep="totals")).totals.makespan_ps, number
             best = took if best is None else min(best, took)
     assert best

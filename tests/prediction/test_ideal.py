@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from command import simcoll
 
+from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
 from simcoll.nccl.call_names import SCHEDULES
+from simcoll.prediction._ideal_call import MOST_SOLVED
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import predict
 from simcoll.report.plot.style import settings
@@ -229,6 +231,27 @@ def test_calls_that_meet_share_links_in_one_way() -> None:
     )
     assert (alone.sharing, mixed.sharing) == ("fifo", "fair")
     assert alone.time_ps <= mixed.time_ps == asked.time_ps
+
+
+def test_ways_that_are_dear_to_run_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: without pieces for which rates would be solved often, `ideal` is no shorter, and still at most
+    what one port takes; whole messages are always tried."""
+    call = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "algorithm": "tree", "size": "256 KiB"}
+    found = []
+    for most in (MOST_SOLVED, 0):
+        monkeypatch.setattr("simcoll.prediction._ideal_call.MOST_SOLVED", most)
+        monkeypatch.setattr("simcoll.prediction._ideal_call._CHOSEN", LruCache(1, lambda _: 1))
+        found.append(predict(Scenario.model_validate({**call, "profile": "ideal"})))
+    port = predict(Scenario.model_validate({**call, "profile": "one-port"}))
+    pieces, whole = (each.lowered.chosen["model.chunk"] for each in found if each.lowered)
+    assert pieces != whole == "whole"
+    assert found[0].time_ps < found[1].time_ps <= port.time_ps
+
+
+@pytest.mark.long
+def test_ways_of_over_a_thousand_ranks_are_tried_in_seconds() -> None:
+    """Where all flows of a tree share links, which took minutes, and `ideal` is at most the fitted time."""
+    assert beaten("gb200-nvl72", 16, [2**20], [("all_reduce", "tree", "chain_tree")]) == []
 
 
 def test_auto_takes_what_nccl_runs_there() -> None:
