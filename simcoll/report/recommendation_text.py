@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from simcoll import __version__
 from simcoll.config import text_table
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import InputError
+from simcoll.explanation._search_space import SYMMETRIC
 from simcoll.explanation.recommendation import Recommendation
 from simcoll.formats.schedules import schedule_json
 from simcoll.report.exports import nccl_tables
@@ -17,6 +18,13 @@ from simcoll.scenario.profile_titles import described_with, titled
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import short_size
+
+WINDOWS: Final = (
+    "backend = torch.distributed.group.WORLD._get_backend(device)",
+    "pool = torch.cuda.MemPool(backend.mem_allocator)",
+    "with torch.cuda.use_mem_pool(pool): buffer = torch.empty(count, device=device)",
+    "backend.register_mem_pool(pool, True)",
+)  # Python
 
 
 def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> str:
@@ -35,7 +43,12 @@ def _text(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> Iterator[str]:
-    """Lines for a shell: variables of NCCL for each choice of its own, the tuner's file, and exports of schedules."""
+    """Lines for a shell: variables of NCCL for each choice of its own, the tuner's file, and exports of schedules; for
+    symmetric kernels, which no variable names, those that register buffers in torch.
+
+    Source of these: torch's ProcessGroupNCCL, from memory: `registerMemPool(pool, symm)` calls ncclCommWindowRegister
+    with NCCL_WIN_COLL_SYMMETRIC; `simcoll measure` does the same with `launch.registered`, on no GPU yet.
+    """
     variables: dict[str, list[str]] = {}
     exports: dict[str, list[str]] = {}
 
@@ -53,6 +66,12 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
     if exports:
         yield text_table.wrapped("# a schedule for MSCCL's executor, which was not measured so: the times are modelled")
         yield from (text_table.command(line, ", ".join(sizes)) for line, sizes in exports.items())
+    if any(one.scenario.launch.registered and _symmetric(each) for each, one in zip(documents, asked, strict=True)):
+        yield text_table.wrapped(
+            "# NCCL takes a symmetric kernel by itself for buffers that all ranks registered as windows, in the same "
+            "order (ncclMemAlloc, ncclCommWindowRegister); in torch"
+        )
+        yield from WINDOWS
     if not variables:
         return
     yield "# NCCL takes such a choice of its own where it is given"
@@ -64,6 +83,10 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
         yield "\n".join([text_table.wrapped(names.replace(",", ", ")), *lines])
     except InputError as error:
         yield text_table.wrapped(f"# {error}")
+
+
+def _symmetric(document: Mapping[str, Any]) -> bool:
+    return any(choice["algorithm"] == SYMMETRIC for choice in document.get("nccl_ranges", document["ranges"]))
 
 
 def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
