@@ -82,7 +82,7 @@ def run(
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
     journal = Journal(output, shard) if output else None
-    if journal and not quiet:
+    if journal:
         _say_replaced(journal, points)
     if shard and journal and sweep.is_written(journal.folder, points):
         rows, reused = list["ResultRow"](), 0

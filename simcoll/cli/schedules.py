@@ -30,6 +30,7 @@ def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_
     if schedule_json.is_file(name):
         _show_one(schedule_json.read(name), data, diagram, as_json)
         return
+    schedule_view.find(name)
     if ranks is None:
         raise InputError(f"{name}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
     numbers = rank_counts(ranks, "write e.g. 8 or 2,4,8")

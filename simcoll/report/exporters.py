@@ -50,6 +50,7 @@ def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written
 def _schedule(source: str, options: Options) -> Schedule:
     if schedule_json.is_file(source):
         return schedule_json.read(source)
+    schedule_view.find(source)
     if options.ranks is None:
         raise InputError(f"{source}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
     schedule_view.check_length(source, options.ranks, options.root)

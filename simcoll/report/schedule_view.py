@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,7 +13,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.formats.schedules.schedule_json import sent_fraction
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.collectives import ALL, NOTHING, collective
+from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.proof import Proof, prove
 from simcoll.topology.systems import build as build_topology
@@ -25,7 +26,7 @@ _STAR_SIZE: Final = 64 * 2**20
 def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedule:
     """The schedule of `COLLECTIVE/ALGORITHM` on n ranks, in so many equal groups or as the registry has them; a switch
     that reduces is taken to be there. Raises InputError for groups that cannot be equal."""
-    entry, options = _found(name)
+    entry, options = find(name)
     if groups is not None and n % groups:
         raise InputError(f"--groups: {n} ranks are not {groups} equal groups", "give a divisor of the ranks")
     parts = () if groups is None else tuple(zip(*[iter(range(n))] * (n // groups), strict=True))
@@ -33,10 +34,13 @@ def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedu
     return algorithms.build(entry.collective, entry.spelt(options), n, root=root, groups=parts, agents=agents)
 
 
-def _found(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
+def find(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
+    """The entry and the options that `COLLECTIVE/ALGORITHM` names; raises InputError."""
     which, slash, algorithm = name.partition("/")
     if not slash:
-        raise InputError(f"{name!r} is not COLLECTIVE/ALGORITHM", "write e.g. all_reduce/ring")
+        first = {known: f"{which}/{known}" for which in reversed(COLLECTIVES) for known in registry.names(which)}
+        near = difflib.get_close_matches(name, first, n=1) or ["ring"]
+        raise InputError(f"{name!r} is not COLLECTIVE/ALGORITHM", f"write e.g. {first[near[0]]}")
     return registry.find(which, algorithm)
 
 
@@ -46,7 +50,7 @@ MOST_RANKS: Final = 8192  # of a step that pairs all ranks: more do not fit the 
 
 def check_length(name: str, n: int, root: int = 0) -> None:
     """Raise InputError if a schedule is too long to be shown."""
-    entry, options = _found(name)
+    entry, options = find(name)
     request = registry.Request(n, root, agents=int(entry.needs_agent), options=options)
     lengths = itertools.accumulate(part.transfers for part in entry.steps(request))
     if n > MOST_RANKS or any(length > MOST_TRANSFERS for length in lengths):

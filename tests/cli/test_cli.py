@@ -152,7 +152,9 @@ def test_words_that_are_no_command(words: list[str]):
         (["predict", "all_reduce", "--on", "hgx-h100", "--nodes", "1000000000", "--size", "4 B"], "GB of memory"),
         (["recommend"], "--on SYSTEM"),
         (["run", "quickstart", "--set", "size.unit=MiB"], "--set[1]"),
-        (["show", "ring", "--ranks", "3"], "COLLECTIVE/ALGORITHM"),
+        (["show", "ring", "--ranks", "3"], "'ring' is not COLLECTIVE/ALGORITHM; write e.g. all_reduce/ring"),
+        (["show", "binomal"], "'binomal' is not COLLECTIVE/ALGORITHM; write e.g. reduce/binomial"),
+        (["export", "all_reduce/rng", "--to", "msccl"], "did you mean 'ring'"),
         (["show", "all_reduce/rng", "--ranks", "3"], "did you mean 'ring'"),
         (["show", "allreduce/ring", "--ranks", "3"], "did you mean 'all_reduce'"),
         (["show", "all_reduce/ring", "--ranks", "0"], "--ranks"),
@@ -232,9 +234,10 @@ def test_a_locale_without_our_signs():
 
 
 def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, tmp_path: Path):
-    """A run of other points into the same folder names the command whose results it replaces; the same run does not."""
+    """A run of other points into the same folder, a quiet one too, names the command whose results it replaces; the
+    same run does not."""
     for size, said in (("1 MiB", False), ("1 MiB", False), ("2 MiB", True)):
-        found = simcoll("run", scenario, "-o", tmp_path / "o", "--set", f"size={size}", "--set", "plots=[]")
+        found = simcoll("run", scenario, "-q", "-o", tmp_path / "o", "--set", f"size={size}", "--set", "plots=[]")
         assert found.status == 0
         assert ("replaces the results of `simcoll run" in found.err) == said
     words = ("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "ring", "-o", tmp_path / "p")
@@ -544,7 +547,7 @@ def test_a_measured_table_that_matches_nothing(scenario: Path, measured: Path, t
     words = ["run", scenario, "--quiet", "-o", tmp_path / "out", "--set", f"measured={measured}"]
     words += ["--set", "plots=[busbw]"]
     assert simcoll(*words).err == ""
-    (line,) = simcoll(*words, "--set", "dtype=float16").err.splitlines()
+    _, line = simcoll(*words, "--set", "dtype=float16").err.splitlines()
     assert str(measured) in line
     assert "float16" in line
 

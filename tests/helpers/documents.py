@@ -61,6 +61,7 @@ def ran(console: str, elsewhere: tuple[str, ...] = ()) -> str:
             assert command.startswith("simcoll "), f"{command!r} is not run: put what is not simcoll into a block of sh"
             done = simcoll(*shlex.split(command)[1:])
             assert done.status == (int(status) if "echo $?" in after else 0), f"{command}: {done.err}"
+            assert not (pipe and done.status), f"{line}: `echo $?` below a pipe shows the status of its last command"
             printed = (done.out or done.err).strip("\n").splitlines()
             if pipe:
                 end, count = re.findall(r"^(head|tail) -n (\d+)$", pipe)[0]

@@ -404,16 +404,16 @@ def test_python_says_that_a_release_is_newer_than_all_known() -> None:
         assert ("NCCL 2.99" in results._repr_html_()) == said
 
 
-def test_compare_says_that_a_table_is_of_a_newer_release(tmp_path: Path) -> None:
-    """A table measured with a release newer than all known is compared by the rules of the newest, and that is said."""
+@pytest.mark.parametrize("command", ["compare", "diagnose", "calibrate"])
+def test_a_table_of_a_newer_release_is_said(command: str, tmp_path: Path) -> None:
+    """A table measured with a release newer than all known is judged by the rules of the newest, and that is said."""
     table = tmp_path / "measured.csv"
-    rows = "library_version,collective,ranks,size_bytes,time_us\n{},all_reduce,8,1048576,31\n"
+    words = ["--free", "launch", "-o", tmp_path / "fitted.yaml"] if command == "calibrate" else []
     for version, warned in (("2.21.5", False), ("2.27.3", True)):
-        table.write_text(rows.format(version))
-        said = (
-            "# warning: RCCL 2.27 is not known: by the rules of 2.21" in simcoll("compare", table, "--on", "mi300x").out
-        )
-        assert said == warned
+        rows = "".join(f"{version},all_reduce,8,{size},{time}\n" for size, time in ((1024, 19), (4096, 20), (8192, 21)))
+        table.write_text(f"library_version,collective,ranks,size_bytes,time_us\n{rows}")
+        printed = simcoll(command, table, "--on", "mi300x", *words).out
+        assert ("RCCL 2.27 is not known: by the rules of 2.21" in printed) == warned
 
 
 # --- NCCL_ALGO, NCCL_PROTO ---

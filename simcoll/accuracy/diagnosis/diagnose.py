@@ -31,6 +31,7 @@ from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import Profile, load_profile
 from simcoll.scenario.scenario import ITEMSIZE, Scenario
@@ -101,7 +102,8 @@ def diagnosed(
         sound = table.but_for_accidents(base)
         base, ranked = (base, ranked) if sound.off else (sound, [sound])
     document = _document(system, asked, table, names, base, ranked, refused)
-    return {**document, "warnings": [*unread(text, source), *asking.warnings(rows)]}
+    warnings = [*unread(text, source), *asking.warnings(rows), *newer_releases.notes(asked.scenarios)]
+    return {**document, "warnings": warnings}
 
 
 # --- predictions of rows ---
