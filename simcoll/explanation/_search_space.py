@@ -11,6 +11,7 @@ from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call_names import name_of, names
+from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.prediction.lowering import PlainExecutor, executor
 from simcoll.prediction.placing import placed, topology_of
 from simcoll.scenario.profile import load_profile
@@ -26,7 +27,6 @@ CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithm
 CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
 _VARIABLE: Final[Mapping[str, str]] = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as NCCL_ALGO has them
-SYMMETRIC: Final = "symmetric"  # kernels that NCCL takes by itself, and that no variable names
 _LEFT_TO_NCCL: Final = {"algorithm": "auto", "protocol": "auto"}
 PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 

@@ -15,6 +15,7 @@ from simcoll.nccl.call_names import SCHEDULES
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import CostKind
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
+from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 SLICE: Final = 32 << 10  # bytes, the least in Simple
@@ -73,7 +74,7 @@ class CallShape:
         """The name of the algorithm in scenarios, results and tables; see `names`. A symmetric kernel cannot be asked
         for by name."""
         if self.registered:
-            return "symmetric"
+            return SYMMETRIC
         return self.schedule if self.algorithm == "p2p" else self.algorithm
 
     @cached_property

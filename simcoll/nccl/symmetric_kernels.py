@@ -16,6 +16,7 @@ from typing import Final
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.tuner_constants import numbers
 
+SYMMETRIC: Final = "symmetric"  # the algorithm that is NCCL's own choice then, and that no variable names
 SINCE: Final = (2, 27)  # the release from which there are such kernels
 BY_ITSELF: Final = (2, 30)  # and from which graphs of one process have them without being asked
 _BY_FLAGS_US, _BY_SWITCH_US = 4.5, 7.8  # which the two take of no data, as NCCL reckons for Hopper

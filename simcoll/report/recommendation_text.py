@@ -9,9 +9,9 @@ from simcoll import __version__
 from simcoll.config import text_table
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import InputError
-from simcoll.explanation._search_space import SYMMETRIC
 from simcoll.explanation.recommendation import Recommendation
 from simcoll.formats.schedules import schedule_json
+from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.report.exports import nccl_tables
 from simcoll.report.verdicts import of_recommendations
 from simcoll.scenario.profile_titles import described_with, titled
