@@ -212,6 +212,17 @@ def test_what_nobody_measured_is_marked(drawn: Callable[[list[dict[str, Any]]], 
     assert len({str(dash_of(line)) for line in alone.axes[0].lines[:2]}) == 1
 
 
+@pytest.mark.parametrize("x", ["size", "algorithm"])
+def test_bars_that_nobody_measured_are_marked(x: str) -> None:
+    """A modelled bar beside fitted ones says so in its name; alone it is as any."""
+    fitted, modelled = sweep("ring", confidence="calibrated")[:1], sweep("two_shot", confidence="modelled")[:1]
+    for rows, names in (
+        ([*fitted, *modelled], ["ring", "two_shot, modelled"]),
+        ([*modelled, *sweep("ring", confidence="modelled")[:1]], ["two_shot", "ring"]),
+    ):
+        assert [text.get_text() for text in key_figure(rows, x).axes[0].get_yticklabels()] == names
+
+
 def test_a_long_legend_is_condensed() -> None:
     """More than eight lines: each algorithm once, then each setting once."""
     names = ["ring", "tree", "naive", "nvls", "hierarchical"]

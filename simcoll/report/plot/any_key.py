@@ -77,7 +77,8 @@ def key_figure(
     ]
     places, ticks = _places(timed, across)
     bars = ticks is not None and (len(ticks) == 1 or not numeric(timed, across))
-    trusted = lines if bars else with_trust(timed, lines)
+    rows_apart = bool(bars and ticks and len(ticks) == 1 and lines)  # each line is a bar with its name beside it
+    trusted = with_trust(timed, lines) if rows_apart or not bars else lines
     first = {label_of(row, trusted): row for row in reversed(timed)}  # of each line
     names = {label_of(row, trusted): label_of(row, lines) for row in timed}  # the second without what is modelled
     series = [
@@ -86,7 +87,12 @@ def key_figure(
     ]
     looks = _looks(list(dict.fromkeys(names.values())), timed, lines)
     if bars and ticks is not None:
-        looks |= looks_of(list(ticks.values())) if across == "algorithm" else {}
+        looks = {name: looks[plain] for name, plain in names.items()}
+        if across == "algorithm":  # modelled, where all rows of it are
+            by_trust = sorted(timed, key=lambda row: not row["trust"])
+            called = {str(row[across]): label_of(row, with_trust(timed, [across])) for row in by_trust}
+            looks |= {called[name]: look for name, look in looks_of(list(ticks.values())).items()}
+            ticks = {at: called[name] for at, name in ticks.items()}
         figure, entries = bar_figure(panels, series, ticks, up, looks)
     else:
         styles = {name: {**looks[plain]._asdict(), "linestyle": dash_of(first[name])} for name, plain in names.items()}
