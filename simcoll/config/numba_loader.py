@@ -110,6 +110,7 @@ def _compiled(given: dict[str, Any], function: Any) -> Any:
     except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
         return _for_one_width(numba.njit(pipeline_class=_compiler("Outer"), **options)(function))
     loop.compile = _one_process_at_a_time(loop.compile)
+    _load_at_once(loop)
     return _for_one_width(loop)
 
 
@@ -151,6 +152,14 @@ def _numba() -> Any:
             linalg.ensure_blas = ensure_blas
         vars(arraymath).update(ensure_blas=ensure_blas, _HAVE_BLAS=importlib.util.find_spec("scipy") is not None)
     return numba
+
+
+def _load_at_once(loop: Any) -> None:
+    """Loads kept code of a loop without all that numba needs to compile, which takes most of the time. What is not kept
+    is compiled, and numba loads it then."""
+    cache: Any = getattr(loop, "_cache", None)
+    if load := getattr(cache, "_load_overload", None):
+        cache.load_overload = load
 
 
 def _one_process_at_a_time(load_or_compile: Any) -> Any:
@@ -283,7 +292,9 @@ class Loops:
     def give(self, column: NDArray[Any]) -> Any:
         """A column to read, or to work on. Arrays lie without gaps and can be written: numba compiles a loop once more
         for each layout, and for columns that are read-only."""
-        return np.require(column, requirements=["C", "W"]) if self.compiled else column.tolist()
+        if not self.compiled:
+            return column.tolist()
+        return column if column.flags.carray else np.require(column, requirements=["C", "W"])
 
     def fill(self, length: int, value: float, kind: type = np.int32) -> Any:
         """A new column of one value."""

@@ -65,7 +65,7 @@ def call_steps(
         calls={(asked, ranks): PlannedCall(call, run.proved)},
         run=run.run,
         totals=_of_all(run.run.totals, call.count),
-        lower_bound_ps=_bound_ps(call, run, topology, costs),
+        bound_ps=functools.partial(_bound_ps, call, run, topology, costs),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
         source=run.source,

@@ -17,7 +17,6 @@ from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.within_node import HOST, by_host, host_links, staged
 from simcoll.topology.graph import Topology
-from simcoll.topology.wiring import Link
 
 MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
 
@@ -165,14 +164,15 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
     """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
     is run, and a call ends with the last."""
-    links, sorts = rated.every_link, alike(rated)
+    bandwidths, sorts = rated.bandwidths.tolist(), alike(rated)
     least: dict[object, int] = {}
-    for sort, link in zip(sorts, links, strict=True):
-        least[sort] = min(link.bandwidth, least.get(sort, link.bandwidth))
-    given = [link.bandwidth if link.kind in inner else least[sort] for sort, link in zip(sorts, links, strict=True)]
-    if given == [link.bandwidth for link in links]:
+    for sort, bandwidth in zip(sorts, bandwidths, strict=True):
+        least[sort] = min(bandwidth, least.get(sort, bandwidth))
+    links = zip(rated.link_kinds, bandwidths, sorts, strict=True)
+    given = [bandwidth if kind in inner else least[sort] for kind, bandwidth, sort in links]
+    if given == bandwidths:
         return rated
-    return rated.with_links(Link(b, link.latency, link.kind) for b, link in zip(given, links, strict=True))
+    return rated.with_rates(np.array(given, np.int64), rated.latencies)
 
 
 def alike(rated: Topology) -> list[tuple[object, ...]]:

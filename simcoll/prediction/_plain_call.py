@@ -14,7 +14,7 @@ from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import call_names
 from simcoll.prediction._schedule_source import copy_orders
-from simcoll.prediction.placing import placed, rated_topology, served_by
+from simcoll.prediction.placing import placed, rated_topology, scaled, served_by
 from simcoll.scenario.launch import Process, processes, uploads
 from simcoll.scenario.profile import CostSetting, Profile
 from simcoll.scenario.scenario import Scenario
@@ -102,17 +102,11 @@ class PlainCall:
 
     def bandwidths(self, costs: CostSetting) -> Index:
         """Bandwidths of the network, int64 (links,), in B/s, without making it."""
-        return self._scaled(self.rated.bandwidths, costs, "efficiency")
+        return scaled(self.rated, costs.links)[0]
 
     def latencies(self, costs: CostSetting) -> Index:
         """Latencies of the network, int64 (links,), in ps, without making it."""
-        return np.maximum(self._scaled(self.rated.latencies, costs, "latency"), 1)
-
-    def _scaled(self, column: Index, costs: CostSetting, factor: str) -> Index:
-        factors = np.ones(len(column))
-        for kind, scale in costs.links.items():
-            factors[self._kinds == kind] = getattr(scale, factor)
-        return np.rint(column * factors).astype(np.int64)
+        return scaled(self.rated, costs.links)[1]
 
     @cached_property
     def _kinds(self) -> Any:

@@ -86,7 +86,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         calls=binder.calls,
         run=ran,
         totals=_of_all(ran.totals, carried, rates, operations, calls, binder),
-        lower_bound_ps=max(plan.computed_ps()),
+        bound_ps=lambda: max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),
         tasks=tasks,
         columns=columns,

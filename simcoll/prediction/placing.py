@@ -7,7 +7,10 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Final, get_args
 
+import numpy as np
+
 from simcoll.config import yaml_tree
+from simcoll.config.arrays import Numbers
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
@@ -23,17 +26,17 @@ from simcoll.scenario.profile import (
     costs_of,
     load_network,
     load_profile,
-    served,
 )
 from simcoll.scenario.scenario import UNFITTED, Scenario
 from simcoll.topology import systems
-from simcoll.topology.graph import Topology
+from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.topology_keys import TopologySpec
 
 ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
 # Keys of a point that engines run, beside the parameters that they take: costs of the call are reckoned apart.
 PLAIN: Final = {"profile": ONE_PORT, "env": NcclEnv.plain(), "launch": Launch.plain()}
+LARGEST: Final = 2.0**63 - 1024  # that 64 bits hold of whole numbers that are floats
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 # By identity, so the keys are kept, too: no other gets their number meanwhile.
 _TEXTS: Final[LruCache[tuple[TopologySpec, str]]] = LruCache(64, lambda _: 1)
@@ -145,6 +148,25 @@ def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """A topology with scaled links, the same object for the same scales."""
     return _SERVED.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
+
+
+def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
+    """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""
+    if not scales.keys() & set(topology.link_kinds):
+        return topology
+    bandwidths, latencies = scaled(topology, scales)
+    Link(int(bandwidths.max(initial=0)), int(latencies.max(initial=0)))  # raises TopologyError if they are too large
+    return topology.with_rates(bandwidths, latencies)
+
+
+def scaled(topology: Topology, scales: Mapping[str, LinkScale]) -> tuple[Numbers, Numbers]:
+    """Bandwidths and latencies of links, int64 (links,), in B/s and ps, as payload gets them, scaled by kind."""
+    kinds, rates = np.array(topology.link_kinds), np.array([topology.bandwidths, topology.latencies])
+    factors = np.ones(rates.shape)
+    for kind, scale in scales.items():
+        factors[:, kinds == kind] = [[scale.efficiency], [scale.latency]]
+    bandwidths, latencies = np.rint(np.minimum(rates * factors, LARGEST)).astype(np.int64)
+    return bandwidths, np.maximum(latencies, 1)
 
 
 def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:

@@ -62,8 +62,9 @@ class Prediction:
     of its steps where it is long, and `totals` are of all channels, of which the program may be one. Other plans are
     joined; then `tasks` says what the tasks of the program are. `columns` are those that the workload's template adds
     to results. `host_ps` is the host's time for a call: the next begins no sooner. `asked` is the algorithm as the
-    point asked for it, of which `scenario` may have the choice. `anew` predicts the same under other
-    costs. `only` is the call by itself, where an undisturbed workload is no more than one call of all ranks.
+    point asked for it, of which `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the
+    same under other costs. `only` is the call by itself, where an undisturbed workload is no more than one call of all
+    ranks.
     """
 
     scenario: Scenario
@@ -74,7 +75,7 @@ class Prediction:
     calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
     run: ProgramRun
     totals: Totals
-    lower_bound_ps: int
+    bound_ps: Callable[[], int]
     anew: Callable[[CostSetting], Prediction]
     asked: str = ""
     source: AnySchedule | None = None
@@ -97,6 +98,11 @@ class Prediction:
     def time_ps(self) -> int:
         """Time of the point: as long as on the GPUs, or as the host where that is slower."""
         return max(self.called_ps, self.host_ps)
+
+    @cached_property
+    def lower_bound_ps(self) -> int:
+        """Time that nothing can beat, in ps."""
+        return self.bound_ps()
 
     @property
     def time_us(self) -> float:

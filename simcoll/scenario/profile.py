@@ -23,7 +23,6 @@ from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario._inherited import with_inherited
 from simcoll.scenario.launch import Launch, Process
-from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 
@@ -82,10 +81,6 @@ class LinkScale(Model):
     """Share of the rated bandwidth that payload reaches."""
     latency: Share = 1.0
     """Factor of the rated latency."""
-
-    def of(self, link: Link) -> Link:
-        """Return the link with the bandwidth and latency that payload gets."""
-        return Link(round(link.bandwidth * self.efficiency), round(link.latency * self.latency), link.kind)
 
 
 class Errors(Model):
@@ -308,15 +303,6 @@ class Profile(Model):
     def as_nccl(self) -> bool:
         """Whether calls are run as NCCL's kernels run them, so that one channel stands for all."""
         return self.kernels is not None
-
-
-def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""
-    if not scales.keys() & set(topology.link_kinds):
-        return topology
-    plain = LinkScale.plain()
-    scaled = {link: scales.get(link.kind, plain).of(link) for link in set(topology.every_link)}
-    return topology.with_links(scaled[link] for link in topology.every_link)
 
 
 @dataclass(frozen=True)

@@ -234,10 +234,18 @@ class MachineRoutes:
                 nics[gpu] = near[mirrored % len(near)]
         return nics
 
-    def _nearest(self, gpu: int) -> tuple[int, ...]:
-        ways = {nic: self.ways(gpu, nic) for nic in self.nics}
-        hops = {nic: way.hops for nic, way in ways.items() if way}
-        return tuple(nic for nic, count in hops.items() if count == min(hops.values()))
+    def _nearest(self, gpu: int) -> list[int]:
+        """The NICs that are the fewest hops away."""
+        net, passable = self.net, self.net.passing(REGIONS["within"])
+        nics = {net.sink[nic]: nic for nic in self.nics}
+        seen = front = {net.source[gpu]}
+        while front:
+            reached = {x for y in front for _, x in net.out[y]}
+            if near := sorted(nics[x] for x in reached & nics.keys()):
+                return near
+            front = {x for x in reached - seen if passable[x]}
+            seen = seen | front
+        return []
 
     def way_out(self, src: int, index: int) -> tuple[int, int]:
         """The GPU nearest to the NIC of that index, and the NIC, if it serves others, over an NVSwitch; else `src` and

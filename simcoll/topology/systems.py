@@ -219,7 +219,8 @@ def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> 
     what it says. Raises InputError for a pattern that matches none."""
     changed = dict(links)
     for pattern, override in overrides.items():
-        matching = fnmatch.filter(links, pattern.replace(" ", ""))
+        name = pattern.replace(" ", "")
+        matching = [name] if name in links and not set(name) & set("*?[") else fnmatch.filter(links, name)
         if not matching:
             raise InputError([Diagnostic("matches no link", did_you_mean(pattern, links), f"topology.links.{pattern}")])
         changed |= {name: override.changed(changed[name]) for name in matching}

@@ -49,6 +49,8 @@ spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
 kernel = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(kernel)
 print((add := compile_kernel(kernel).add)(2, 3), *[len(add.stats.cache_misses)] * ("count" in sys.argv))
+from numba.core.registry import cpu_target
+assert bool(cpu_target.typing_context._registries) == bool(add.stats.cache_misses), "what compiles was loaded"
 assert "scipy.linalg" not in sys.modules, "loaded for nothing"
 from numba.np import arraymath, linalg
 assert arraymath.ensure_blas is linalg.ensure_blas and linalg.ensure_blas.__name__ == "ensure_blas"
@@ -109,7 +111,8 @@ def test_small_runs_after_a_compiled_one_are_compiled(kernel: Path, tmp_path: Pa
 
 def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):
     """Below the home's .cache, where there is no XDG_CACHE_HOME, and known by what its source says: of two processes of
-    two checkouts that begin together one compiles, and the other waits and loads. numba would go by path and time."""
+    two checkouts that begin together one compiles, and the other waits and loads, without what compiles. numba would go
+    by path and time."""
     other = tmp_path / "elsewhere" / "kernel.py"
     other.parent.mkdir()
     other.write_text(KERNEL, encoding="utf-8")

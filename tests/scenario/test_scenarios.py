@@ -13,9 +13,12 @@ from command import simcoll as command
 
 import simcoll
 from simcoll.config.yaml_tree import shipped
-from simcoll.errors import InputError
+from simcoll.errors import InputError, TopologyError
 from simcoll.nccl.call_names import names as nccl_names
+from simcoll.prediction.placing import served
+from simcoll.scenario.profile import LinkScale
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.topology.graph import Link, Topology
 
 SCENARIOS = sorted(shipped("scenarios").glob("*.yaml"))
 FIRST = (
@@ -587,3 +590,18 @@ def test_a_scenario_is_named_as_its_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert [point.scenario.name for point in points] == ["step", "title"]
     with pytest.raises(InputError, match=r"step: a folder, and no scenario; did you mean 'step.yaml'"):
         simcoll.load("step")
+
+
+def test_a_profile_scales_each_link() -> None:
+    """By its kind, rounded by itself, on the routes that were there; what is too large for 64 bits is refused."""
+    rated = Topology.load("hgx-h100", nodes=2)
+    scales = {"nvlink": LinkScale(efficiency=0.777, latency=1.5), "pcie": LinkScale(latency=0.0)}
+    links = [(link, scales.get(link.kind, LinkScale())) for link in rated.every_link]
+    found = served(rated, scales)
+    assert found.every_link == tuple(
+        Link(round(link.bandwidth * scale.efficiency), round(link.latency * scale.latency), link.kind)
+        for link, scale in links
+    )
+    assert found.route("node0.gpu0", "node1.gpu3") == rated.route("node0.gpu0", "node1.gpu3")
+    with pytest.raises(TopologyError):
+        served(rated, {"nvlink": LinkScale(efficiency=1e9)})

@@ -201,6 +201,21 @@ def test_rails_without_nvswitch_leave_by_the_own_nic() -> None:
         assert f"node0.nic{i // 2}" in way and f"node1.nic{k // 2}" in way
 
 
+@pytest.mark.parametrize("name", ["hgx-h100", "a100-pcie", "dgx1-v100", "mi300x", "dgx-a100"])
+def test_a_gpu_has_a_nic_that_is_nearest(name: str) -> None:
+    """What comes to a GPU arrives by a NIC to which no other of its node is nearer; GPUs share those equally near."""
+    topology = make(system=name, nodes=2)
+    own = {device for device in topology.kinds if topology.node_of(device) == 1}
+    nics, shared = [nic for nic in topology.of_kind("nic") if nic in own], dict[tuple[str, ...], list[str]]()
+    for gpu in (gpu for gpu in topology.ranks if gpu in own):
+        hops = {nic: len(topology.route(nic, gpu)) for nic in nics}
+        near = tuple(nic for nic in nics if hops[nic] == min(hops.values()))
+        (taken,) = set(near) & set(names(topology, "node0.gpu0", gpu))
+        shared.setdefault(near, []).append(taken)
+    for near, taken in shared.items():
+        assert len(set(taken)) == min(len(near), len(taken))
+
+
 def test_nvlink_goes_before_pcie() -> None:
     """Two GPUs on one PCIe switch talk over NVLink under every policy, though both ways have two hops."""
     for policy in ("shortest", "ecmp", "rails", "own-nics"):

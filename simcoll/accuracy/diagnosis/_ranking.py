@@ -228,8 +228,16 @@ class _Probes:
             return np.inf if predicted is None else self._error(point, predicted, predicted)
         if ("p2p", self._table.scenarios[point].collective) in SCHEDULES:
             return 0.0
-        first, last = (self._predicted(variant, point) for variant in (variants[0], variants[-1]))
-        if first is None or last is None:
+        # First the end on whose side the measured time lies: it may be beyond that end, and so beyond all.
+        slow = bool(self._table.measured[point] > self._base.predicted[point])
+        first = self._predicted(variants[-1 if slow else 0], point)
+        if first is None:
+            return 0.0
+        beyond = self._error(point, 0, first * (1 + SLACK)) if slow else self._error(point, first * (1 - SLACK), np.inf)
+        if beyond:
+            return beyond
+        last = self._predicted(variants[0 if slow else -1], point)
+        if last is None:
             return 0.0
         return self._error(point, min(first, last) * (1 - SLACK), max(first, last) * (1 + SLACK))
 
@@ -364,16 +372,35 @@ def _behind_anyhow(hypothesis: Hypothesis, times: _HypothesisTimes, table: Measu
     """Whether some points, those known already first, are enough to say that a hypothesis has a higher score than its
     rival, and other times, however launches are measured."""
     most = rival.error + max(0.0, PENALTY * (rival.hypothesis.assumes - hypothesis.assumes)) + 2 * SAME
-    total, count = 0.0, len(table.measured)
-    for point in sorted(range(count), key=lambda point: not times.knows(hypothesis, point)):
+    measured = table.measured
+    low, high = _between(hypothesis, rival.hypothesis, times, table)
+    errors = _errors(measured, measured.clip(low - ALLOWED, high + ALLOWED))
+    for point in sorted(range(len(measured)), key=lambda point: not times.knows(hypothesis, point)):
+        if errors.mean() > most:
+            return True
         predicted = times.under(hypothesis, [point])
         if predicted is None:
             return True
-        measured = table.measured[[point]]
-        total += float(_errors(measured, measured.clip(predicted - ALLOWED, predicted + ALLOWED))[0])
-        if total > most * count:
-            return True
-    return False
+        nearest = measured[[point]].clip(predicted - ALLOWED, predicted + ALLOWED)
+        errors[point] = _errors(measured[[point]], nearest)[0]
+    return bool(errors.mean() > most)
+
+
+def _between(
+    hypothesis: Hypothesis, rival: Hypothesis, times: _HypothesisTimes, table: MeasuredTable
+) -> tuple[Floats, Floats]:
+    """Times between which those of a hypothesis lie, (n,) in us each, by the times of a rival of its family: what is
+    slower takes longer, and one slow link takes no longer than all of them."""
+    to_all = np.array([("p2p", scenario.collective) in SCHEDULES for scenario in table.scenarios])
+    low, high = np.zeros(len(to_all)), np.full(len(to_all), np.inf)
+    known = times.under(rival)
+    if known is None or hypothesis.share == 1:
+        return low, high
+    if hypothesis.share >= rival.share:
+        high = np.where(to_all, high, known * (1 + SLACK))
+    elif hypothesis.scenario is rival.scenario:  # both of all links
+        low = np.where(to_all, low, known * (1 - SLACK))
+    return low, high
 
 
 def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:
