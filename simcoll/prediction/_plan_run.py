@@ -162,10 +162,16 @@ def _of_all(
     binder: _Binder,
 ) -> Totals:
     """Totals of all channels, of which a call's program may be one. A byte on a link that a channel has a share of
-    counts as what all channels bring meanwhile."""
+    counts as much of the link as it does in the call by itself."""
     capacity = binder.topology.bandwidths
     links = np.s_[:, : len(capacity)]
-    whole = np.rint(carried[links] * (capacity / np.maximum(1, rates[links]))).astype(np.int64).sum(axis=0)
+    served = {
+        call.bound.network.bandwidths.tobytes(): call.lowered.capacities(binder.costs) / call.lowered.count
+        for call in binder.calls.values()
+        if call.bound
+    }
+    serves = np.stack([served.get(view.tobytes(), view) for view in rates[links]])
+    whole = np.rint(carried[links] * (capacity / np.maximum(1, serves))).astype(np.int64).sum(axis=0)
     counts = {id(call.bound): call.lowered.count for call in binder.calls.values()}
     sent, messages, wire_bytes = np.zeros(len(binder.places), np.int64), 0, 0
     for operation, call in zip(operations, calls, strict=True):

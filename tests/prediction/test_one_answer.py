@@ -13,7 +13,7 @@ from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
 from simcoll.nccl import call_names
 from simcoll.prediction.placing import rated_topology
-from simcoll.prediction.predict import Prediction, predict
+from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import build, load_system
@@ -113,6 +113,17 @@ def test_two_calls_share_links(algorithm: str) -> None:
         operation(name, **call, stream=name, ranks=list(range(16 * at, 16 * at + 16))) for at, name in enumerate("ab")
     ]
     assert on("hgx-h100", 4, workload={"operations": apart}).time_ps == alone
+
+
+@pytest.mark.parametrize(("system", "nodes", "algorithm"), [("hgx-h100", 1, "nvls"), ("l40s-pcie", 1, "auto")])
+def test_a_link_is_as_busy_in_a_plan_of_two_calls(system: str, nodes: int, algorithm: str) -> None:
+    """Two calls one behind the other keep the busiest link busy for twice the time that one does."""
+    call = {"collective": "all_reduce", "algorithm": algorithm, "size": "256 MiB"}
+    steps = [operation("a", **call), operation("b", after=["a"], **call)]
+    alone, twice = row(on(system, nodes, **call)), row(on(system, nodes, workload={"operations": steps}))
+    assert twice.binding_link == alone.binding_link
+    busy_ps = [(each.binding_busy or 0) * (each.time_ps or 0) for each in (alone, twice)]
+    assert busy_ps[1] == pytest.approx(2 * busy_ps[0])
 
 
 def test_a_training_step_mixes_all_kinds_of_calls() -> None:
