@@ -11,18 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def folder(room: int = 0, *others: str) -> Path | None:
-    """The first folder that serves, made if it is not there: the user's own, with so many bytes to spare.
+def folder() -> Path | None:
+    """The first folder that serves, made if it is not there: the user's own.
 
-    It is the one of SIMCOLL_CACHE_DIR or of `others`, which are variables too, the user's cache, or one that lasts as
-    long as the machine runs; None if none serves. One that was asked for and does not serve is named on stderr, once.
+    It is the one of SIMCOLL_CACHE_DIR, the user's cache, or one that lasts as long as the machine runs; None if none
+    serves. One that was asked for and does not serve is named on stderr, once.
     """
-    for name in ("SIMCOLL_CACHE_DIR", *others):
-        if asked := os.environ.get(name):
-            if _serves(Path(asked), room):
-                return Path(asked)
-            _say(name, asked)
-    return next((folder for folder in _of_the_user() if _serves(folder, room)), None)
+    if asked := os.environ.get("SIMCOLL_CACHE_DIR"):
+        if _serves(Path(asked)):
+            return Path(asked)
+        _say(asked)
+    return next(filter(_serves, _of_the_user()), None)
 
 
 def kept(name: str) -> bytes | None:
@@ -45,12 +44,12 @@ def keep(name: str, body: bytes) -> None:
 
 
 @functools.cache
-def _say(name: str, asked: str) -> None:
+def _say(asked: str) -> None:
     from multiprocessing import parent_process
 
     if parent_process() is None:  # workers say nothing again
-        cure = "give a folder that is not full, and that you, and nobody else, can write to"
-        print(f"{name}={asked} is not used; {cure}", file=sys.stderr)
+        cure = "give a folder that you, and nobody else, can write to"
+        print(f"SIMCOLL_CACHE_DIR={asked} is not used; {cure}", file=sys.stderr)
 
 
 def _of_the_user() -> Iterator[Path]:
@@ -62,7 +61,7 @@ def _of_the_user() -> Iterator[Path]:
         yield Path(tempfile.gettempdir()) / f"simcoll-{os.getuid()}"
 
 
-def _serves(folder: Path, room: int) -> bool:
+def _serves(folder: Path) -> bool:
     """Whether a folder can be written, and by nobody else: what lies in it runs with the user's rights."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -70,11 +69,6 @@ def _serves(folder: Path, room: int) -> bool:
         link, status = folder.lstat(), folder.stat()
         if hasattr(os, "getuid") and ({link.st_uid, status.st_uid} != {os.getuid()} or status.st_mode & 0o022):
             return False
-        if room:
-            import tempfile
-
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(room))
     except OSError:
         return False
-    return True
+    return os.access(folder, os.W_OK)

@@ -1,9 +1,10 @@
 """Loops that numba compiles where it is installed (the extra `fast`); the same source runs uncompiled.
 
 A kernel is a module of plain functions in the subset of Python that numba knows, with `jit = jit_for(__name__)` before
-them. Imported, they stay plain functions, quickest on lists; `compile_kernel` loads the file a second time, and
-there they are compiled functions on arrays. A kernel takes functions of another by `load_like`. As numba's cache on
-disk looks at one file only, it is kept apart for each state of all files that stand beside a kernel.
+them. Imported, they stay plain functions, quickest on lists; `compile_kernel` gives those that are called compiled, on
+arrays. To compile one, the file is loaded a second time; a kernel takes functions of another by `load_like`. Machine
+code is kept in the cache by what the files say that stand beside a kernel: two checkouts, or one that was installed
+anew, compile once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,16 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config import cache_folder
+from simcoll.config.machine_code import Loop
 from simcoll.errors import InputError, SimcollError
 
 WORTH_LOADING: Final = 50_000  # transfers: Python runs about as many while compiled code is loaded
 WORTH_COMPILING: Final = 600_000  # transfers: Python runs about as many while kernels are compiled, 4 to 9 s
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
-ROOM: Final = 4 * 2**20  # bytes that compiled kernels take, with some to spare
 _MARK: Final = "_compiled"  # at the end of the name of a module that is loaded to be compiled
 
 _compiling = threading.RLock()
-_locked: list[Any] = []  # the file that this process has locked, while it compiles
 _run_plain = 0  # transfers that this process has run uncompiled
 _announced = False  # that kernels are compiled
 
@@ -89,29 +88,26 @@ def jit_for(name: str, *, inner: bool = False, inline: bool = False) -> Any:
     """
     if not is_compiled(name):
         return _as_it_is
-    given = {"no_cpython_wrapper": inner or inline, "inline": "always" if inline else "never"}
-    return functools.partial(_compiled, given)
+    return functools.partial(_compiled, "Inner" if inner or inline else "Outer", "always" if inline else "never")
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
     """The module that a kernel called `name` takes functions from: compiled if it is."""
-    return compile_kernel(kernel) if is_compiled(name) else kernel
+    return _for_numba(kernel) if is_compiled(name) else kernel
 
 
-def _compiled(given: dict[str, Any], function: Any) -> Any:
-    """For numba, which lets other threads run meanwhile, and does not count references: it would at every call of one
-    function by another, for each column, and that takes most of the time. Kernels make no columns."""
-    numba = _numba()
-    options: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True, **given}
-    if given["no_cpython_wrapper"]:  # part of its callers, and kept with them
-        return _for_one_width(numba.njit(pipeline_class=_compiler("Inner"), **options)(function))
-    try:
-        loop = numba.njit(cache=True, pipeline_class=_compiler("Outer"), **options)(function)
-    except RuntimeError:  # nowhere to keep compiled code: it is made anew in each process
-        return _for_one_width(numba.njit(pipeline_class=_compiler("Outer"), **options)(function))
-    loop.compile = _one_process_at_a_time(loop.compile)
-    _load_at_once(loop)
-    return _for_one_width(loop)
+def _compiled(compiler: str, inline: str, function: Any) -> Any:
+    """For numba, which does not count references: it would at every call of one function by another, for each column,
+    and that takes most of the time. Kernels make no columns. No door for Python: ours is quicker to compile."""
+    return _for_one_width(
+        _numba().njit(
+            pipeline_class=_compiler(compiler),
+            inline=inline,
+            _nrt=False,
+            no_cpython_wrapper=True,
+            no_cfunc_wrapper=True,
+        )(function)
+    )
 
 
 @functools.cache
@@ -154,38 +150,16 @@ def _numba() -> Any:
     return numba
 
 
-def _load_at_once(loop: Any) -> None:
-    """Loads kept code of a loop without all that numba needs to compile, which takes most of the time. What is not kept
-    is compiled, and numba loads it then."""
-    cache: Any = getattr(loop, "_cache", None)
-    if load := getattr(cache, "_load_overload", None):
-        cache.load_overload = load
-
-
-def _one_process_at_a_time(load_or_compile: Any) -> Any:
-    """Processes that need the same loop wait for the first, and load what it has compiled: a loop takes seconds."""
-
-    @functools.wraps(load_or_compile)
-    def waited(signature: Any) -> Any:
-        with _alone():
-            return load_or_compile(signature)
-
-    return waited
-
-
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Hold the lock of the folder for compiled code, once for a loop and all that it calls; where a system has no such
-    locks, nobody waits."""
+    """Processes that need the same loop wait for the first, and load what it has compiled: a loop takes seconds. Where
+    a system has no locks of files, nobody waits."""
     with _compiling, ExitStack() as held:
-        if not _locked and (folder := os.environ.get("NUMBA_CACHE_DIR")):
+        if folder := cache_folder.folder():
             with suppress(ImportError, OSError):
                 import fcntl
 
-                lock = held.enter_context((Path(folder) / "lock").open("w"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                _locked.append(lock)
-                held.callback(_locked.clear)
+                fcntl.flock(held.enter_context((folder / "lock").open("w")), fcntl.LOCK_EX)
         yield
 
 
@@ -210,19 +184,36 @@ def _as_it_is(function: Any) -> Any:
     return function
 
 
-@functools.cache
-def compile_kernel(kernel: ModuleType) -> ModuleType:
-    """A kernel's source loaded once more, this time for numba.
+class CompiledKernel:
+    """A kernel whose functions are called compiled."""
 
-    numba knows compiled code by the path and the time of its source. So a copy of the source is loaded, which lies in
-    the cache in a folder named after the contents: two checkouts, or one that was installed anew, compile once.
-    """
-    file, folder = Path(kernel.__file__ or ""), _cache_of(kernel)
-    if folder is not None:
-        os.environ["NUMBA_CACHE_DIR"] = str(folder)
-        file = _copied(file, folder)
+    def __init__(self, kernel: ModuleType):
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> Loop:
+        function = getattr(self._kernel, name)  # that it has it
+        loop = Loop(
+            f"{_kept_as(self._kernel)}.{function.__name__}", lambda: getattr(_for_numba(self._kernel), name), _alone
+        )
+        setattr(self, name, loop)
+        return loop
+
+
+_loaded: dict[ModuleType, CompiledKernel] = {}
+
+
+def compile_kernel(kernel: ModuleType) -> CompiledKernel:
+    """A kernel whose functions are called compiled: each is when it is first called, or what was is loaded."""
+    if kernel not in _loaded:
+        _loaded[kernel] = CompiledKernel(kernel)
+    return _loaded[kernel]
+
+
+@functools.cache
+def _for_numba(kernel: ModuleType) -> ModuleType:
+    """A kernel's source loaded once more, this time for numba."""
     name = kernel.__name__ + _MARK
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, kernel.__file__)
     if spec is None or spec.loader is None:
         raise SimcollError(f"{kernel.__file__} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
@@ -238,14 +229,14 @@ def is_at_hand(kernel: ModuleType) -> bool:
 
 def _is_loaded(kernel: ModuleType) -> bool:
     """Whether a kernel is loaded to be compiled, which the first run with it does."""
-    return kernel.__name__ + _MARK in sys.modules
+    return kernel in _loaded
 
 
 @functools.cache
 def _is_kept(kernel: ModuleType) -> bool:
     """Whether compiled code of a kernel is in the cache when this is first asked."""
-    folder = _cache_of(kernel)
-    return folder is not None and any(folder.glob(f"*/{Path(kernel.__file__ or '').stem}.*.nbi"))
+    folder = cache_folder.folder()
+    return folder is not None and any(folder.glob(f"{_kept_as(kernel)}.*"))
 
 
 def _announce(new: Sequence[ModuleType]) -> None:
@@ -256,25 +247,10 @@ def _announce(new: Sequence[ModuleType]) -> None:
         _announced = True
 
 
-@functools.cache
-def _cache_of(kernel: ModuleType) -> Path | None:
-    """The folder for a kernel's compiled code, None if there is none that serves."""
-    folder, state = cache_folder.folder(ROOM, "NUMBA_CACHE_DIR"), _state(Path(kernel.__file__ or "").parent)
-    return folder and (folder if folder.name == state else folder / state)
-
-
-def _copied(file: Path, folder: Path) -> Path:
-    """A copy of a source file in a folder, or the file itself where there can be none."""
-    copy, source = folder / file.name, file.read_bytes()
-    try:
-        if not copy.exists() or copy.read_bytes() != source:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            part = folder / f"{file.name}.{os.getpid()}"
-            part.write_bytes(source)
-            part.replace(copy)
-    except OSError:
-        return file
-    return copy
+def _kept_as(kernel: ModuleType) -> str:
+    """What the names of files with a kernel's compiled code begin with."""
+    file = Path(kernel.__file__ or "")
+    return f"{_state(file.parent)}.{file.stem}"
 
 
 class Loops:
@@ -308,5 +284,6 @@ class Loops:
 @functools.cache
 def _state(folder: Path) -> str:
     """A name for the contents of all source files in a folder, and of what compiles them."""
-    files = [*sorted(folder.glob("*.py")), Path(__file__), Path(__file__).with_name("_kernel_compilers.py")]
+    ours = (Path(__file__).with_name(name) for name in ("numba_loader.py", "machine_code.py", "_kernel_compilers.py"))
+    files = [*sorted(folder.glob("*.py")), *ours]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

@@ -23,6 +23,7 @@ from simcoll.config.numba_loader import compile_kernel
 for file in sorted(Path(sys.argv[1]).glob("*.py")):
     source, ours, numbas = file.read_text(), ModuleType(file.stem), {"jit_for": lambda name, **how: numba.njit}
     ours.__file__ = str(file)
+    exec(source, vars(ours))
     exec(source.split("import jit_for")[1], numbas)
     left = []
     for run in (compile_kernel(ours).run, numbas["run"]):
@@ -31,7 +32,7 @@ for file in sorted(Path(sys.argv[1]).glob("*.py")):
         columns += [draw.random(4), draw.integers(-4, 3, 4)]
         run(*columns)
         left.append([column.tobytes() for column in columns])
-    print(left[0] == left[1] or source, len(run.nopython_signatures))
+    print(left[0] == left[1] or source, len(list(Path(sys.argv[1], "cache").glob(f"*.{file.stem}.run.*"))))
 """.replace("KINDS", '("int8", "int64", "uint32", "bool")')
 INDICES = ["i", "i - 4", "-i", "int(i > 1)", "n[i]", "n[-1 - i]", "0", "3", "-1", "-4"]
 NUMBERS = ["i", "0", "3", "-7", str(2**31), str(2**62)]
@@ -78,4 +79,5 @@ def test_as_numba_computes(programs: int, broken: str, tmp_path: Path):
     for number in range(programs):
         (tmp_path / f"kernel{number}.py").write_text(_program(random.Random(number)), encoding="utf-8")
     done = python(BOTH, [tmp_path, broken])
-    assert (done.stdout, done.stderr) == ("True 1\n" * programs, "")
+    kept = int(broken != LACKS["the name"])
+    assert (done.stdout, done.stderr) == (f"True {kept}\n" * programs, "")
