@@ -49,7 +49,7 @@ class Door:
         self._room = ctypes.c_char * max(8, self._back.size)
 
     def __call__(self, given: bytes) -> Any:
-        """What the loop returns. Raises ArithmeticError if it fails."""
+        """Call the loop. Raises ArithmeticError if it fails."""
         room = self._room()
         if self._call(given, ctypes.addressof(room)):
             raise ArithmeticError("a compiled loop divides by zero")
@@ -71,7 +71,7 @@ class Loop:
         self.made = 0  # that were compiled, as the cache had them not
 
     def __call__(self, *given: Any) -> Any:
-        """What the function returns."""
+        """Call the function."""
         kinds: list[Any] = []
         words: list[Any] = []
         if not _lay_out(given, kinds, words):
@@ -133,7 +133,7 @@ def _lay_out(given: tuple[Any, ...], kinds: list[Any], words: list[Any]) -> bool
 
 
 def _word(kind: Any) -> str:
-    """What `struct` writes for one of the kinds of `_lay_out`."""
+    """The letters of `struct` for one of the kinds of `_lay_out`."""
     if isinstance(kind, np.dtype):
         return "qq"
     if isinstance(kind, int) or kind is type(None) or issubclass(kind, tuple):
@@ -150,7 +150,7 @@ def _text(kind: Any) -> str:
 
 @functools.cache
 def _machine() -> str:
-    """What compiles, and for which processor."""
+    """The releases of what compiles, and the processor."""
     import llvmlite
     import llvmlite.binding as llvm
 

@@ -248,7 +248,7 @@ def _announce(new: Sequence[ModuleType]) -> None:
 
 
 def _kept_as(kernel: ModuleType) -> str:
-    """What the names of files with a kernel's compiled code begin with."""
+    """The beginning of the names of files with a kernel's compiled code."""
     file = Path(kernel.__file__ or "")
     return f"{_state(file.parent)}.{file.stem}"
 
