@@ -94,7 +94,7 @@ def check(seed: int) -> bool:
 @pytest.mark.parametrize("batch", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_plan_is_its_calls(batch: int) -> None:
     """Of 100 random plans every one that can be put together takes as long as joined, and many can."""
-    assert sum(check(seed) for seed in range(batch * 50, batch * 50 + 50)) >= 5
+    assert sum(check(seed) for seed in range(batch * 50, batch * 50 + 50)) >= 20
 
 
 @pytest.mark.long
