@@ -18,8 +18,9 @@ def folder() -> Path | None:
     serves. One that was asked for and does not serve is named on stderr, once.
     """
     if asked := os.environ.get("SIMCOLL_CACHE_DIR"):
-        if _serves(Path(asked)):
-            return Path(asked)
+        with suppress(RuntimeError):  # ~ of a user without a home
+            if _serves(named := Path(asked).expanduser()):
+                return named
         _say(asked)
     return next(filter(_serves, _of_the_user()), None)
 
