@@ -16,8 +16,9 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -209,11 +210,20 @@ def compile_kernel(kernel: ModuleType) -> CompiledKernel:
     return _loaded[kernel]
 
 
+class _FromSource(SourceFileLoader):
+    """Source as it stands, as the name says under which machine code is kept: bytecode passes for that of a file that
+    was changed within its second to as many bytes."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """What the source says."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 @functools.cache
 def _for_numba(kernel: ModuleType) -> ModuleType:
     """A kernel's source loaded once more, this time for numba."""
     name = kernel.__name__ + _MARK
-    spec = importlib.util.spec_from_file_location(name, kernel.__file__)
+    spec = importlib.util.spec_from_file_location(name, kernel.__file__, loader=_FromSource(name, str(kernel.__file__)))
     if spec is None or spec.loader is None:
         raise SimcollError(f"{kernel.__file__} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
