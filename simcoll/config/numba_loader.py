@@ -215,7 +215,7 @@ class _FromSource(SourceFileLoader):
     was changed within its second to as many bytes."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """What the source says."""
+        """Return what the source says."""
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
