@@ -2,7 +2,7 @@
 
 Inside simcoll a size is an int of bytes, a bandwidth an int of B/s, a duration an int of picoseconds. Outside it is a
 string with a unit, case-sensitive: `b` is a bit and `B` a byte, `k M G T` are decimal, `Ki Mi Gi Ti` binary.
-A bare number where a unit belongs is an error, never a guess.
+A bare number where a unit belongs is an error, never a guess; only 0 needs none, which is the same in all units.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
     name, example = _NAME[kind], _EXAMPLE[kind]
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"{'nothing' if text is None else repr(text)} is not a {name}; write e.g. {example}")
+    if is_zero(text):
+        return Fraction(0)
     if not isinstance(text, str):
         raise ValueError(f"{text} has no unit; write e.g. {example}")
     match = _QUANTITY.fullmatch(text)
@@ -104,6 +106,18 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
     if kind in _MOST and number * _UNITS[kind][unit] > 2**62:
         raise ValueError(f"{text!r} is more than can be counted; write at most '{_MOST[kind]}'")
     return number * _UNITS[kind][unit]
+
+
+def is_zero(value: object) -> bool:
+    """Whether a value is a 0 without a unit.
+
+    >>> is_zero(0), is_zero("0"), is_zero("0 B"), is_zero(False)
+    (True, True, False, False)
+    """
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        return match is not None and match[2] is None and float(match[1]) == 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
 
 
 def _cure_of_unit(number: str, unit: str, kind: Unit) -> str:

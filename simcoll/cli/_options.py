@@ -110,6 +110,21 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON docu
 Command = Callable[..., Any]
 
 
+class _Folder(click.Path):
+    """A folder to write to: what is named as a file is none, unless it is there as one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        if path.suffix in (".png", ".svg", ".pdf", ".csv", ".json", ".html") and not path.is_dir():
+            raise InputError(f"-o {path}: what is written there is a folder", f"give -o {path.with_suffix('')}")
+        return path
+
+
+def output_folder(text: str) -> Callable[[Command], Command]:
+    """The option `-o`, a folder; `text` says what is written there."""
+    return click.option("-o", "--output", type=_Folder(), help=text)
+
+
 def with_profile(command: Command) -> Command:
     """Give a command that has `sets` the option `--profile`, which is one of them."""
 

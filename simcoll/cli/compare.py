@@ -8,7 +8,16 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, completed, measured_on, measured_text, topology_key, with_measured_on
+from simcoll.cli._options import (
+    JSON,
+    SETS,
+    completed,
+    measured_on,
+    measured_text,
+    output_folder,
+    topology_key,
+    with_measured_on,
+)
 from simcoll.errors import InputError
 
 
@@ -23,7 +32,7 @@ from simcoll.errors import InputError
 @click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of both tables.")
 @SETS
 @click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for compare.csv and the picture.")
+@output_folder("Folder for compare.csv and the picture.")
 @JSON
 @with_measured_on
 def compare(

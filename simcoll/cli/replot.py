@@ -13,7 +13,10 @@ from simcoll.errors import InputError
 @click.command()
 @click.argument("results_csv", metavar="RESULTS", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Folder for the pictures.  [default: plots/ beside]"
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder for the pictures, or the file of a single one (.png, .svg, .pdf).  [default: plots/ beside]",
 )
 @click.option("--x", metavar="KEY", help="Column or swept key across: size, nodes, topology.oversubscription, …")
 @click.option("--y", metavar="KEY", default="time", show_default=True, help="Column up: time, busbw, step, …")
@@ -43,7 +46,7 @@ def plot(
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
     conditions = dict(map(_condition, filters))
     rows = filtered(result_rows.read(source), conditions)
-    folder = output or source.parent / "plots"
+    single = output is not None and output.suffix in (".png", ".svg", ".pdf") and not output.is_dir()
     if x is not None:
         asked = KeyPlot(x=x, y=y, group=group or None, facet=facet)
         name = KeyPlot(x=x, y=y, facet=facet, where={key: "-".join(values) for key, values in conditions.items()}).name
@@ -53,6 +56,14 @@ def plot(
     else:
         wanted = [run_plots.STEP] if any(row["workload"] for row in rows) else run_plots.CURVES
         figures = list(run_plots.curves(rows, wanted, ()))
+    if output and single:
+        if len(figures) != 1:
+            named = f": {', '.join(name for name, _ in figures)}" if figures else ""
+            raise InputError(
+                f"{output} is one picture, and there are {len(figures)}{named}", "give a folder, or --x KEY"
+            )
+        figures, kind = [(output.stem, figures[0][1])], output.suffix[1:]
+    folder = output.parent if output and single else output or source.parent / "plots"
     for path in run_plots.write(figures, folder, kind):
         print(path)
 

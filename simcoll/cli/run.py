@@ -22,6 +22,7 @@ from simcoll.cli._options import (
     check_jobs,
     completed,
     listed,
+    output_folder,
     topology_key,
     with_algorithm,
     with_machine,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @SCENARIO
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for results.csv, manifest.json, plots/.")
+@output_folder("Folder for results.csv, manifest.json, plots/.")
 @SETS
 @click.option(
     "--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all cores."
@@ -122,7 +123,7 @@ def run(
     help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]",
     shell_complete=completed("executor"),
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for results.csv, manifest.json, plots/.")
+@output_folder("Folder for results.csv, manifest.json, plots/.")
 @FORMAT
 @SETS
 @JSON

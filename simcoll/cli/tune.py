@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, completed
+from simcoll.cli._options import JSON, completed, output_folder
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
     help="NCCL's graph file, in place of what is stored or searched for.",
 )
 @click.option("--profile", help="Simulate with it what the choices take, and the best: NCCL's regret.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for regret.png.")
+@output_folder("Folder for regret.png.")
 @JSON
 def tune(
     system: str,

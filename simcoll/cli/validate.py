@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import QUIET, TIMEOUT, check_timeout
+from simcoll.cli._options import QUIET, TIMEOUT, check_timeout, output_folder
 from simcoll.cli._progress import Lines
 
 
@@ -16,7 +16,7 @@ from simcoll.cli._progress import Lines
 @click.option(
     "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of what is written.  [default: --folder]")
+@output_folder("Folder of what is written.  [default: --folder]")
 @click.option(
     "--tables", type=click.Path(path_type=Path), help="Also score the measured tables of this folder, by cluster."
 )

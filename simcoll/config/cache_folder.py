@@ -49,7 +49,7 @@ def _say(asked: str) -> None:
     from multiprocessing import parent_process
 
     if parent_process() is None:  # workers say nothing again
-        cure = "give a folder that you, and nobody else, can write to"
+        cure = "give the whole path of a folder that you, and nobody else, can write to"
         print(f"SIMCOLL_CACHE_DIR={asked} is not used; {cure}", file=sys.stderr)
 
 
@@ -63,7 +63,12 @@ def _of_the_user() -> Iterator[Path]:
 
 
 def _serves(folder: Path) -> bool:
-    """Whether a folder can be written, and by nobody else: what lies in it runs with the user's rights."""
+    """Whether a folder can be written, and by nobody else: what lies in it runs with the user's rights.
+
+    One whose place depends on the current directory does not serve, as that may be anyone's.
+    """
+    if not folder.is_absolute():
+        return False
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -72,4 +77,16 @@ def _serves(folder: Path) -> bool:
             return False
     except OSError:
         return False
-    return os.access(folder, os.W_OK)
+    return _takes_files(folder)
+
+
+@functools.cache
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made in a folder: of some (/sys) permissions say so to root, and nothing can be written."""
+    probe = folder / f"probe.{os.getpid()}"
+    try:
+        probe.touch()
+        probe.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

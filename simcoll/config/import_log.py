@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from simcoll.config.text_table import wrapped
 from simcoll.dataclass import dataclass
 
 
@@ -27,4 +28,4 @@ class ImportLog:
 
     def __str__(self) -> str:
         remarks = (("read", self.read), ("assumed", self.assumed), ("warning", self.warnings))
-        return "\n".join(f"{kind}: {line}" for kind, lines in remarks for line in lines)
+        return "\n".join(wrapped(f"{kind}: {line}", "  ") for kind, lines in remarks for line in lines)

@@ -41,7 +41,7 @@ def _number(what: str, word: str) -> BeforeValidator:
 
 def _gamma(value: object) -> int:
     """Kept as a bandwidth: floor(10¹² / (ps/B)); 0 is none."""
-    if value == "none":
+    if value == "none" or units.is_zero(value):
         return 0
     if isinstance(value, str) and units.kind_of(value) == "byte_time":
         per_byte = units.parse_exact(value, "byte_time")
@@ -52,8 +52,8 @@ def _gamma(value: object) -> int:
 
 
 def text(*examples: str) -> WithJsonSchema:
-    """The JSON Schema of a key that is written as a text."""
-    return WithJsonSchema({"type": "string", "examples": list(examples)})
+    """The JSON Schema of a key that is written as a text, or 0."""
+    return WithJsonSchema({"type": ["string", "integer"], "minimum": 0, "maximum": 0, "examples": list(examples)})
 
 
 def _number_or(word: str) -> WithJsonSchema:

@@ -44,24 +44,36 @@ def remarks_wrapped(text: str) -> str:
     return "\n".join(wrapped(line) if line.startswith("#") else line for line in text.splitlines())
 
 
-def fitted(columns: Sequence[str], rows: Sequence[Mapping[str, object]], spare: Sequence[str]) -> tuple[str, str]:
-    """The table and a remark: where lines would be too wide, columns of `spare` go, those first that all rows share.
+def fitted(
+    columns: Sequence[str], rows: Sequence[Mapping[str, object]], spare: Sequence[str], together: Collection[str] = ()
+) -> tuple[str, str]:
+    """The table, as of `render`, and a remark.
 
-    The remark names what all rows share, and what is left out; empty if nothing had to go.
+    Where lines would be too wide, columns of `spare` go, those first that all rows share; those by which alone rows can
+    be told apart stay. The remark names what all rows share, and what is left out; empty
+    if nothing had to go.
     """
     kept, shared, left = list(columns), list[str](), list[str]()
     for name in [*(n for n in spare if _alike(n, rows)), *(n for n in spare if not _alike(n, rows))]:
-        if name not in kept or _widest(_lines(kept, rows, ())) <= width():
+        if name not in kept or _widest(_lines(kept, rows, together)) <= width():
+            continue
+        if not _alike(name, rows) and _told_apart(kept, rows) > _told_apart([n for n in kept if n != name], rows):
             continue
         kept.remove(name)
         (shared if _alike(name, rows) else left).append(name)
     of_all = [f"{head(name)[0]} {_with_unit(name, rows[0].get(name))}" for name in shared]
     remark = [*(["   ".join(of_all)] if of_all else []), *([f"left out: {', '.join(left)}"] if left else [])]
-    return render(kept, rows), "; ".join(remark)
+    return render(kept, rows, together), "; ".join(remark)
 
 
 def _alike(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
     return len({str(row.get(name)) for row in rows}) == 1
+
+
+def _told_apart(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> int:
+    """The number of rows that differ in what was asked for, and not only in times and the like."""
+    asked = [name for name in columns if name == head(name)[0] or name.endswith("_bytes")]
+    return len({tuple(str(row.get(name)) for name in asked) for row in rows})
 
 
 def _with_unit(name: str, value: object) -> str:

@@ -20,7 +20,16 @@ SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
     "ranks × per-rank bytes); GB = 10^9 B"
 )
-_SPARE: Final = ("nodes", "collective", "ranks", "executor", "confidence", "algbw_GBps", "bound_us")  # if too wide
+_SPARE: Final = (
+    "workload",
+    "nodes",
+    "collective",
+    "ranks",
+    "executor",
+    "confidence",
+    "algbw_GBps",
+    "bound_us",
+)  # if too wide
 
 
 def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> str:
@@ -62,7 +71,8 @@ def step_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) ->
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
     lines = [_title(rows[0].scenario, rows), f"# {shared}"]
     lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
-    lines += [text_table.render([*columns_shown, *swept(rows)], shown, columns[-3:])] if good else []
+    body, shared = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, columns[-3:]) if good else ("", "")
+    lines += [*([f"# {shared}"] if shared else []), *([body] if body else [])]
     lines += [*_refused(rows), *(f"# {note}" for note in newer_releases.notes(scenarios))]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
 
@@ -116,7 +126,7 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns in which rows differ, besides collective, algorithm, size and ranks."""
-    named = ("topology", "profile", "executor", "protocol", "in_place", "sharing")
+    named = ("topology", "profile", "dtype", "op", "root", "executor", "protocol", "in_place", "sharing")
     return [*(name for name in named if _varies(rows, name)), *swept(rows)]
 
 

@@ -100,6 +100,7 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
     if len(errors) > before:
         return [_broken(tree)]
     (start, kind), (stop, stop_kind) = numbers["from"], numbers["to"]
+    kind = stop_kind if units.is_zero(tree.value["from"].value) else kind  # 0 needs no unit
     growth = "factor" if "factor" in numbers else "step"
     pace, pace_kind = numbers[growth]
     where = tree.value[growth].place
@@ -145,7 +146,15 @@ def _ranged(value: Fraction, kind: units.Unit | None, whole: bool) -> object:
     if kind == "size":  # with a factor such as 1.5, sizes stay multiples of 8 B, which every dtype divides
         return f"{int(value) if value.denominator == 1 else int(value) // 8 * 8} B"
     if kind is not None:
-        base = {"bandwidth": "B/s", "duration": "ps", "share": "%", "byte_time": "ps/B"}[kind]
-        number = value * 100 if kind == "share" else value
-        return f"{float(number)!r} {base}" if number.denominator != 1 else f"{int(number)} {base}"
+        coarsest = {
+            "bandwidth": "TB/s GB/s MB/s kB/s B/s",
+            "duration": "s ms us ns ps",
+            "share": "%",
+            "byte_time": "ps/B",
+        }
+        for unit in coarsest[kind].split():
+            number = value / units.parse_exact(f"1 {unit}", kind)
+            if number.denominator == 1:
+                return f"{int(number)} {unit}" if number else "0"
+        return f"{float(number)!r} {unit}"
     return int(value) if whole else float(value)

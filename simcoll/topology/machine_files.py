@@ -19,7 +19,7 @@ from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Count
+from simcoll.config.quantity_field import Count, text
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.named_tuple import NamedTuple
@@ -35,13 +35,13 @@ def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
     def check(value: object) -> object:
         if units.parse_exact(value, kind) < least:
             raise ValueError(f"{value!r} is nothing; write what the link carries, or leave the link out")
-        return value
+        return "0" if units.is_zero(value) else value
 
     return BeforeValidator(check)
 
 
 Bandwidth = Annotated[str, quantity("bandwidth", least=1)]
-DurationText = Annotated[str, quantity("duration")]
+DurationText = Annotated[str, quantity("duration"), text("1.5 us")]
 Routing = Annotated[RoutingPolicy, OneOf("routing policy", lambda: POLICIES)]
 ADAPTIVE: Final = (*POLICIES, "adaptive")
 FabricRouting = Annotated[RoutingPolicy | Literal["adaptive"], OneOf("routing policy", lambda: ADAPTIVE)]

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from simcoll import units
 from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Count
+from simcoll.config.quantity_field import Count, text
 from simcoll.config.yaml_tree import Model
 from simcoll.topology import fabrics
 from simcoll.topology.fabrics import FABRICS
@@ -28,7 +28,7 @@ class Spread(Model):
 
     value: Bandwidth
     """Mean bandwidth."""
-    spread: Annotated[str, quantity("share")]
+    spread: Annotated[str, quantity("share"), text("20 %")]
     """Greatest distance from the mean, as a share."""
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class Cable(Model):
 class Override(Model):
     """A change of some links; a bandwidth of 0 takes them down."""
 
-    bandwidth: Annotated[str, quantity("bandwidth")] | None = None
+    bandwidth: Annotated[str, quantity("bandwidth"), text("20 GB/s")] | None = None
     """Bandwidth instead; `0 B/s` takes the link down."""
     latency: DurationText | None = None
     """Latency instead."""

@@ -571,7 +571,7 @@ def test_schema_accepts_what_is_shipped():
      {"topology": {"fabric": "fat_tree"}}, {"topology": {"system": "hgx-h100", "routing": "short"}},
      {"workload": {"template": "ddp", "model": "gpt3", "gpu": "h100"}},
      {"workload": {"template": "ddp", "model": "gpt2", "gpu": "h10"}},
-     {"workload": {"operations": [{"name": "a", "collective": "allreduce", "size": "1 B"}]}}],
+     {"workload": {"operations": [{"name": "a", "collective": "allreduce", "size": "1 B"}]}}, {"size": 8}],
 )  # fmt: skip
 def test_schema_refuses_what_is_wrong(change: dict[str, Any]):
     """A misspelt key or a value of the wrong kind is marked by an editor that knows the schema."""
@@ -583,10 +583,13 @@ def test_schema_refuses_what_is_wrong(change: dict[str, Any]):
 
 @pytest.mark.parametrize(
     "change",
-    [{"collective": "all"}, {"dtype": ["float", "int8"]}, {"collective": ["barrier", "reduce"]}, {"op": "max"}],
-)
+    [{"collective": "all"}, {"dtype": ["float", "int8"]}, {"collective": ["barrier", "reduce"]}, {"op": "max"},
+     {"faults": [{"link": "*", "kind": "slow", "factor": 2, "at": 0}], "model": {"o_send": 0, "gamma": [0, "1 ps/B"]}},
+     {"topology": {"fabric": "ring", "hosts": 4, "links": {"*": {"bandwidth": 0, "latency": 0}},
+                   "link": {"bandwidth": {"value": "1 GB/s", "spread": 0}, "latency": 0}}}],
+)  # fmt: skip
 def test_schema_knows_what_is_chosen_from(change: dict[str, Any]):
-    """What stands for several names, and other spellings, are no mistakes."""
+    """What stands for several names, other spellings, and a quantity of 0 are no mistakes."""
     _validator().validate({"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "1 MiB", **change})
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simcoll.config import assignments, text_table, yaml_tree
 from simcoll.config._late_patterns import late_patterns
+from simcoll.config.import_log import ImportLog
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
 from simcoll.scenario._ranges import variants
@@ -201,3 +202,28 @@ def test_a_plain_model_is_that_of_an_empty_file() -> None:
     for model in (_Inner, _Outer):
         plain, asked = model.plain(), model()
         assert plain == asked and hash(plain) == hash(asked) and not plain.model_fields_set
+
+
+@given(
+    st.lists(st.tuples(*[st.sampled_from(["a", "long_name"])] * 3), min_size=1, max_size=6),
+    st.sampled_from([1, 20, 30, 40, 200]),
+)
+def test_rows_stay_told_apart(keys: list[tuple[str, str, str]], columns: int):
+    """Columns that go from a table that is too wide take no difference with them that others do not show; without a
+    need none goes."""
+    rows = [dict(zip(("one", "two", "three", "time_us"), (*key, 1.0), strict=True)) for key in keys]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        table, remark = text_table.fitted([*rows[0]], rows, [*rows[0]])
+    left = [name for name in ("one", "two", "three") if name in table.split("\n")[0].split()]
+    assert len({tuple(row[name] for name in left) for row in rows}) == len({*keys})
+    assert columns < 200 or (table, remark) == (text_table.render([*rows[0]], rows), "")
+
+
+def test_remarks_of_an_import_fit_the_terminal(monkeypatch: pytest.MonkeyPatch):
+    """However long a remark is, its lines are no wider than the terminal."""
+    log = ImportLog(["word " * 60])
+    log.warn("another " * 40)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, str(log).splitlines())) <= 80
+    assert str(log).count("read: ") == str(log).count("warning: ") == 1

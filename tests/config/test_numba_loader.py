@@ -140,6 +140,10 @@ def test_kept_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "where"),
     [
+        ("SIMCOLL_CACHE_DIR", "/sys"),  # which os.access calls writable, to root
+        ("SIMCOLL_CACHE_DIR", "below/the/current"),
+        ("XDG_CACHE_HOME", "below/the/current"),
+        ("XDG_CACHE_HOME", "/sys"),
         ("SIMCOLL_CACHE_DIR", "a file"),
         ("HOME", "a file/below"),
         ("SIMCOLL_CACHE_DIR", "/proc/none"),
@@ -150,13 +154,16 @@ def test_a_cache_that_cannot_be_written(
     name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """The next best folder is taken, as a run needs no cache; that one was asked for in vain is said once."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a file").touch()
-    given = {"HOME": tmp_path / "home", "TMPDIR": tmp_path, name: tmp_path / where}
+    asked = Path(where) if where.startswith("below") else tmp_path / where
+    given = {"HOME": tmp_path / "home", "TMPDIR": tmp_path, name: asked}
     users, own = tmp_path / "home/.cache/simcoll", tmp_path / f"simcoll-{os.getuid()}"
     for first in (True, False):
         assert _chosen(monkeypatch, given) == (own if name in ("HOME", "XDG_CACHE_HOME") else users)
-        said = f"{name}={tmp_path / where} is not used" if first and name.endswith("CACHE_DIR") else ""
+        said = f"{name}={asked} is not used" if first and name.endswith("CACHE_DIR") else ""
         assert capsys.readouterr().err.partition(";")[0] == said
+    assert not (tmp_path / "below").exists()
 
 
 MIXED = """\

@@ -1,6 +1,7 @@
 """Quantities: one parser, exact, and no guessing."""
 
 from fractions import Fraction
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,13 @@ RIGHT = [
 def test_what_people_write(text: str, kind: units.Unit, value: int) -> None:
     """b is a bit, B a byte, k M G decimal, Ki Mi Gi binary, and the value is exact."""
     assert units.parse(text, kind) == value
+
+
+@pytest.mark.parametrize("kind", get_args(units.Unit))
+@pytest.mark.parametrize("zero", [0, 0.0, "0", " 0.0 "])
+def test_zero_needs_no_unit(zero: object, kind: units.Unit) -> None:
+    """It is the same in all units."""
+    assert units.parse_exact(zero, kind) == 0
 
 
 WRONG = [

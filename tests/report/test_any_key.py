@@ -117,6 +117,21 @@ def test_plots_of_a_scenario_and_of_the_command(tmp_path: Path) -> None:
     assert simcoll("plot", tmp_path / "out", "--group", "size").status == 2
 
 
+def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
+    """A file with a suffix of pictures is the one picture, of that kind; of several it is refused, without a folder."""
+    words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "[1 MiB, 4 MiB]", "--algorithm", "[ring, tree]"]
+    assert simcoll(*words, "-o", tmp_path / "out").status == 0
+    file = tmp_path / "new" / "a.svg"
+    assert simcoll("plot", tmp_path / "out", "--x", "size", "-o", file).out == f"{file}\n"
+    assert "<svg" in file.read_text(encoding="utf-8") and list(file.parent.iterdir()) == [file]
+    refused = simcoll("plot", tmp_path / "out", "-o", tmp_path / "b.png")
+    assert refused.status == 2 and "is one picture, and there are" in refused.err and "give a folder" in refused.err
+    assert not (tmp_path / "b.png").exists()
+    for of in (["run", "quickstart"], words, ["tune", "hgx-h100"], ["compare", "quickstart", "a.csv"]):
+        assert "is a folder" in simcoll(*of, "-o", tmp_path / "b.png").err
+        assert not (tmp_path / "b.png").exists()
+
+
 def test_a_prediction_is_written_and_drawn(tmp_path: Path) -> None:
     """`predict -o` leaves what `run -o` leaves; one size is drawn as bars."""
     words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--algorithm", "[ring, tree]"]

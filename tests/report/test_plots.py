@@ -212,15 +212,19 @@ def test_what_nobody_measured_is_marked(drawn: Callable[[list[dict[str, Any]]], 
     assert len({str(dash_of(line)) for line in alone.axes[0].lines[:2]}) == 1
 
 
-@pytest.mark.parametrize("x", ["size", "algorithm"])
+@pytest.mark.parametrize("x", ["size", "algorithm", "executor"])
 def test_bars_that_nobody_measured_are_marked(x: str) -> None:
-    """A modelled bar beside fitted ones says so in its name; alone it is as any."""
-    fitted, modelled = sweep("ring", confidence="calibrated")[:1], sweep("two_shot", confidence="modelled")[:1]
-    for rows, names in (
-        ([*fitted, *modelled], ["ring", "two_shot, modelled"]),
-        ([*modelled, *sweep("ring", confidence="modelled")[:1]], ["two_shot", "ring"]),
-    ):
-        assert [text.get_text() for text in key_figure(rows, x).axes[0].get_yticklabels()] == names
+    """Each modelled bar beside fitted ones says so at its number, whatever else its row or its series holds; alone it
+    is as any."""
+    names = ["ring", "tree"]
+    fitted = [row(name, executor="nccl", confidence="calibrated") for name in names]
+    modelled = [row(name, executor="p2p", confidence="modelled", time_us=80.0) for name in names]
+    for rows, marked in (([*fitted, *modelled], 2), (modelled, 0)):
+        group = {"size": ["algorithm", "executor"], "algorithm": ["executor"], "executor": ["algorithm"]}[x]
+        (axes,) = key_figure(rows, x, group=group).axes
+        numbers = [text.get_text() for text in axes.texts if "µs" in text.get_text()]
+        assert len(numbers) == len(rows)
+        assert [text for text in numbers if "modelled" in text] == ["80 µs, modelled"] * marked
 
 
 def test_a_long_legend_is_condensed() -> None:
@@ -264,6 +268,26 @@ def test_bands_hold_the_error_bar() -> None:
         value = next(r[column] for r in rows if r["size_bytes"] == MIB)
         assert sorted(heights) == pytest.approx([value / 2, value * 2])
     assert not size_figure(sweep("ring"), "busbw").axes[0].collections
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("x", ["sizes", "size", "algorithm"])
+def test_the_legend_says_what_intervals_are(x: str, count: int) -> None:
+    """Bands, bars at points and whiskers have an entry once, of what share they hold; all of them are on the axes."""
+    rows = [{**r, "low_us": 1e-3 * r["time_us"], "high_us": 1e3 * r["time_us"], "time_us_p95": r["time_us"]}
+            | {"time_us_p95_low": 0.5 * r["time_us"], "time_us_p95_high": 2 * r["time_us"]}
+            for name in ("ring", "tree", "naive", "nvls")[:count] for r in sweep(name)]  # fmt: skip
+    if x == "sizes":
+        assert entries(size_figure(rows, "latency")).count("90 % interval") == 1
+        assert "90 % interval" not in entries(size_figure(sweep("ring", "tree"), "latency"))
+    rows = rows if x == "sizes" else [r for r in rows if r["size_bytes"] == MIB]
+    across = x.removesuffix("s")
+    figure = key_figure(rows, across)
+    assert entries(figure).count("90 % interval") == 1
+    low, high = figure.axes[0].get_ylim() if x == "sizes" else figure.axes[0].get_xlim()
+    assert high > max(r["high_us"] for r in rows) and low < min(r["low_us"] for r in rows)
+    assert entries(key_figure(rows, across, "time_us_p95"))[-1] == "95 % interval"
+    assert "interval" not in "".join(entries(key_figure(rows, across, "lower_bound_us")))
 
 
 def test_too_many_panels_are_cut_and_told() -> None:

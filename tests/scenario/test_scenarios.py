@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,29 @@ def test_sweeps_of_anything():
 def test_range_ends_count():
     """A range includes both ends."""
     assert [r["size_bytes"] for r in rows(size={"from": "1 KiB", "to": "1 MiB", "factor": 32})] == [2**10, 2**15, 2**20]
+
+
+NONE: list[dict[str, Any]] = [
+    {"faults": [{"link": "*", "kind": "slow", "factor": 2, "at": "0 us"}]},
+    {"faults": [{"link": "*", "kind": "slow", "factor": 2, "at": "0 us", "probability": "0 %"}], "replications": 2},
+    {"model": {"o_send": "0 us", "gamma": "0 ps/B"}},
+    {"model": {"o_send": {"from": "0 us", "to": "2 us", "step": "1 us"}}},
+    {"arrivals": {1: "0 us"}},
+    {
+        "topology": {
+            **star(latency="0 us"),
+            "link": {"bandwidth": {"value": "1 GB/s", "spread": "0 %"}, "latency": "0 us"},
+        }
+    },
+    {"topology": {**star(), "links": {"host0->switch": {"latency": "0 us"}}}},
+]
+
+
+@pytest.mark.parametrize("keys", NONE)
+def test_zero_needs_no_unit(keys: dict[str, Any]):
+    """Wherever a quantity is due, 0 is none of it."""
+    bare = json.loads(re.sub(r'"0 [^"]+"', "0", json.dumps(keys)))
+    assert [r["time_us"] for r in rows(**bare)] == [r["time_us"] for r in rows(**json.loads(json.dumps(keys)))]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from simcoll.report.plot.style import (
     finish,
     from_zero,
     halos,
+    interval_entry,
     settings,
     size_axis,
     time_axis,
@@ -50,9 +51,8 @@ from simcoll.units import short_size
 
 MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar
 WIDE: Final = 8  # numbers that differ by this factor stand on a logarithmic axis
-_ENDS: Final = {"time_us": ("low_us", "high_us")} | {
-    f"time_us_p{p}": (f"time_us_p{p}_low", f"time_us_p{p}_high") for p in (50, 95, 99)
-}
+_QUANTILES: Final = {f"time_us_p{p}": (f"time_us_p{p}_low", f"time_us_p{p}_high") for p in (50, 95, 99)}
+_ENDS: Final = {"time_us": ("low_us", "high_us"), **_QUANTILES}
 
 
 def key_figure(
@@ -77,34 +77,35 @@ def key_figure(
     ]
     places, ticks = _places(timed, across)
     bars = ticks is not None and (len(ticks) == 1 or not numeric(timed, across))
-    rows_apart = bool(bars and ticks and len(ticks) == 1 and lines)  # each line is a bar with its name beside it
-    trusted = with_trust(timed, lines) if rows_apart or not bars else lines
+    trusted = lines if bars else with_trust(timed, lines)  # each bar says by itself that it is modelled
     first = {label_of(row, trusted): row for row in reversed(timed)}  # of each line
     names = {label_of(row, trusted): label_of(row, lines) for row in timed}  # the second without what is modelled
     series = [
         {name: _spots(rows, across, up, places) for name, rows in grouped(panel.rows, _labels(trusted)).items()}
         for panel in panels[:MAX_PANELS]
     ]
+    marks = [mark for one in series for spots in one.values() for mark in spots]
+    thin = max(map(len, series)) > MAX_BANDS
     looks = _looks(list(dict.fromkeys(names.values())), timed, lines)
     if bars and ticks is not None:
-        looks = {name: looks[plain] for name, plain in names.items()}
-        if across == "algorithm":  # modelled, where all rows of it are
-            by_trust = sorted(timed, key=lambda row: not row["trust"])
-            called = {str(row[across]): label_of(row, with_trust(timed, [across])) for row in by_trust}
-            looks |= {called[name]: look for name, look in looks_of(list(ticks.values())).items()}
-            ticks = {at: called[name] for at, name in ticks.items()}
+        looks |= looks_of(list(ticks.values())) if across == "algorithm" else {}
         figure, entries = bar_figure(panels, series, ticks, up, looks)
     else:
         styles = {name: {**looks[plain]._asdict(), "linestyle": dash_of(first[name])} for name, plain in names.items()}
-        figure, entries = _line_figure(panels, series, styles)
-        _finish_axes(figure.axes, timed, across, up, ticks)
+        figure, entries = _line_figure(panels, series, styles, thin)
+        values = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
+        _finish_axes(figure.axes, timed, across, up, ticks, values)
         outer_labels(figure.axes)
     alone = ticks is not None and len(ticks) == 1  # then it is of this value, and not over values
     what = WORDS.get(up, up.replace("_", " ")) + ("" if alone else f" {'by' if bars else 'over'} {word(across)}")
     held = constant(timed, [*([] if alone else [across]), *lines, *apart])
     shown = ", ".join(filter(None, [held, panels[0].title if len(panels) == 1 else ""]))
     notes = [settings(timed), *([f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else [])]
-    finish(figure, f"{what}: {shown}" if shown else what, "  ·  ".join(notes), entries if len(entries) > 1 else {})
+    sure = {95 if up in _QUANTILES else 90} if any(mark.low and mark.high for mark in marks) else set()
+    legend = (entries if len(entries) > 1 else {}) | interval_entry(
+        sure, "whisker" if bars else "bars" if thin else "band"
+    )
+    finish(figure, f"{what}: {shown}" if shown else what, "  ·  ".join(notes), legend)
     return figure
 
 
@@ -166,7 +167,7 @@ def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, f
             low, high = value * row["time_us"] / high, value * row["time_us"] / low
         elif up not in _ENDS:
             low = high = None
-        spots.append(Mark(places[str(row.get(across))], value, low, high))
+        spots.append(Mark(places[str(row.get(across))], value, low, high, bool(row["trust"])))
     return sorted(spots)
 
 
@@ -174,12 +175,15 @@ def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, f
 
 
 def _line_figure(
-    panels: Sequence[Panel], series: Sequence[Mapping[str, Sequence[Mark]]], styles: Mapping[str, dict[str, Any]]
+    panels: Sequence[Panel],
+    series: Sequence[Mapping[str, Sequence[Mark]]],
+    styles: Mapping[str, dict[str, Any]],
+    thin: bool,
 ) -> tuple[Figure, dict[str, Artist]]:
     figure, grid = grid_of(panels)
     entries: dict[str, Artist] = {}
     for axes, of_panel in zip(grid, series, strict=True):
-        _lines(axes, {name: of_panel[name] for name in styles if name in of_panel}, styles, entries)
+        _lines(axes, {name: of_panel[name] for name in styles if name in of_panel}, styles, entries, thin)
     return figure, {name: entries[name] for name in styles if name in entries}
 
 
@@ -188,6 +192,7 @@ def _lines(
     series: Mapping[str, Sequence[Mark]],
     styles: Mapping[str, dict[str, Any]],
     entries: dict[str, Artist],
+    thin: bool,
 ) -> None:
     wider = halos(
         [{spot.x: spot.y for spot in spots} for spots in series.values()], [styles[name]["color"] for name in series]
@@ -199,17 +204,21 @@ def _lines(
         sure = [(spot.x, spot.low, spot.high) for spot in spots if spot.low is not None and spot.high is not None]
         if sure:
             at, low, high = zip(*sure, strict=True)
-            if len(series) <= MAX_BANDS:
-                axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
-            else:
+            if thin:
                 axes.vlines(at, low, high, color=style["color"], alpha=0.5, linewidth=1.0)
+            else:
+                axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
         entries.setdefault(name, Line2D([], [], linewidth=1.6, markersize=4.5, **style))
 
 
 def _finish_axes(
-    grid: Sequence[Axes], rows: Sequence[PlotRow], across: str, up: str, ticks: Mapping[float, str] | None
+    grid: Sequence[Axes],
+    rows: Sequence[PlotRow],
+    across: str,
+    up: str,
+    ticks: Mapping[float, str] | None,
+    values: Sequence[float],
 ) -> None:
-    values = [float(row[up]) for row in rows]
     name, unit = WORDS.get(up, word(up)).lower(), UNITS.get(up, "")
     for axes in grid:
         if ticks is None:

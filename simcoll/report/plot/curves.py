@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -27,6 +28,7 @@ from simcoll.report.plot.style import (
     as_asked,
     drawable,
     halos,
+    interval_entry,
     label,
     rank_axis,
     size_axis,
@@ -38,7 +40,7 @@ from simcoll.units import short_size
 
 Quantity = Literal["busbw", "latency"]
 Value = Literal["time_us", "busbw_GBps"]  # the column that is drawn
-LegendLines = dict[str, Line2D]  # the legend: text → a line that looks like it
+LegendLines = dict[str, Artist]  # the legend: text → a line that looks like it
 
 MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar: bands are a fog
 ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
@@ -182,12 +184,15 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
     rows = [row for panel in panels for row in panel.rows]
     columns = with_trust(rows, telling(rows, _APART))
     drawn = _strokes(rows, columns)
+    series = [grouped(panel.rows, lambda row: label(row, columns)) for panel in panels]
+    thin = max(map(len, series)) > MAX_BANDS
     entries: LegendLines = {}
-    for axes, panel in zip(grid, panels, strict=False):
-        _lines(axes, grouped(panel.rows, lambda row: label(row, columns)), x, value, drawn, entries)
+    for axes, panel, one in zip(grid, panels, series, strict=False):
+        _lines(axes, one, x, value, drawn, entries, thin)
         _measured(axes, panel, x, value, entries)
         _bounds(axes, panel, x, value, entries)
-    return _condensed(entries, drawn)
+    held = {90} if any(_sure(panel.rows) for panel in panels) else {}
+    return {**_condensed(entries, drawn), **interval_entry(held, "bars" if thin else "band")}
 
 
 def _without_hidden(entries: LegendLines, grid: Iterable[Axes]) -> LegendLines:
@@ -207,6 +212,7 @@ def _lines(
     value: Value,
     drawn: Mapping[str, LineStyle],
     entries: LegendLines,
+    thin: bool,
 ) -> None:
     curves = {text: _curve(rows, x, value) for text, rows in series.items()}
     wider = halos(
@@ -217,7 +223,7 @@ def _lines(
         style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "label": text}
         axes.plot(*curves[text], linewidth=1.6 + more, markersize=4.5 + more, **style)
         entries.setdefault(text, Line2D([], [], linewidth=1.6, markersize=4.5, **style))
-        _band(axes, rows, x, value, color, thin=len(series) > MAX_BANDS)
+        _band(axes, rows, x, value, color, thin)
 
 
 def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
@@ -226,7 +232,9 @@ def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLi
     if len(drawn) <= MAX_ENTRIES or not 1 < len(dashes) <= len(DASHES):
         return entries
     looks = {stroke.algorithm: stroke.look for stroke in drawn.values()}
-    legend = {name: Line2D([], [], color=c, marker=m, linewidth=1.6, markersize=4.5) for name, (c, m) in looks.items()}
+    legend: LegendLines = {
+        name: Line2D([], [], color=c, marker=m, linewidth=1.6, markersize=4.5) for name, (c, m) in looks.items()
+    }
     legend |= {name: Line2D([], [], color=INK, linestyle=dash, linewidth=1.6) for name, dash in dashes.items() if name}
     return legend | {text: line for text, line in entries.items() if text not in drawn}
 
@@ -240,9 +248,13 @@ def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLin
         entries["measured"] = Line2D([], [], marker="o", **_MEASURED)
 
 
+def _sure(rows: Iterable[PlotRow]) -> list[PlotRow]:
+    return [row for row in rows if row.get("low_us") and row.get("high_us")]
+
+
 def _band(axes: Axes, rows: Sequence[PlotRow], x: str, value: Value, color: str, thin: bool) -> None:
     """Between the least and the largest time that the profile allows, where it says; `thin`: a bar at each point."""
-    sure = sorted((row for row in rows if row.get("low_us") and row.get("high_us")), key=lambda row: row[x])
+    sure = sorted(_sure(rows), key=lambda row: row[x])
     low, high = ([_if_it_took(row, row[name], value) for row in sure] for name in ("low_us", "high_us"))
     if sure and thin:
         axes.vlines([row[x] for row in sure], low, high, color=color, alpha=0.5, linewidth=1.0, zorder=1.2)

@@ -28,12 +28,14 @@ PLAIN: Final = "#4477AA"  # of bars that no name sets apart
 
 
 class Mark(NamedTuple):
-    """A point of a line: where it stands, its value, and the ends of its interval (None without one)."""
+    """A point of a line: where it stands, its value, the ends of its interval (None without one), and whether it is
+    modelled where others are not."""
 
     x: float
     y: float
     low: float | None
     high: float | None
+    modelled: bool = False
 
 
 BarSeries = Mapping[str, Sequence[Mark]]  # the name of a series → a mark for each row that it has, x its number
@@ -103,7 +105,7 @@ def _draw(axes: Axes, y: float, mark: Mark, wide: float, chosen: Look, quantity:
         axes.barh([y], [mark.y], height=0.85 * wide, color=chosen.color)
     if mark.low and mark.high:
         axes.hlines([y], mark.low, mark.high, color=INK, linewidth=1.0)
-    text = time_text(mark.y) if is_time(quantity) else f"{mark.y:.4g}"
+    text = (time_text(mark.y) if is_time(quantity) else f"{mark.y:.4g}") + ", modelled" * mark.modelled
     end = max(mark.high or 0.0, mark.y)
     axes.annotate(
         text, (end, y), (4 + 2 * points, 0), textcoords="offset points", va="center_baseline", size=7, color=INK

@@ -13,6 +13,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from simcoll.prediction.result_rows import swept
@@ -147,6 +149,16 @@ def settings(rows: Sequence[PlotRow]) -> str:
         if values:
             parts.append(text.format(", ".join(values[:3]) + (", …" if len(values) > 3 else "")))
     return "  ·  ".join(parts)
+
+
+def interval_entry(shares: Collection[int], form: Literal["band", "bars", "whisker"]) -> dict[str, Artist]:
+    """The legend of intervals that hold so many percent, as they are drawn: nothing where there are none."""
+    swatch = {
+        "band": Patch(facecolor=GREY, alpha=0.3),
+        "bars": Line2D([], [], color=GREY, linestyle="none", marker="|", markersize=9),
+        "whisker": Line2D([], [], color=INK, linewidth=1.0),
+    }
+    return {f"{share} % interval": swatch[form] for share in sorted(shares)}
 
 
 # --- frames ---
