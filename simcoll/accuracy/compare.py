@@ -42,6 +42,7 @@ def compared(
         rows = list(_predictions(predicted, selected, sets))
         rows = _computing_as_measured(rows, table_join.pairs(measured, rows, kept))
         points = table_join.join(measured, rows, kept)
+    warnings += table_join.filled(selected, kept)
     if not points:
         reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
         problem = f"{source}: none of {len(selected)} measured rows has a prediction"

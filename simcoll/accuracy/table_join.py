@@ -101,6 +101,18 @@ def defaults(where: Mapping[str, str]) -> dict[str, str]:
     return {column: text for column, text in where.items() if column in COLUMNS and "," not in text}
 
 
+def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[str]:
+    """Return a line for each column of `where` that kept rows do not say, and how many they are."""
+    lines = []
+    for column, text in where.items():
+        if None in _wanted(column, text):  # `auto` is what rows mean that name no algorithm
+            continue
+        silent = [row for row in measured if column in row.given or _record(row).get(column) is None]
+        meant = f"taken to be {text}" if any(column in row.given for row in silent) else "kept all the same"
+        lines += [f"{len(silent)} of {len(measured)} rows do not say {column}: {meant}"] * bool(silent)
+    return lines
+
+
 def select(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[MeasuredRow]:
     """Keep the rows that say exactly VALUE, or one of `a,b,…`, in column COL; where none does, those without it."""
     return [record["row"] for record in _select([_record(row) for row in measured], where)]
@@ -179,11 +191,15 @@ def _read(column: str, value: Any, collective: object) -> Any:
 
 def _select(records: Sequence[Record], where: Mapping[str, str]) -> Sequence[Record]:
     for column, text in where.items():
-        wanted = {_comparable(column, choice.strip()) for choice in text.split(",")}
+        wanted = _wanted(column, text)
         values = [_comparable(column, record.get(column)) for record in records]
         keep = wanted & set(values) or {None}
         records = [record for record, value in zip(records, values, strict=True) if value in keep]
     return records
+
+
+def _wanted(column: str, text: str) -> set[float | str | None]:
+    return {_comparable(column, choice.strip()) for choice in text.split(",")}
 
 
 def _comparable(column: str, value: object, option: str = "--where") -> float | str | None:

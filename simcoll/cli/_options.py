@@ -78,6 +78,12 @@ SIZE = click.option(
     "--size",
     help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB, factor: 4}'; a barrier has none.",
 )
+WHERE = click.option(
+    "--where",
+    multiple=True,
+    metavar="COL=V,V",
+    help="Keep rows of this value, or of one of several; rows that do not say are taken to be of it, and counted.",
+)
 _MEASURED_ON = click.option(
     "--on",
     "--topology",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, completed, measured_on, with_measured_on
+from simcoll.cli._options import JSON, SETS, WHERE, completed, measured_on, with_measured_on
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError
 
@@ -16,7 +16,7 @@ from simcoll.errors import InputError
 @click.command()
 @click.argument("measured", nargs=-1, required=True, metavar="MEASURED.csv…", shell_complete=completed("file", "table"))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The profile (YAML).")
-@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows.")
+@WHERE
 @click.option(
     "--fit", multiple=True, metavar="COL=V,V", help="Fit these rows, score the others.  [default: every second size]"
 )

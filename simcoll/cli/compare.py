@@ -11,6 +11,7 @@ import click
 from simcoll.cli._options import (
     JSON,
     SETS,
+    WHERE,
     completed,
     measured_on,
     measured_text,
@@ -29,7 +30,7 @@ from simcoll.errors import InputError
     metavar="[SCENARIO|RESULTS.csv|system=NAME] MEASURED.csv|-",
     shell_complete=completed("file", "scenario", "table"),
 )
-@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of both tables.")
+@WHERE
 @SETS
 @click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
 @output_folder("Folder for compare.csv and the picture.")

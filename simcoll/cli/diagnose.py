@@ -6,13 +6,13 @@ import json
 
 import click
 
-from simcoll.cli._options import JSON, SETS, completed, measured_on, measured_text, with_measured_on
+from simcoll.cli._options import JSON, SETS, WHERE, completed, measured_on, measured_text, with_measured_on
 from simcoll.cli._progress import Lines
 
 
 @click.command()
 @click.argument("measured", metavar="MEASURED|-", shell_complete=completed("file", "table"))
-@click.option("--where", multiple=True, metavar="COL=V,V", help="Keep only these rows of the table.")
+@WHERE
 @SETS
 @JSON
 @with_measured_on

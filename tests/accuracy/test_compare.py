@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.accuracy.compare import compared, document
+from simcoll.accuracy.fit._fit_rows import read as fit_rows
 from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
 from simcoll.accuracy.table_join import JoinedPoint, join, select
 from simcoll.config.text_table import render
@@ -128,6 +130,22 @@ def test_where_prefers_what_is_said():
     assert select([tree], {"engine": "fast"}) == [tree]
     assert select([open_row, ring, tree], {"algorithm": "ring, tree"}) == [ring, tree]
     assert select([open_row, tree], {"algorithm": "ring,naive"}) == [open_row]
+
+
+def test_what_no_row_says_is_told(tmp_path: Path):
+    """Rows that do not say a column of --where are of its value, which a warning counts at each door; where they do say
+    it there is none."""
+    (tmp_path / "m.csv").write_text(
+        "collective,ranks,size_bytes,time_us,dtype\nall_reduce,8,65536,20,half\nall_reduce,8,1048576,27,half\n"
+    )
+    silent = {"library_version=2.21": "taken to be 2.21", "protocol=LL,LL128": "kept all the same"}
+    for words in (["compare", f"{tmp_path}/m.csv"], ["diagnose", f"{tmp_path}/m.csv"]):
+        for where, meant in {**silent, "dtype=float16": "", "algorithm=auto": ""}.items():
+            found = simcoll(*words, "--on", "hgx-h100", "--where", where, "--json").json["warnings"]
+            expected = f"2 of 2 rows do not say {where.partition('=')[0]}: {meant}"
+            assert found == ([expected] if meant else [])
+    _, _, notes = fit_rows([tmp_path / "m.csv"], {"library_version": "2.21"})
+    assert notes == ["2 of 2 rows do not say library_version: taken to be 2.21"]
 
 
 def test_where_compares_numbers_as_numbers():

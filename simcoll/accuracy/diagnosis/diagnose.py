@@ -102,7 +102,12 @@ def diagnosed(
         sound = table.but_for_accidents(base)
         base, ranked = (base, ranked) if sound.off else (sound, [sound])
     document = _document(system, asked, table, names, base, ranked, refused)
-    warnings = [*unread(text, source), *asking.warnings(rows), *newer_releases.notes(asked.scenarios)]
+    warnings = [
+        *unread(text, source),
+        *table_join.filled(rows, kept),
+        *asking.warnings(rows),
+        *newer_releases.notes(asked.scenarios),
+    ]
     return {**document, "warnings": warnings}
 
 

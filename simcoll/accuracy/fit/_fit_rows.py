@@ -139,6 +139,7 @@ def read(
         raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
     kept, notes = _one_harness(rows)
     notes += [remark for name, data, _ in tables for remark in unread(decoded(data), name)]
+    notes += table_join.filled(rows, where)
     if most:
         notes.append(f"rows above {format_size(most)} show little of launches, and are left out")
     sources = [

@@ -46,9 +46,11 @@ class MeasuredRow:
     in_place_time_us: float | None = None
     others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only --where reads
     place: Place | None = dataclasses.field(default=None, compare=False, repr=False)
+    given: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)  # columns that no cell says
 
 
-COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in ("others", "place"))
+_ABOUT: Final = ("others", "place", "given")
+COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in _ABOUT)
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
 
@@ -199,4 +201,5 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
         values["harness"] = "nccl-tests" if by_tests else "library"
     swept = {column: cell for column, cell in cells.items() if "." in column and cell[0].strip()}  # none says something
     others = {column: text for column, (text, _) in {**said, **swept}.items() if column not in _READ}
-    return MeasuredRow(**values, others=others, place=cells.get("time_us", nowhere)[1])
+    filled = tuple(column for column in given if column not in said)
+    return MeasuredRow(**values, others=others, place=cells.get("time_us", nowhere)[1], given=filled)
