@@ -15,7 +15,7 @@ from simcoll.errors import InputError, Place, did_you_mean
 from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
 from simcoll.prediction.predicted import Prediction
-from simcoll.prediction.result_rows import write_atomically
+from simcoll.prediction.result_rows import check_writable, write_atomically
 from simcoll.scenario import loading, newer_releases
 from simcoll.scenario.loading import Point
 from simcoll.topology.graph import Topology
@@ -185,6 +185,8 @@ def calibrate(
     from simcoll.report import console
     from simcoll.report.verdicts import of_calibration
 
+    if output:
+        check_writable(Path(output))
     name = Path(output).stem if output else "calibrated"
     options: dict[str, Any] = {"where": conditions(where), "fit": conditions(fit), "free": list(free), "seed": seed}
     fitted = fits.calibrate(list(measured), _named_machine(on), name=name, sets=sets_of(keys), **options)

@@ -48,6 +48,7 @@ def calibrate(
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
+    result_rows.check_writable(output)
     names = [name.strip() for name in free.split(",")] if free else []
     fitted = fits.calibrate(
         measured, measured_on(topology), name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed,

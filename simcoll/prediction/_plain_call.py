@@ -63,7 +63,8 @@ class PlainCall:
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
 
     @cached_property
-    def _uploads(self) -> float:
+    def uploads(self) -> float:
+        """To how many GPUs one process brings its graph for each launch of it; see `launch.uploads`."""
         launch = self.scenario.launch
         return uploads(launch, [self.rated.node_of(place) for place in self.places]) if launch.replays else 0.0
 
@@ -123,7 +124,7 @@ class PlainCall:
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside the run of the engines, in ps."""
         launch_ps = costs.launch_ps(self.scenario.launch)
-        return launch_ps + round(self._uploads * costs.graph.upload) if costs.graph else launch_ps
+        return launch_ps + round(self.uploads * costs.graph.upload) if costs.graph else launch_ps
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
         """The same by cause."""

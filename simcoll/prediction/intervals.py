@@ -43,18 +43,20 @@ class Parts(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Logarithm of the factor from the prediction to either end of the interval of the median.
-
-        Few groups show their spread badly: the quantile is Student's, by the first term of its expansion in 1 / groups.
-        """
-        student = NORMAL_90 * (1 + (NORMAL_90**2 + 1) / 4 / max(1.0, self.groups))
-        return math.hypot(NORMAL_90 * self.parameters, student * self.model)
+        """Logarithm of the factor from the prediction to either end of the interval of the median."""
+        return math.hypot(NORMAL_90 * self.parameters, student(self.groups) * self.model)
 
     @property
     def single(self) -> float:
         """The same for a single measurement: 90 % of all, outliers among those outside."""
         inside = 0.9 / (1 - min(self.noise.outliers, MOST_OUTLIERS))
         return math.hypot(self.median, NormalDist().inv_cdf(0.5 + inside / 2) * self.noise.spread)
+
+
+def student(groups: float) -> float:
+    """Return the 95th percentile of Student's distribution, in standard deviations that so many groups show, by the
+    first term of its expansion in 1 / groups: few groups show their spread badly."""
+    return NORMAL_90 * (1 + (NORMAL_90**2 + 1) / 4 / max(1.0, groups))
 
 
 def noise(residuals: Floats, series: Sequence[Hashable], sizes: Sequence[int]) -> tuple[Noise, NDArray[np.bool_]]:

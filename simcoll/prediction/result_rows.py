@@ -7,6 +7,7 @@ the kinds of Arrow columns and the table in the documentation: a new column is a
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import operator
@@ -258,6 +259,20 @@ def schema() -> dict[str, Any]:
 # --- files ---
 
 
+def check_writable(path: Path) -> None:
+    """Raise InputError where `write_atomically` could not write: asked before long work, so that none is lost."""
+    import tempfile
+
+    folder = next((folder for folder in path.parents if folder.exists()), path.parent)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Write a file so that it is there whole or not at all; raises InputError if it cannot be."""
     import tempfile
@@ -274,4 +289,8 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}", "give another folder") from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be written: {error.strerror}", "give another folder")

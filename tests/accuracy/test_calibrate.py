@@ -283,6 +283,22 @@ def test_equal_input_gives_an_equal_profile(lab: Path):
     assert first.document["parameters"] != other.document["parameters"]
 
 
+def test_few_rows_are_not_sure(lab: Path):
+    """Rows without noise, two of them or more, have intervals that hold the law and are never of no width. They narrow
+    with each row that says the same, as the noise that runs have at least is known by more rows."""
+    found = rows("ranks=4", MANY_SIZES)
+    before: dict[str, float] = {}
+    for many in (3, 5, 9, len(found)):
+        measured = table("t.csv", [found[0], found[-1], *found[1 : many - 1]])
+        asked = {"free": ["launch", "efficiency"], "fit": ["ranks=4"], "sets": ["profile=law.yaml"]}
+        fit = calibrate([measured], "star.yaml", **asked)
+        for p in fit.document["parameters"]:
+            assert p["low"] < FITTED[p["name"]] < p["high"]
+            assert p["high"] - p["low"] < before.get(p["name"], 1e9)
+            before[p["name"]] = p["high"] - p["low"]
+    assert all(width > 0.01 * FITTED[name] for name, width in before.items())
+
+
 def test_launches_that_differ_make_intervals_wide(lab: Path):
     """Where a table tells the median of each launch, what differs between launches counts as chance, for all rows of a
     launch at once."""
@@ -510,6 +526,7 @@ def test_columns_of_a_sweep_are_heeded(lab: Path):
         (["--set", "size=[1 KiB, 2 KiB]"], "none of 18 rows can be predicted: --set gives several points"),
         (["--set", "modle.slots=1"], "unknown key 'modle'; did you mean 'model'?"),
         (["-o", "p.txt"], "p.txt: a profile is a YAML file"),
+        (["-o", "t.csv/p.yaml", "--free", "o_sent"], "t.csv/p.yaml: cannot be written: Not a directory"),  # before all
         (["--topology", "sta.yaml"], "sta.yaml"),
         (["--topology", "hgx-h10"], "did you mean 'hgx-h100'?"),
     ],

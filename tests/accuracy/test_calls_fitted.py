@@ -18,11 +18,12 @@ from nccl_law import BLOCK, KEPT, LAW, asked, call, rated, text, under
 from simcoll.accuracy.bad_rows import suspicious
 from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit.calibrate import calibrate
-from simcoll.accuracy.fit.parameters import BLOCKS, OF_CALLS, ParameterSetting, cost
+from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, ParameterSetting, cost
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.accuracy.studies import _baselines
 from simcoll.config import yaml_tree
 from simcoll.engine.timing_model import Params
+from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
 from simcoll.nccl.kernel_costs import KINDS, BlockCosts
 from simcoll.scenario.loading import Point
@@ -247,6 +248,61 @@ def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
     assert "| one node | 4 of 6 |" in board  # those that were made twice as slow are not near
     assert "| away | all_gather | 1 |" in board
     assert all(name in board for name in ("NCCL's tuner", "nearest table", "What 90 % intervals hold"))
+
+
+EVERY = (*BESIDE, *OF_TRANSPORT, *OF_CALLS, *BLOCKS)
+
+
+def of(name: str) -> Iterator[dict[str, Any]]:
+    """Rows that a parameter changes, with times that no law has."""
+    many: dict[str, Any] = {"ranks": (2, 8)}
+    if name.startswith("graph."):
+        many = {"ranks": (8,), "launch.replays": (1, 4), "launch.graph": ("true",), "launch.gpus_per_process": (8,)}
+    elif name.startswith("host."):
+        many = {"ranks": (8,), "launch.gpus_per_process": (2, 8)}
+    elif name.startswith("transport."):
+        many = {"ranks": (16,), "nodes": (2,)}
+    elif name.startswith("pull."):
+        many = {"ranks": (2, 8), "protocol": ("pull",), "launch.graph": ("true",)}
+    shared = {"library": "nccl", "library_version": "2.27.3", "dtype": "float32", "nodes": 1}
+    collectives = ("all_reduce",) if name.startswith("pull.") else ("all_reduce", "all_to_all")
+    for collective, *keys in itertools.product(collectives, *many.values()):
+        for size in (1 << 10, 1 << 18, 1 << 26):
+            how = dict(zip(many, keys, strict=True))
+            time_us = 20 + size / 1e5 + how["ranks"] * 8 / how.get("launch.replays", 8)
+            yield {**shared, "collective": collective, **how, "size_bytes": size, "time_us": time_us}
+
+
+@pytest.mark.parametrize(
+    ("profile", "system", "names"),
+    [
+        ("nccl-blackwell", "hgx-b200", ("graph.upload", "host.message")),
+        pytest.param("nccl-blackwell", "hgx-b200", EVERY, marks=pytest.mark.long),
+        pytest.param("nccl-volta", "dgx1-v100", EVERY, marks=pytest.mark.long),
+        pytest.param("nccl-pcie", "l40s-pcie", EVERY, marks=pytest.mark.long),
+    ],
+)
+def test_what_may_be_freed_is_written(profile: str, system: str, names: Sequence[str], folder: Path) -> None:
+    """Each parameter, freed by itself from a profile that may know nothing of its kind, is refused by its name, or
+    fitted: the profile is read again, has the value, and an interval around it that is not of no width."""
+    written = 0
+    for name in names:
+        rows = list(of(name))
+        with Path("t.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        try:
+            found = calibrate(["t.csv"], system, free=[name], sets=[f"profile={profile}"])
+        except InputError as error:
+            assert str(error).startswith((f"{name}: ", "none of ")), name
+            continue
+        (p,) = found.document["parameters"]
+        assert parse_profile(found.text, "p").name == "calibrated", name
+        assert p["value"] is None or None in (p["low"], p["high"]) or p["low"] <= p["value"] <= p["high"], name
+        assert p["value"] is None or p["low"] != p["high"], name
+        written += 1
+    assert written > len(names) / 3
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from extras import needs
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from simcoll.accuracy.fit._least_squares import Belief, Line, variances
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
@@ -22,6 +25,7 @@ from simcoll.scenario.profile import find_profile, parse_profile
 pytestmark = needs("scipy")
 
 SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
+MORE = "size={from: 1 KiB, to: 64 MiB, factor: 2}"
 WHOLE = ("links", "kernels", "launch")
 
 
@@ -104,6 +108,43 @@ def test_a_fit_is_no_worse_than_the_profile_that_it_begins_with(machines: int, f
     assert np.mean(after) < 0.8 * np.mean(before)
     assert max(np.subtract(after, before)) < 2
     assert found["plain model"] > max(before)
+
+
+THREE = st.lists(st.floats(-1, 1), min_size=3, max_size=3)
+ROWS = st.lists(st.tuples(st.integers(0, 3), THREE), min_size=2, max_size=8)
+
+
+@settings(max_examples=30)
+@given(ROWS, st.lists(st.floats(0.01, 3), min_size=3, max_size=3))
+def test_a_row_more_makes_nothing_less_sure(rows: list[tuple[int, list[float]]], widths: list[float]):
+    """No value is known worse than before any row, nor worse by a row more, whichever rows it is like; rows that are
+    alike in all tell no more than one of them."""
+    belief = Belief(np.ones(3), np.array(widths), 1.0)
+
+    def known(some: Sequence[tuple[int, list[float]]]) -> Any:
+        slopes, ones = np.array([slopes for _, slopes in some]), np.ones(len(some))
+        line = Line(np.ones(3), ones, slopes)
+        return variances(line, ones, belief, [label for label, _ in some], np.eye(3)[:, None])
+
+    less, more = known(rows[:-1]), known(rows)
+    assert (more > 0).all() and (more <= 1.01 * less).all() and (less <= 1.01 * belief.widths**2).all()
+    assert known([*rows, rows[-1]]) == pytest.approx(more, rel=0.01)
+
+
+@pytest.mark.long  # what decides is in test_a_row_more_makes_nothing_less_sure; this one has the fit around it
+def test_rows_that_agree_do_not_widen_intervals(folder: Path):
+    """From rows of a law without noise, and twice as many of the same law, intervals are not wider by more than the
+    values themselves have moved: however bold a fit dares to be, it is no surer for that."""
+    chance = np.random.default_rng(1)
+    law = {**machine(chance), "launch": "9 us"}
+    asked = "collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]"
+    few = fitted(measured(law, "few.csv", chance, 0.0, *asked, "size=[1 KiB, 4 MiB]"), "ranks=2,4,8").document[
+        "parameters"
+    ]
+    many = fitted(measured(law, "t.csv", chance, 0.0, *asked, MORE), "ranks=2,4,8").document["parameters"]
+    widths = [{p["name"]: (p["high"] - p["low"]) / p["value"] for p in each} for each in (few, many)]
+    assert set(widths[0]) & set(widths[1])
+    assert all(widths[1][name] < 1.2 * width for name, width in widths[0].items() if name in widths[1])
 
 
 def test_what_rows_do_not_see_stays(folder: Path):

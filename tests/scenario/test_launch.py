@@ -411,6 +411,24 @@ def test_what_a_graph_takes_is_found_again(tmp_path: Path) -> None:
     assert parse_profile(written, "learnt.yaml").graph == graph
 
 
+def test_what_a_first_launch_takes_is_no_part_of_the_launch(tmp_path: Path) -> None:
+    """Processes of 2 and of 8 GPUs tell both apart. One of 8 alone does not: that is refused where the profile does not
+    know the upload, and the launch is fitted where it does."""
+    once = ["launch.graph=true", "launch.replays=1", gpus("all")]
+    sets = [word for way in once for word in ("--set", way)]
+    text = table(LAW + UPLOADED, once, sizes=(64, 4096))
+    found, _ = calibrated(tmp_path, text, *sets)
+    values = {p["name"]: p["value"] for p in found["parameters"]}
+    assert values == pytest.approx({"graph.launch": GRAPHED / 1e6, "graph.upload": UPLOAD / 1e6}, rel=0.1)
+    _, err = calibrated(tmp_path, text, *sets, "--where", "ranks=8", status=2)
+    assert "graph.launch: 'law' does not say what graph.upload takes, which would be taken for a part of it" in err
+    (tmp_path / "knows.yaml").write_text(LAW + UPLOADED.replace(f"launch: {GRAPHED}", "launch: 1000000"))
+    profile = ("--set", f"profile={tmp_path}/knows.yaml")
+    found, _ = calibrated(tmp_path, text, *sets, "--where", "ranks=8", *profile)
+    assert [p["name"] for p in found["parameters"]] == ["graph.launch"]
+    assert found["parameters"][0]["value"] == pytest.approx(GRAPHED / 1e6, rel=0.1)
+
+
 def test_what_a_table_says_of_launches_is_fitted_with_all_else(tmp_path: Path) -> None:
     """Rows that say that one process launched them tell of the host, besides what rows tell anyway, and of what the
     host hides they tell nothing; what does not say it knows no host."""

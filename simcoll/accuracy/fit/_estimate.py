@@ -16,6 +16,7 @@ from simcoll.config.arrays import Floats
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
+from simcoll.prediction.intervals import student
 from simcoll.prediction.model_errors import Kind
 from simcoll.scenario.profile import Profile
 from simcoll.schedule.collectives import collective
@@ -23,6 +24,7 @@ from simcoll.schedule.collectives import collective
 INTERVAL: Final = (5.0, 95.0)  # percentiles: 90 %
 NORMAL_68: Final = (15.87, 84.13)  # percentiles one standard deviation from the middle
 LINKED: Final = 0.95  # correlation over the bootstrap from which on two parameters are reported as linked
+LAUNCH, UPLOAD = parameters.OF_GRAPH
 AT_LIMIT: Final = 0.999  # share of a limit from which on a cost stands at it; the solver stays just inside
 
 NO_EFFECT: Final = "changes none of these rows"
@@ -56,7 +58,8 @@ def estimate(samples: Samples, start: Profile, params: Params, free: Sequence[st
 
 def starting_costs(samples: Samples, start: Profile, params: Params, free: Sequence[str]) -> dict[str, float]:
     """Return the parameters to fit, those named by `free` or all that rows of this kind can show, with their costs in a
-    profile. Those whose values columns of the table give are left out; raises InputError if one of them was asked for.
+    profile. Those whose values columns of the table give are left out; raises InputError if one of them was asked for,
+    and where the launch of a graph would be fitted with an upload of which nothing is said.
     """
     reduces = any(collective(row.collective).reduces for row in samples.rows)
     launches = samples.launches
@@ -67,6 +70,10 @@ def starting_costs(samples: Samples, start: Profile, params: Params, free: Seque
         if free
         else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *launches]
     )
+    if LAUNCH in names and UPLOAD not in names and any(samples.uploads) and not (start.graph and start.graph.upload):
+        why = f"{start.name!r} does not say what {UPLOAD} takes, which would be taken for a part of it"
+        cure = f"fit {UPLOAD} too, to rows of several launch.replays or numbers of GPUs a process"
+        raise InputError([Diagnostic(why, cure, LAUNCH)])
     given = {key.removeprefix("model.") for row in samples.rows for key in row.others if key.startswith("model.")}
     if clash := [name for name in names if name in given and free]:
         raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
@@ -232,15 +239,32 @@ class _Estimating:
 
     def _estimate(self, line: Line, draws: Floats) -> Estimate:
         check_limits(self.names, line.values, self._bounds)
-        low, high = np.percentile(draws, INTERVAL, axis=0)
+        low, high, least = self._ends(line, draws)
         costs, lows, highs = (
             dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
         )
-        scatter = _typical(np.log(np.array([line.at(values) for values in draws]) / line.times).T)
+        scatter = max(least, _typical(np.log(np.array([line.at(values) for values in draws]) / line.times).T))
         near = _prior.around(self.names, line, self._bounds)
         shown = _own_errors.of_fit(line, self.samples.rows, self.samples.measured, self._bounds, near)
         notes = [*self._linked(draws), *self._limited(line, high)]
         return Estimate(costs, lows, highs, dict(self.left), notes, scatter, shown)
+
+    def _ends(self, line: Line, draws: Floats) -> tuple[Floats, Floats, float]:
+        """Return the ends of intervals of values, and the least spread of logarithms of times.
+
+        Draws of few rows are alike, and those of rows without noise are all the same. So an interval is at least what
+        noise leaves open, by Student's quantile for the rows beyond as many as there are parameters.
+        """
+        bounds, rows = self._bounds, len(line.times)
+        covariance = _least_squares.least_covariance(line, self.samples.measured, bounds)
+        beyond = student(rows - len(self.names)) * np.sqrt(np.diag(covariance))
+        low, high = np.percentile(draws, INTERVAL, axis=0)
+        slopes = line.slopes / line.times[:, None]
+        spread = float(np.sqrt(np.mean(np.sum(slopes @ covariance * slopes, axis=1))))
+        free = np.abs(line.relative(bounds)).max(axis=0) < _least_squares.EFFECT  # something else is slower: so is less
+        low, high = np.minimum(low, line.values - beyond), np.maximum(high, line.values + beyond)
+        low, high = (np.clip(ends, bounds.lower, bounds.upper) for ends in (low, high))
+        return np.where(free, bounds.lower, low), high, spread
 
     def _linked(self, draws: Floats) -> list[str]:
         """Report pairs of parameters that the rows barely distinguish."""

@@ -70,8 +70,14 @@ class Samples:
         processes = {process for question in self.questions for process in question.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
-        graph = [OF_GRAPH[0]] if any(scenario.launch.graph for scenario in self.scenarios) else []
+        graph = OF_GRAPH[: 2 if len(self.uploads) > 1 else len(self.uploads)]
         return [*host, *graph]
+
+    @property
+    def uploads(self) -> set[float]:
+        """The numbers of uploads for each launch of a graph, of rows in graphs: more than one tell their cost."""
+        asked = zip(self.scenarios, self.questions, strict=True)
+        return {question.uploads for scenario, question in asked if scenario.launch.graph}
 
     @property
     def least_a_launch(self) -> float:

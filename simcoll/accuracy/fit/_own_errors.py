@@ -90,7 +90,7 @@ def noise_of(off: Floats, rows: Sequence[MeasuredRow]) -> tuple[Noise, NDArray[n
 def _shown(off: Floats, rows: Sequence[MeasuredRow], groups: Sequence[RowNumbers], odd: NDArray[np.bool_]) -> Shown:
     errors: list[float] = []
     for group in groups:
-        zones = grouped(group[~odd[group]].tolist(), lambda i: _zone(rows[i]))
+        zones = grouped(group[~odd[group]].tolist(), lambda i: _prior.zone(rows[i]))
         errors += [float(np.median(off[numbers])) for numbers in zones.values()]
     return Shown(errors, len(groups))
 
@@ -103,7 +103,3 @@ def _groups(rows: Sequence[MeasuredRow], kind: Kind) -> list[RowNumbers]:
 
     numbers = grouped(range(len(rows)), label)
     return [np.array(group, np.int64) for group in numbers.values()]
-
-
-def _zone(row: MeasuredRow) -> tuple[object, ...]:
-    return *_prior.series(row), int(np.log(max(1, row.size_bytes)) // np.log(_prior.ALIKE))

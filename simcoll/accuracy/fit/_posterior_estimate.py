@@ -33,7 +33,7 @@ from simcoll.prediction import model_errors
 from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
-ZONES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
+SIZE_EDGES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
 COARSE: Final = 48  # rows, spread over the sizes of all series: more of them hardly tell more of a dozen parameters
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
 NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
@@ -209,14 +209,19 @@ class _FromPrior:
         return times
 
     def _at(self, line: Line, belief: Belief, notes: Sequence[str]) -> Estimate:
-        """Return the estimate at a line's values, with intervals of the posterior distribution."""
+        """Return the estimate at a line's values, with intervals of the posterior distribution.
+
+        They are by all that was known before, however boldly the fit left it (`belief`): what serves other rows best
+        does not say how sure a value is.
+        """
         bounds = self._bounds
         check_limits(self.names, line.values, bounds)
         rows, measured = self.samples.rows, self.samples.measured
-        covariance = _least_squares.posterior(line, measured, belief)
-        widths = np.sqrt(np.diag(covariance))
-        slopes = line.slopes / line.times[:, None]
-        scatter = float(np.sqrt(np.mean(np.sum(slopes @ covariance * slopes, axis=1))))
+        alike, known = [_prior.zone(row) for row in rows], self._belief
+        single = np.eye(len(self.names))[:, None]
+        widths = np.sqrt(_least_squares.variances(line, measured, known, alike, single))
+        slopes = line.slopes / line.times[:, None] / np.sqrt(len(rows))
+        scatter = float(np.sqrt(_least_squares.variances(line, measured, known, alike, slopes[None])[0]))
         shown = _own_errors.of_fit(line, rows, measured, bounds, belief)
         ends = [np.clip(line.values + sign * NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
         costs, low, high = (dict(zip(self.names, each.tolist(), strict=True)) for each in (line.values, *ends))
@@ -242,9 +247,9 @@ def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
     nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second
     doubling is left out. Of rows that show the network some have to be left out, and some to be there.
     """
-    zones = [bisect_left(ZONES, row.size_bytes) for row in rows]
+    zones = [bisect_left(SIZE_EDGES, row.size_bytes) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
-    between = of_network and len(set(zones)) > len(ZONES)
+    between = of_network and len(set(zones)) > len(SIZE_EDGES)
     doublings = [row.size_bytes.bit_length() for row in rows]
     order = {doubling: number for number, doubling in enumerate(sorted(set(doublings)))}
     labels.append([order[doubling] % 2 for doubling in doublings] if between else [*zones])

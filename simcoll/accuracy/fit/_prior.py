@@ -13,7 +13,6 @@ import numpy as np
 from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import cost_of, family
-from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
@@ -50,7 +49,9 @@ def belief(
     """Return what is believed of parameters with these `costs`, whose recorded 90 % intervals are `known`."""
     values = np.array([costs[name] for name in names])
     widths = [_width(name, costs[name], known.get(name)) for name in names]
-    return Belief(values, np.maximum(widths, 1e-9 * bounds.scale), independent(rows) / len(rows))
+    launches = np.array([name in parameters.LAUNCHES for name in names])
+    least = np.where(launches & (values == 0), OF_LAUNCHES, 1e-9) * bounds.scale  # of an unknown launch only the order
+    return Belief(values, np.maximum(widths, least), independent(rows) / len(rows))
 
 
 def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:
@@ -73,11 +74,12 @@ def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
 
 def independent(rows: Sequence[MeasuredRow]) -> int:
     """Count the rows that differ by more than a factor of ALIKE in size, or in anything else."""
-    zones = (
-        {int(np.log(max(1, row.size_bytes)) // np.log(ALIKE)) for row in of_series}
-        for of_series in grouped(rows, series).values()
-    )
-    return sum(map(len, zones))
+    return len(set(map(zone, rows)))
+
+
+def zone(row: MeasuredRow) -> tuple[object, ...]:
+    """Return what rows have in common of which the model is wrong alike: the series, and sizes within ALIKE."""
+    return *series(row), int(np.log(max(1, row.size_bytes)) // np.log(ALIKE))
 
 
 def series(row: MeasuredRow) -> tuple[object, ...]:

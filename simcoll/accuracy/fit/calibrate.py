@@ -290,9 +290,12 @@ def _transport(profile: Profile, texts: Mapping[str, str]) -> Document:
 def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
     """Build the profile's keys `host`, `graph` and `pull`.
 
-    A key with fitted values holds the record of the fit (`about`), if nothing but launches was fitted.
+    A key with fitted values holds the record of the fit (`about`), if nothing but launches was fitted. A graph of whose
+    launch the profile says nothing was fitted with that of other calls.
     """
     ways: Document = {way: dict(begin.file[way]) for way in WAYS if way in begin.file}
+    if begin.profile.graph is None and set(texts) & set(parameters.OF_GRAPH):
+        ways["graph"] = {"launch": parameters.text("graph.launch", begin.profile.launch)}
     for name in (name for name in texts if name in parameters.BESIDE):
         way, _, key = name.partition(".")
         own = {key_: value for key_, value in ways.get(way, {}).items() if key_ != "calibration"}

@@ -58,6 +58,11 @@ class Question:
         """Work of the host's processes for its call; empty where the host is not asked for."""
         return self.runs[0].processes
 
+    @property
+    def uploads(self) -> float:
+        """To how many GPUs one process brings its graph for each launch of it; 0 where that is nothing."""
+        return self.runs[0].uploads
+
     def time_ps(self, setting: ParameterSetting) -> int:
         """The time in a setting."""
         return min(run.prediction.retimed(setting) for run in self.runs)
@@ -74,6 +79,10 @@ class _LinkUse:
     @property
     def processes(self) -> frozenset[Process]:
         return self._call.processes
+
+    @property
+    def uploads(self) -> float:
+        return self._call.uploads
 
     @cached_property
     def _carried(self) -> list[int]:
