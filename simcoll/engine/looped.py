@@ -127,7 +127,7 @@ class LoopedProgram:
             free = -((number - self.slots) // many)  # the first loop in which a slot has to be let go
             later = np.where(streams.taken, np.int32(self.loops), later)
             credit_row, credit_loops = moved(row), rows(later)
-        state = self._state(run_, np.asarray(pending)[order], order, free, starts[order], streams.taken[order])
+        state = self._state(run_, np.asarray(pending)[order], order, free, starts[order], streams)
         bits = max(1, (len(program) - 1).bit_length()), max(1, (self.loops - 1).bit_length())
         o_recv = np.where(src == dst, 0, program.params.o_recv)
         gap, cap, gamma = program.by_way("g"), run_.program.by_kind("channel_bandwidth"), run_.program.by_kind("gamma")
@@ -150,7 +150,7 @@ class LoopedProgram:
                 awaited=rows(streams.awaited.astype(np.int32)),
             ),
             parts=turns,
-            streams=self._streams(run_, streams, starts, place, parts.many),
+            streams=self._streams(run_, streams, starts, place, np.asarray(state.first), parts.many),
             pieces=Pieces(
                 kind=rows(program.kind),
                 whole=give(program.sizes // self.piece),
@@ -181,11 +181,14 @@ class LoopedProgram:
         )
 
     def _state(
-        self, run_: KernelRun, pending: Array, order: Array, free: Array, starts: Array, taken: Array
+        self, run_: KernelRun, pending: Array, order: Array, free: Array, starts: Array, streams: LoopStreams
     ) -> LoopState:
         """The state of all transfers at the start. Rows in `order` wait for `pending` things in the first loop, later
         for the loop before, too, where a channel begins, and from loop `free` on for a slot; nobody lets go those that
-        streams have `taken`. Those of each part in `starts` are together."""
+        `streams` have, and of these those that nobody awaits have no state but the last, which stands for none. Those
+        of each part in `starts` are together."""
+        taken, stated = streams.taken[order], (~streams.taken | streams.awaited)[order]
+        order, starts, pending, taken = order[stated], starts[stated], pending[stated], taken[stated]
         often = np.bincount(starts)
         part, wide = np.cumsum(often > 0)[starts] - 1, int(often.max(initial=0))
         if wide * (int(part.max(initial=0)) + 1) > MOST_WIDER * len(order):
@@ -196,10 +199,11 @@ class LoopedProgram:
         if len(free):
             waits_ += np.arange(self.loops)[:, None] >= free[order]
         waits_[:, taken] = 1
-        first = part * (wide * self.loops) + place
         state = np.zeros((int(part.max(initial=0)) + 1, self.loops, wide), np.int8)
         state[part, :, place] = np.where(waits_ > 0, COMPLETE - waits_, 0).T
-        return LoopState(NO_TIMES, state.ravel(), run_.give(first), wide)
+        first = np.full(len(stated), state.size)
+        first[stated] = part * (wide * self.loops) + place
+        return LoopState(NO_TIMES, np.append(state, np.int8(COMPLETE - 1)), run_.give(first), wide)
 
     def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array, streams: LoopStreams) -> PartHeaps:
         """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""
@@ -214,25 +218,37 @@ class LoopedProgram:
         classes, ahead = run_.gives(parts.classes, parts.ahead.ravel())
         return PartHeaps(classes, ahead, NO_TIMES, start, home, of_link, run_.give(room), NO_TIMES)
 
-    def _streams(self, run_: KernelRun, streams: LoopStreams, starts: Array, place: Array, parts: int) -> LinkStreams:
-        """The channels that need no heap, for the kernel."""
-        program, links, give = self.one, len(self.one.bandwidths), run_.give
-        head = streams.rows[streams.begin[:-1]]
-        link, count = program.routes.links[program.routes.hop[program.way[head]]], len(head)
+    def _streams(
+        self, run_: KernelRun, streams: LoopStreams, starts: Array, place: Array, first: Array, parts: int
+    ) -> LinkStreams:
+        """The channels that need no heap, for the kernel; by `place` the state of each row is at `first`."""
+        program, links, give, rows = self.one, len(self.one.bandwidths), run_.give, streams.rows
+        head, reads = rows[streams.begin[:-1]], program.reads[rows]
+        way = program.way[head]
+        link, count = program.routes.links[program.routes.hop[way]], len(head)
         of_link, behind = (np.zeros(links, np.int32) for _ in range(2))
         numbers = np.arange(count, dtype=np.int32)
         of_link[link[::-1]], behind[link] = numbers[::-1], numbers + 1
         of_part = np.searchsorted(starts[head], np.arange(parts + 1)).astype(np.int32)
+        whole = (program.sizes // self.piece)[program.kind[rows]]
         return LinkStreams(
+            row=give(place[rows]),
+            reads=give(np.where(reads == NONE, NONE, first[place[reads]])),
+            own=give(np.where(streams.awaited[rows], first[place[rows]], NONE)),
             begin=give(streams.begin.astype(np.int32)),
-            row=give(place[streams.rows]),
+            way=give(way.astype(np.int32)),
+            src=give(program.routes.src[way].astype(np.int32)),
+            dst=give(program.routes.dst[way].astype(np.int32)),
+            link=give(link.astype(np.int32)),
+            whole=give(np.minimum.reduceat(whole, streams.begin[:-1]) if count else NO_TIMES),
             at=NO_INDICES,
             loop=NO_INDICES,
             ready=NO_TIMES,
+            awaits=NO_TIMES,
             head=NO_TIMES,
             ends=NO_TIMES,
+            turn=NO_INDICES,
             slots=self.slots,
-            link=give(link.astype(np.int32)),
             of_link=give(of_link),
             behind_link=give(behind),
             of_part=give(of_part),
@@ -263,11 +279,13 @@ def _begun(columns: LoopRun, run_: KernelRun, done: Array) -> LoopRun:
         costs=columns.costs._replace(here=run_.give(here), came=run_.give(came)),
         parts=columns.parts._replace(size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1)),
         streams=streams._replace(
-            at=run_.fill(count, 0),
+            at=run_.give(np.asarray(streams.begin, np.int32)[:-1].copy()),
             loop=run_.fill(count, 0),
             ready=run_.zeros(count),
-            head=run_.fill(count, NEVER, np.int64),
+            awaits=run_.zeros(count),
+            head=run_.zeros(count),
             ends=run_.zeros(count * streams.slots),
+            turn=run_.fill(count, 0),
             soonest=run_.give(np.where(waiting, 0, NEVER)),
         ),
         free=Servers(run_.freed(), run_.zeros(run_.sides)),

@@ -80,7 +80,7 @@ def _numbers(totals: Totals | None) -> list[object]:
 
 def test_loops_end_as_the_whole_program() -> None:
     """Of 60 random calls on unequal links, with late ranks, many can be run so, and all of these end alike."""
-    assert sum(check(seed) for seed in range(60)) > 20
+    assert sum(check(seed) for seed in range(200, 260)) > 20
 
 
 @pytest.mark.long

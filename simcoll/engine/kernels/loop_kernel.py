@@ -33,6 +33,8 @@ def loops(run: LoopRun) -> Any:
         if run.state.state[run.state.first[place]] == 0:
             enter(place, 0, 0, -1, run)
     parts, streams = run.parts, run.streams
+    for stream in range(len(streams.link)):
+        look_ahead(stream, 0, run)
     classes, ahead, clock = parts.classes, parts.ahead, parts.clock
     soonest = earliest(run)
     while soonest < NEVER:
@@ -92,28 +94,40 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
             t, key, link = until, -1, streams.link[lane]
         else:
             break
-        stream = next_of(link, t, key, run) if link >= 0 else -1
-        if stream < 0 and not event:
-            lane = streams.behind_link[link]
-            continue
-        n, there, onward, hole = 0, True, part, -1
-        if stream >= 0:
-            row, loop = streams.row[streams.begin[stream] + streams.at[stream]], streams.loop[stream]
-            i = first[row] + loop * wide
-            t, latest = pass_link(stream, row, loop, latest, run)
-        else:
+        n, there, onward, hole, stream = 0, False, part, -1, link
+        while stream >= 0 and not there:
+            stream = next_of(link, t, key, run)
+            if stream >= 0:
+                at, then = streams.at[stream], streams.loop[stream]
+                tail, latest = pass_link(stream, latest, run)
+                there = streams.own[at] >= 0
+                if there:
+                    row, loop, i, t = streams.row[at], then, streams.own[at] + then * wide, tail
+                else:
+                    latest, ended = max(latest, tail), ended + 1
+                    receive_last(streams.dst[stream], streams.row[at], tail, run)
+        if not there:
+            if not event:
+                lane = streams.behind_link[link]
+                continue
             hole = part  # the first entry of this part's heap is used up
             if state[i] == SIDE:
                 t = max(t, free_side[rows.side[row]]) + receive(row, loop, run)
                 free_side[rows.side[row]] = t
+                there = True
             else:
                 there, t, latest, onward, n = travel(row, loop, i, t, max(latest, t), part, run)
                 if there and receive(row, loop, run):
                     state[i], there = SIDE, False
         if there:
             latest = max(latest, t)
-            n = finish(row, loop, i, t, n, run) if rows.awaited[row] else end(row, loop, t, n, run)
             ended += 1
+            if stream < 0:
+                n = let_credit_go(row, loop, t, n, run)
+            if rows.awaited[row]:
+                n = finish(row, loop, i, t, n, run)
+            else:
+                receive_last(run.ways.dst[rows.way[row]], row, t, run)
         elif onward >= 0:
             hole = push(t, key, onward, hole, run)
         for k in range(n):
@@ -138,16 +152,33 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
 @inline
 def head_of(stream: Any, run: LoopRun) -> Any:
     """The time at which the next head of a stream comes to its link, NEVER as long as that is not known."""
-    streams, rows, (when, state, first, wide) = run.streams, run.rows, run.state
-    head, loop = streams.head[stream], streams.loop[stream]
-    if head == NEVER and loop < run.loops:
-        row, t = streams.row[streams.begin[stream] + streams.at[stream]], streams.ready[stream]
-        i = first[rows.reads[row]] + loop * wide if rows.reads[row] >= 0 else -1
-        if i < 0 or state[i] == COMPLETE:
-            way, t = rows.way[row], max(t, when[i]) if i >= 0 else t
-            head = max(t, value(run.costs.here, run.ways.src[way])) + value(run.costs.lead, way)
-            streams.head[stream] = head
+    streams, (when, state, _, _) = run.streams, run.state
+    head, i = streams.head[stream], streams.awaits[stream]
+    if head == NEVER and state[i] == COMPLETE:
+        head = leave(stream, max(streams.ready[stream], when[i]), run)
+        streams.head[stream] = head
     return head
+
+
+@inline
+def look_ahead(stream: Any, ready: Any, run: LoopRun) -> None:
+    """The next transfer of a stream, whose channel is `ready` at a time, awaits what it reads, if anything."""
+    streams, loop = run.streams, run.streams.loop[stream]
+    reads = streams.reads[streams.at[stream]]
+    streams.head[stream], streams.ready[stream] = NEVER, ready
+    if loop == run.loops:
+        streams.awaits[stream] = len(run.state.state) - 1  # which is never complete
+    elif reads < 0:
+        streams.head[stream] = leave(stream, ready, run)
+    else:
+        streams.awaits[stream] = reads + loop * run.state.wide
+
+
+@inline
+    """The time at which the head of a transfer that may start at `t` comes to the link of its stream."""
+    """When the head of a transfer that may start at `t` comes to the link of its stream."""
+    costs, streams = run.costs, run.streams
+    return max(t, value(costs.here, streams.src[stream])) + value(costs.lead, streams.way[stream])
 
 
 @inline
@@ -157,36 +188,39 @@ def next_of(link: Any, t: Any, key: Any, run: LoopRun) -> Any:
     for stream in range(streams.of_link[link], streams.behind_link[link]):
         head = head_of(stream, run)
         if head <= t:
-            own = key_of(streams.row[streams.begin[stream] + streams.at[stream]], streams.loop[stream], run)
+            own = key_of(streams.row[streams.at[stream]], streams.loop[stream], run)
             if head < t or own < key:
                 found, t, key = stream, head, own
     return found
 
 
 @inline
-def pass_link(stream: Any, row: Any, loop: Any, latest: Any, run: LoopRun) -> Any:
+def pass_link(stream: Any, latest: Any, run: LoopRun) -> Any:
     """The next transfer of a stream passes its link, and the one behind it is the next. Returns when its tail has come,
     and the latest time."""
     streams, costs, (rate_of, latency, service, rates) = run.streams, run.costs, run.net
-    link, t, w, kind = streams.link[stream], streams.head[stream], run.rows.way[row], kind_of(row, loop, run)
+    link, t, w, src = streams.link[stream], streams.head[stream], streams.way[stream], streams.src[stream]
+    at, loop = streams.at[stream], streams.loop[stream]
+    kind = run.pieces.piece if loop < streams.whole[stream] else kind_of(streams.row[at], loop, run)
     waits.note(run.heads, link, t)
     s = service[kind * rates + rate_of[link]]
     r = max(t, run.free.link[link])
     run.free.link[link] = r + s
     sent = r + max(s, value(costs.cap, kind))
     ready = max(sent, t - value(costs.lead, w) + value(costs.gap, w))
-    tail, at = sent + latency[link], streams.at[stream]
-    src, many = run.ways.src[w], streams.begin[stream + 1] - streams.begin[stream]
+    tail = sent + latency[link]
     run.done[src] = max(run.done[src], sent)
     if streams.slots:
-        own, count = stream * streams.slots, loop * many + at
-        streams.ends[own + count % streams.slots] = tail
-        ready = max(ready, streams.ends[own + (count + 1) % streams.slots])
-    streams.ready[stream], streams.head[stream] = ready, NEVER
-    if at + 1 < many:
+        first, turn = stream * streams.slots, streams.turn[stream]
+        streams.ends[first + turn] = tail
+        turn = turn + 1 if turn + 1 < streams.slots else 0
+        streams.turn[stream] = turn
+        ready = max(ready, streams.ends[first + turn])
+    if at + 1 < streams.begin[stream + 1]:
         streams.at[stream] = at + 1
     else:
-        streams.at[stream], streams.loop[stream] = 0, loop + 1
+        streams.at[stream], streams.loop[stream] = streams.begin[stream], loop + 1
+    look_ahead(stream, ready, run)
     return tail, max(latest, max(t, sent))
 
 
@@ -306,7 +340,6 @@ def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
     """A transfer, number `i` of the state, ends at `t`. Its version is complete after the one before it: then its
     readers may go, and so may the versions that were waiting for it. Returns how many are to be let go."""
     rows, (when, state, first, wide), done, soonest = run.rows, run.state, run.done, run.streams.soonest
-    n = let_credit_go(row, loop, t, n, run)
     before = rows.chain[row]
     if before < 0:
         t = max(t, value(run.costs.came, row))
@@ -337,11 +370,9 @@ def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
 
 
 @inline
-def end(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
-    """The same of a transfer for which nobody waits but its connection."""
-    dst = run.ways.dst[run.rows.way[row]]
+def receive_last(dst: Any, row: Any, t: Any, run: LoopRun) -> None:
+    """A participant has received at `t` what nobody waits for."""
     run.done[dst] = max(run.done[dst], max(t, value(run.costs.came, row)))
-    return let_credit_go(row, loop, t, n, run)
 
 
 @inline

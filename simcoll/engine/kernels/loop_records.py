@@ -92,21 +92,31 @@ class PartHeaps(NamedTuple):
 
 
 class LinkStreams(NamedTuple):
-    """Channels that need no heap, those of a link together: see `_loop_streams`. Where the rows of each `begin`, and
-    these; how many of them passed in which loop; when the channel is `ready` for the next one, and when the head of
-    that comes to the link, NEVER as long as it is not known; the last ends, of which the channel may have `slots`
-    before it. By link the first channel, and that behind the last; by part the same, and the first head to come. What
-    the channels bring is felt `ahead` ps after a head, or later."""
+    """Channels that need no heap, those of a link together: see `_loop_streams`. For the transfers of a loop, channel
+    by channel: the `row`, and where the state has what it `reads` and its `own` in the first loop, −1 for nothing. By
+    channel: where these `begin`; its way, with both ends, and its link; how many loops are of whole pieces. The
+    next transfer is that `at` a place, in which `loop`; the channel is `ready` for it, and it `awaits` a state; its
+    head comes to the link, NEVER as long as that is not known. The last ends, of which the channel may have `slots`
+    before it, with the `turn` of the next. By link the first channel, and that behind the last; by part the same, and
+    the first head to come. What the channels bring is felt `ahead` ps after a head, or later."""
 
-    begin: Column
     row: Column
+    reads: Column
+    own: Column
+    begin: Column
+    way: Column
+    src: Column
+    dst: Column
+    link: Column
+    whole: Column
     at: Column
     loop: Column
     ready: Column
+    awaits: Column
     head: Column
     ends: Column
+    turn: Column
     slots: int
-    link: Column
     of_link: Column
     behind_link: Column
     of_part: Column
