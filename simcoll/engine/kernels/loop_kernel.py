@@ -175,8 +175,8 @@ def look_ahead(stream: Any, ready: Any, run: LoopRun) -> None:
 
 
 @inline
+def leave(stream: Any, t: Any, run: LoopRun) -> Any:
     """The time at which the head of a transfer that may start at `t` comes to the link of its stream."""
-    """When the head of a transfer that may start at `t` comes to the link of its stream."""
     costs, streams = run.costs, run.streams
     return max(t, value(costs.here, streams.src[stream])) + value(costs.lead, streams.way[stream])
 
