@@ -30,8 +30,22 @@ MOST_SLOTS: Final = 1 << 27  # entries of such a table
 BLOCK: Final = 1024  # rows that are run together at a time: what they need fits a core's cache
 PEELED: Final = 3  # steps of a repeat that are replayed one by one at most, before all or none are taken together
 
+REPLAYED_S: Final = 4e-9  # of the processor, for each message that is replayed by itself
+MADE_S: Final = 2e-7  # of the processor, for each row of a step that is made
+LONGEST_S: Final = 600  # of the processor: what surely takes longer is refused
+
 NOTHING: Final[Array] = np.zeros(0, np.int64)
 IDLE: Final = -(2**61)  # stands for the links that a shorter route has not: never busy
+
+
+def check_time(messages: int, rows: int = 0) -> None:
+    """Raise InputError where replaying so many messages one by one, and making so many rows of steps, takes longer than
+    anybody waits."""
+    took = messages * REPLAYED_S + rows * MADE_S
+    if took > LONGEST_S:
+        what = f"{max(messages, rows)} messages, one by one, take about {took / 3600:.1f} h of a processor"
+        cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
+        raise wrong("ranks", f"{what}, and at most {LONGEST_S // 60} min are taken", cure)
 
 
 def run(

@@ -13,7 +13,7 @@ from simcoll.errors import RefusedError, wrong
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction._copy_orders import orders_of
 from simcoll.prediction.placing import machine_of
-from simcoll.prediction.whole_run import is_whole
+from simcoll.prediction.work import check_work, is_whole
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, copies, proof, registry
 from simcoll.schedule.collectives import collective
@@ -112,6 +112,7 @@ def _maker(collective: str, algorithm: str) -> Hashable:
 
 def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> Proved:
     """Make a schedule and prove it, once for all sizes of a sweep."""
+    check_work(scenario)  # here, too: a topology may be one that was built for another question
     source: AnySchedule = _of_file(asked) if schedule_json.is_file(scenario.algorithm) else _made(asked)
     if orders:
         source = in_copies(written_out(source), orders)

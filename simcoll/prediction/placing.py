@@ -15,7 +15,7 @@ from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import CostKind
-from simcoll.prediction.whole_run import check_whole
+from simcoll.prediction.work import check_work
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Placement
 from simcoll.scenario.profile import (
@@ -63,7 +63,7 @@ def rated_topology(scenario: Scenario) -> Topology:
     written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
 
     def built(asked: TopologySpec) -> Topology:
-        check_whole(scenario)
+        check_work(scenario)
         return systems.build(asked, seed=seed, without=unused)
 
     def key(asked: TopologySpec) -> Hashable:

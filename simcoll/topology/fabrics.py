@@ -157,6 +157,24 @@ def _direct(plan: FabricPlan, machines: Ports, pairs: Sequence[tuple[int, int]],
         plan.cable(ends[i], ends[j], shape.cable)
 
 
+def count_links(fabric: str, machines: int, ports: int, shape: FabricShape) -> int:
+    """The number of links of a fabric of so many machines with so many ports each, without making them."""
+    plugs = 2 * machines * ports
+    if fabric == "full-mesh":
+        return plugs + machines * (machines - 1)
+    if fabric in DIRECT:
+        dims = shape.dims if fabric == "torus" else (machines,)
+        return plugs + machines * sum(min(2, size - 1) for size in dims)
+    if fabric == "single-switch":
+        return plugs
+    leaves = (ports if fabric == "rail-optimised" else 1) * -(-machines // shape.per_leaf)
+    trunks = 2 * leaves * shape.spines
+    if fabric == "rail-optimised" or shape.levels == 2:
+        return plugs + (trunks if leaves > 1 else 0)
+    pods = -(-leaves // shape.leaves_per_pod)
+    return plugs + trunks + (2 * pods * shape.spines**2 if pods > 1 else 0)
+
+
 SWITCHED: Final = {"single-switch": single_switch, "rail-optimised": rail_optimised, "fat-tree": fat_tree}
 DIRECT: Final = {"torus": torus, "ring": ring, "full-mesh": full_mesh}
 FABRICS: Final = {**SWITCHED, **DIRECT}

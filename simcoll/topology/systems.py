@@ -17,7 +17,7 @@ from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.topology import fabrics
 from simcoll.topology.bisection import bisection_bandwidth
-from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape
+from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape, count_links
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import (
     MachineFile,
@@ -122,24 +122,29 @@ def _hosts(spec: TopologySpec) -> Built:
     """A fabric of bare hosts, each of them a node."""
     assert spec.link is not None and spec.fabric is not None
     hosts = spec.hosts or math.prod(spec.dims or ())
-    _check_size(2 * hosts, f"{hosts} hosts", "hosts")
+    shape = _shape(spec, spec.link.link, spec.link.link.latency)
+    ports = 0 if spec.fabric in fabrics.DIRECT else 1
+    _check_size(count_links(spec.fabric, hosts, ports, shape), f"{hosts} hosts", "hosts")
     plan = FabricPlan([(f"host{i}", {"kind": "host", "node": i}) for i in range(hosts)])
-    cable = spec.link.link
-    FABRICS[spec.fabric](plan, [[name] for name, _ in plan.devices], _shape(spec, cable, cable.latency))
+    FABRICS[spec.fabric](plan, [[name] for name, _ in plan.devices], shape)
     return plan, "shortest" if spec.fabric in fabrics.DIRECT else "ecmp", {}
 
 
 def _check_size(links: int, what: str, key: str) -> None:
     """Raise InputError for more links than there is memory for."""
-    check_memory(links * LINK_BYTES, what, f"take fewer {key}", f"topology.{key}")
+    check_memory(links * LINK_BYTES, f"{what} with {links} links", f"take fewer {key}", f"topology.{key}")
+
+
+def leaf_width(spec: TopologySpec) -> int:
+    """The machines that plug into a leaf switch, where a fabric has these."""
+    return spec.nodes_per_leaf or spec.hosts_per_leaf or (4 if spec.fabric == "fat-tree" else 32)
 
 
 def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
-    per_leaf = spec.nodes_per_leaf or spec.hosts_per_leaf or (4 if spec.fabric == "fat-tree" else 32)
     return FabricShape(
         cable,
         trunk_latency,
-        per_leaf=per_leaf,
+        per_leaf=leaf_width(spec),
         levels=spec.levels or 2,
         leaves_per_pod=spec.leaves_per_pod or 4,
         oversubscription=Fraction(str(spec.oversubscription or 1)),
@@ -156,7 +161,10 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
         if nodes > 1:
             raise InputError(f"{file.name} lists its devices by name and is no machine to multiply", "leave out nodes")
         return plain, file.routing or "shortest", dict(file.routes)
-    _check_size(nodes * len(plain.links), f"{nodes} nodes of {file.name}", "nodes")
+    ports = sum(data["kind"] == "nic" for _, data in plain.devices)
+    shape = _shape(spec, Link(1), 1)  # of which the widths count
+    joined = count_links(spec.fabric or "rail-optimised", nodes, ports, shape) if nodes > 1 else 0
+    _check_size(nodes * len(plain.links) + joined, f"{nodes} nodes of {file.name}", "nodes")
     plan, routes = FabricPlan(), dict[str, Sequence[str]]()
     for i in range(nodes):
         name = f"node{i}.".__add__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import zlib
 from collections import Counter
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from simcoll.config import yaml_tree
 from simcoll.errors import TopologyError
+from simcoll.topology import fabrics
 from simcoll.topology._least_latencies import UNREACHED
 from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.graph import Link, Topology
@@ -514,3 +516,17 @@ def test_routes_of_a_torus_go_dimension_by_dimension() -> None:
         assert moved == sorted(moved)
         carried.update(topology.route(u, v))
     assert max(carried.values()) == 12  # 4 rows or columns × (1 + 2 hops that way)
+
+
+@given(st.sampled_from(sorted(fabrics.FABRICS)), st.integers(1, 5), st.data())
+def test_links_of_a_fabric_are_counted_without_making_them(fabric: str, ports: int, data: st.DataObject) -> None:
+    """As many as its builder makes, whatever the widths of its levels."""
+    small = st.integers(1, 5)
+    dims = tuple(data.draw(st.lists(small, min_size=2, max_size=3))) if fabric == "torus" else ()
+    machines = math.prod(dims) if dims else data.draw(st.integers(1, 40))
+    keys = {name: data.draw(small) for name in ("per_leaf", "leaves_per_pod", "spines")}
+    shape = fabrics.FabricShape(LINK, 1, levels=data.draw(st.sampled_from([2, 3])), dims=dims, **keys)
+    switched, plan = fabric in fabrics.SWITCHED, fabrics.FabricPlan()
+    names = [[f"{i}.{j}" for j in range(ports if switched else 1)] for i in range(machines)]
+    fabrics.FABRICS[fabric](plan, names, shape)
+    assert fabrics.count_links(fabric, machines, ports if switched else 0, shape) == len(plan.links)

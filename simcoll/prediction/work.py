@@ -1,0 +1,151 @@
+"""Work that a question is, by its numbers alone: what no memory holds or nobody waits for is refused before a
+topology of its size is built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from simcoll.config.machine_memory import check_memory
+from simcoll.engine.binding import BYTES
+from simcoll.engine.streamed import check_time, loop_sizes
+from simcoll.errors import SimcollError
+from simcoll.formats.schedules import schedule_json
+from simcoll.named_tuple import NamedTuple
+from simcoll.scenario.placement import Placement
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import algorithms, registry
+from simcoll.schedule.registry import Groups
+from simcoll.schedule.streamed import StreamedSchedule
+from simcoll.topology.systems import described, leaf_width
+from simcoll.topology.topology_keys import Spread
+
+FEW: Final = 256, 1024  # ranks of schedules from which one learns how they grow: squares, as groups go by roots
+SMALL: Final = 8192  # ranks: a topology of as many is built before its work is looked at
+COUNTED: Final = 4_000_000  # rows: a schedule that has about as few is made and counted in half a second
+GROWN: Final = 2  # times too large at most is an estimate: from 1024 to a million ranks that of n log n is 1.5 times
+ROW_BYTES: Final = 150  # of memory that each row of a step takes while its routes are found
+
+CURE: Final = "ask for fewer ranks"
+
+
+class ScheduleWork(NamedTuple):
+    """The transfers of a schedule, the rows of all its parts, and those of the largest: what repeats is made once."""
+
+    transfers: int
+    rows: int
+    largest: int
+
+
+def is_whole(scenario: Scenario) -> bool:
+    """Whether no shortcut may run the schedule of a scenario part by part."""
+    plainly = scenario.engine == "event" or scenario.shortcuts == "off"
+    return plainly or bool(scenario.striking) or scenario.weights is not None
+
+
+def check_work(scenario: Scenario) -> None:
+    """Raise InputError where a run takes more memory than there is, or longer than anybody waits, if the scenario's
+    numbers alone say so: a topology of a million hosts takes long to build."""
+    ranks = scenario.ranks or _places(scenario)
+    if ranks <= SMALL or (make := _maker(scenario, ranks)) is None:
+        return
+    try:
+        found = grown(make, ranks)
+        few = found.rows <= COUNTED
+        found = _counted(make(ranks)) if few else found
+    except SimcollError:  # what is wrong with a schedule is said where it is made
+        return
+    said = "" if few else "more than "
+    if is_whole(scenario):
+        check_memory(found.transfers * BYTES, f"{said}{found.transfers} transfers", CURE, "ranks")
+    check_memory(found.largest * ROW_BYTES, f"{said}{found.largest} messages of one step", CURE, "ranks")
+    check_time(0, found.rows)
+    check_time(_one_by_one(scenario, make(ranks)) * found.transfers)
+
+
+def grown(make: Callable[[int], StreamedSchedule], ranks: int) -> ScheduleWork:
+    """The least work of a schedule of so many ranks, from two of few: as if they grew by one power."""
+    few, more = map(make, FEW)
+    growth, times = math.log(more.n / few.n), ranks / more.n
+    pairs = list(zip(_counted(few), _counted(more), strict=True))
+    return ScheduleWork(*(int(b * times ** (math.log(max(1, b) / max(1, a)) / growth) / GROWN) for a, b in pairs))
+
+
+def _counted(source: StreamedSchedule) -> ScheduleWork:
+    rows = [part.rows for part in source.parts()]
+    return ScheduleWork(source.transfers, sum(rows), max(rows, default=0))
+
+
+def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
+    """Loops in which all transfers are replayed one by one; 0 where ranks may be alike."""
+    params, link = scenario.params(), scenario.topology.link
+    try:
+        (held,) = loop_sizes(source, scenario.nbytes, scenario.itemsize, 0)
+    except SimcollError:
+        return 0
+    late, drawn = any((scenario.arrivals or {}).values()), link is not None and isinstance(link.bandwidth, Spread)
+    most, plain = int(held.max()), params.channels <= 1 and params.blocking == "no"
+    return 0 if plain and not late and not drawn and held.min() == most else -(-most // (params.chunk or most or 1))
+
+
+def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] | None:
+    """The schedule for a number of ranks, or for about as many where groups want that, if it is one of the registry
+    that hangs on their number alone."""
+    chosen, collective = scenario.algorithm, scenario.collective
+    if scenario.workload or scenario.executed_by or load_profile(scenario.profile).as_nccl:
+        return None
+    if schedule_json.is_file(chosen) or scenario.subgroups:
+        return None
+    try:
+        entry = registry.find(collective, chosen)[0]
+    except SimcollError:  # `auto`; what is wrong with others is said where they are made
+        return None
+    size = _group_size(scenario, ranks) if entry.uses_groups else 0
+    if size is None:
+        return None
+
+    def make(n: int) -> StreamedSchedule:
+        groups = _groups(n, size, ranks) if size else ()
+        n = len(registry.flat(groups)) or n
+        return algorithms.stream(collective, chosen, n, groups=groups, agents=max(1, len(groups)))
+
+    return make
+
+
+def _group_size(scenario: Scenario, ranks: int) -> int | None:
+    """The ranks of a group, 0 where the registry's rule makes them, None where only the topology knows."""
+    spec, asked = scenario.topology, scenario.groups
+    if isinstance(asked, int):
+        return max(1, ranks // asked)
+    if asked is not None or spec.dims or spec.file or spec.fabric == "ring" or spec.nodes_per_leaf:
+        return None
+    if spec.hosts:
+        return leaf_width(spec) if spec.fabric == "fat-tree" else 0
+    return max(1, ranks // spec.nodes) if spec.nodes else None
+
+
+def _groups(n: int, size: int, ranks: int) -> Groups:
+    """Groups of about `n` ranks, as those of `size` are among all `ranks`: the smaller of their size and number is the
+    same."""
+    count = ranks // size
+    if size < count:
+        count = max(2, n // size)
+    else:
+        size = max(1, n // count)
+    return tuple(tuple(range(i * size, (i + 1) * size)) for i in range(count))
+
+
+def _places(scenario: Scenario) -> int:
+    """The devices that ranks take, in as far as the scenario's own numbers say; 0 where they do not."""
+    spec, placement = scenario.topology, scenario.placement
+    if isinstance(placement, tuple):
+        return len(placement)
+    if spec.hosts or spec.dims:
+        return spec.hosts or math.prod(spec.dims or ())
+    machine = described(spec)
+    if machine is None or not isinstance(machine.devices, dict):
+        return 0
+    gpus = machine.devices.get("gpu", 0)
+    return (spec.nodes or 1) * (min(gpus, placement.per_node) if isinstance(placement, Placement) else gpus)

@@ -1,0 +1,106 @@
+"""Questions that are too large: what is refused, by what estimate, and before anything large is made."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import simcoll
+from workloads import CABLE
+
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError
+from simcoll.prediction.predict import predict
+from simcoll.prediction.work import FEW, ScheduleWork, grown
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.algorithms import stream
+from simcoll.schedule.registry import ALGORITHMS
+from simcoll.schedule.streamed import StreamedSchedule
+
+HOSTS = 1_000_000
+MOST_MADE = 200_000_000  # bytes, while a question is refused: a topology of a million hosts takes ten times as much
+STAR = {"fabric": "single-switch", "hosts": HOSTS, "link": CABLE}
+TREE = {"fabric": "fat-tree", "hosts": HOSTS, "link": CABLE}
+RING = {"collective": "all_reduce", "algorithm": "ring", "size": "4 MB", "topology": STAR}
+REASONS = r"GB of memory, and this machine has|h of a processor, and at most"
+TOO_LARGE: dict[str, dict[str, Any]] = {
+    "one step of all pairs": {"algorithm": "all_pairs"},
+    "an exchange": {"collective": "all_to_all", "algorithm": "direct"},
+    "an exchange by groups": {"collective": "all_to_all", "algorithm": "hierarchical", "topology": TREE},
+    "many rows": {"algorithm": "halving_doubling", "topology": TREE},
+    "unequal chunks": {"size": "64 MiB"},
+    "unequal links": {"topology": {**STAR, "link": {**CABLE, "bandwidth": {"value": "10 GB/s", "spread": "1 %"}}}},
+    "a fault": {"faults": [{"link": "host0->switch", "kind": "down", "at": "1 us"}]},
+    "no shortcuts": {"shortcuts": "off"},
+    "cables of a mesh": {"topology": {**STAR, "fabric": "full-mesh"}},
+    "cables of spines": {"topology": {**TREE, "spines": 100_000}},
+    "cables of rails": {"topology": {"system": "hgx-h100", "nodes": 16384, "spines": 4096}},
+}
+
+
+def made(asked: Callable[[], object]) -> int:
+    """The most memory that Python had at once while it was asked, in bytes."""
+    tracemalloc.start()
+    try:
+        asked()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("keys", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_what_is_too_large_is_refused_before_its_topology_is_built(keys: dict[str, Any]) -> None:
+    """In one sentence: what it would take, and what to do instead."""
+
+    def asked() -> None:
+        with pytest.raises(InputError, match=REASONS) as told:
+            predict(Scenario.model_validate(RING | keys))
+        assert "; " in str(told.value) and "\n" not in str(told.value)
+
+    assert made(asked) < MOST_MADE
+
+
+@pytest.mark.parametrize("door", ["run", "explain", "recommend", "measure --dry-run"])
+def test_all_doors_refuse_it(door: str, tmp_path: Path) -> None:
+    """A sweep has the reason in the row of the point."""
+    path = tmp_path / "large.yaml"
+    path.write_text(yaml_tree.dump({**RING, "algorithm": "all_pairs"}), encoding="utf-8")
+    asked = simcoll(*door.split(), path)
+    assert asked.status and "GB of memory, and this machine has" in asked.out + asked.err
+
+
+def counted(source: StreamedSchedule) -> ScheduleWork:
+    """The work of a schedule that is made."""
+    rows = [part.rows for part in source.parts()]
+    return ScheduleWork(source.transfers, sum(rows), max(rows, default=0))
+
+
+QUICK = {
+    "all_reduce": ("ring", "tree", "recursive_doubling", "hierarchical", "hierarchical_tree", "nvls"),
+    "all_gather": ("ring",),
+    "gather": ("binomial",),
+}
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        pytest.param(collective, name, marks=() if name in QUICK.get(collective, ()) else pytest.mark.long)
+        for collective, entries in ALGORITHMS.items()
+        for name in entries
+    ],
+)
+def test_an_estimate_is_never_more_than_the_work(collective: str, algorithm: str) -> None:
+    """Nor less than a quarter of its transfers, but for a few: on twice as many ranks as the larger of those from which
+    one learns."""
+
+    def make(n: int) -> StreamedSchedule:
+        return stream(collective, algorithm, n, agents=n)
+
+    ranks = 2 * FEW[1]
+    least, work = grown(make, ranks), counted(make(ranks))
+    assert all(few <= right for few, right in zip(least, work, strict=True))
+    assert work.transfers <= 4 * least.transfers + 8
