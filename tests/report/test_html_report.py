@@ -20,13 +20,14 @@ from command import simcoll
 from simcoll.explanation.trace import Slice, Trace, Track
 from simcoll.report.html._lanes import timeline
 from simcoll.report.html._points import script_text
+from simcoll.report.html._tables import table
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 LOADS = {"src", "href", "srcset", "action", "poster", "data", "xlink:href"}
 STAR = "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 10 GB/s, latency: 1 us}}\n"
 RUNS = {
     "collective": STAR + "collective: all_reduce\nalgorithm: [ring, naive]\nsize: [1 KiB, 64 KiB]\n",
-    "workload": STAR + "workload: {template: ddp, algorithm: ring, first_bucket: same, bucket_cap: [8 KiB, 16 KiB],\n"
+    "workload": STAR + "workload: {template: ddp, algorithm: ring, first_bucket: same, bucket_cap: [16 KiB, 8 KiB],\n"
     "  layers: [{parameters: 10 KiB, backward: 1 ms, forward: 0.5 ms, times: 3}]}\n",
     "varied": STAR + "collective: broadcast\nalgorithm: [binomial, chain]\nsize: 8 KiB\nreplications: 5\nplots: []\n"
     "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}\n",
@@ -128,6 +129,25 @@ def test_it_is_whole_and_by_itself(name: str, folder_of: Callable[[str], Path]) 
         if row["status"] == "ok":
             assert row["confidence"] or "uncalibrated" in cells
             assert any(cell and abs(number(cell) / float(row["time_us"]) - 1) < 1e-3 for cell in cells)
+
+
+def test_a_closer_look_says_at_what(folder_of: Callable[[str], Path]) -> None:
+    """Of a workload's sweep the shortest step is shown, by the key that was swept; the page says how many points more
+    there are."""
+    folder = folder_of("workload")
+    rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
+    best = min(rows, key=lambda row: float(row["time_us"]))
+    assert best != rows[0]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert re.findall(r"<summary>(ddp[^:]*):", page) == [f"ddp, ring, bucket cap {best['workload.bucket_cap']}"]
+    assert "1 more point of the run" in page
+
+
+def test_long_times_have_their_units() -> None:
+    """Where one time of a table is long, each has its unit; what sorts remains a number."""
+    long = table(["step_us", "compute_us"], [{"step_us": 1_081_149.0, "compute_us": 15.0}])
+    assert "1.081 s" in long and "15 us" in long and "(us)" not in long and 'data-value="1081149.0"' in long
+    assert "(us)" in table(["step_us"], [{"step_us": 1_081.0}])
 
 
 def test_the_same_run_gives_the_same_page(folder_of: Callable[[str], Path]) -> None:

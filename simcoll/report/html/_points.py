@@ -9,10 +9,12 @@ from typing import Any, Final
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
+from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.report import point_trace, run_plots
 from simcoll.report.html._images import image
 from simcoll.report.html._lanes import CAUSE_COLORS, LEFT_OUT, path_slices, timeline
 from simcoll.report.html._tables import badge, interval, table
+from simcoll.report.plot.key_columns import label_of
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_duration, short_size
 
@@ -26,26 +28,27 @@ _TOOLS: Final = (("out", "−", "zoom out"), ("in", "+", "zoom in"), ("left", "�
                  ("all", "all", "show all"))  # fmt: skip
 
 
-def closely(scenarios: Sequence[Scenario]) -> Iterator[str]:
-    """Some points: each algorithm at the largest size, and each algorithm of a workload, as the file has them."""
-    shown = list(run_plots.examples(scenarios).values())
-    for scenario in scenarios:
-        if scenario.workload and not any(_like(scenario, each) for each in shown):
-            shown.append(scenario)
+def closely(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[str]:
+    """Some points: each algorithm at the largest size, and the shortest step of each algorithm of a workload; a note
+    says how many are not shown. `rows` are those of the scenarios, and say in what they differ."""
+    whole = len(rows) == len(scenarios)  # `algorithm: all` leaves out rows of those that cannot serve
+    row_of = {id(scenario): row for scenario, row in zip(scenarios, rows, strict=False) if whole}
+    steps: dict[tuple[str, str], Scenario] = {}
+    for scenario in sorted(scenarios, key=lambda each: row_of[id(each)].time_ps if whole else 0):
+        if scenario.workload and (not whole or row_of[id(scenario)].status == "ok"):
+            steps.setdefault((scenario.workload.template, scenario.workload.algorithm), scenario)
+    shown = [*run_plots.examples(scenarios).values(), *(each for each in scenarios if each in steps.values())]
+    varied = [name for name in ("topology", "ranks", "nodes", *swept(rows)) if len({row.get(name) for row in rows}) > 1]
     most = SLICES // max(2, len(shown[:MOST]))
     for number, scenario in enumerate(shown[:MOST]):
+        name = ", ".join(filter(None, [_named(scenario), label_of(row_of[id(scenario)], varied) if whole else ""]))
         try:
-            yield _point(explained_run(scenario), number == 0, most, undisturbed=scenario.replications is not None)
+            yield _point(explained_run(scenario), name, number == 0, most, scenario.replications is not None)
         except SimcollError as error:
-            yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
-    if len(shown) > MOST:
-        yield f'<p class="note">{len(shown) - MOST} more are not shown here.</p>'
-
-
-def _like(first: Scenario, second: Scenario) -> bool:
-    """Whether two scenarios have the same workload, by the same algorithm."""
-    left, right = ((w.template, w.algorithm) if w else None for w in (first.workload, second.workload))
-    return left == right
+            yield f'<p class="note">{escape(name)}: {escape(str(error))}</p>'
+    if left := len(scenarios) - len(shown[:MOST]):
+        which = "of each algorithm here is the shortest step" if steps else "each algorithm here has its largest size"
+        yield f'<p class="note">{left} more point{"s" * (left > 1)} of the run: {which}, on the first topology.</p>'
 
 
 def _named(scenario: Scenario) -> str:
@@ -54,11 +57,11 @@ def _named(scenario: Scenario) -> str:
     return f"{scenario.collective}, {scenario.algorithm}, {short_size(scenario.nbytes)}"
 
 
-def _point(run: ExplainedRun, unfolded: bool, most: int, undisturbed: bool) -> str:
+def _point(run: ExplainedRun, name: str, unfolded: bool, most: int, undisturbed: bool) -> str:
     why = explanation(run, what_if=False)
     row, took = run.row, format_duration(run.time_ps).replace("us", "µs")
-    held = f", {interval(row)} us with 90 %" if interval(row) else ""
-    head = f"{escape(_named(run.scenario))}: {escape(took)} {badge(row.confidence)}{escape(held)}"
+    held = f", {interval(row)} with 90 %" if interval(row) else ""
+    head = f"{escape(name)}: {escape(took)} {badge(row.confidence)}{escape(held)}"
     parts = [
         f'<details class="point"{" open" if unfolded else ""}><summary>{head}</summary>',
         *(['<p class="note">As it runs undisturbed.</p>'] if undisturbed else []),

@@ -20,7 +20,7 @@ _PREDICTED: Final = (
     *("replications", "time_us_p50", "time_us_p95", "time_us_p99", "due to", "binding_link", "binding_busy"),
 )
 _ALWAYS: Final = frozenset({"algorithm", "ranks", "size_bytes", "time_us", "confidence", "algbw_GBps", "busbw_GBps"})
-_NAMES: Final = {"interval": ("90 %", "(us)"), "path_share": ("of the path", ""), "binding_link": ("busiest link", ""),
+_NAMES: Final = {"interval": ("90 %", ""), "path_share": ("of the path", ""), "binding_link": ("busiest link", ""),
           "binding_busy": ("busy", ""), "time_us_p50": ("median", "(us)"), "time_us_p95": ("95 %", "(us)"),
           "time_us_p99": ("99 %", "(us)")}  # fmt: skip
 TableRow = Mapping[str, Any]  # values by the names of columns
@@ -40,10 +40,16 @@ def badge(confidence: object) -> str:
 
 
 def interval(row: ResultRow) -> str:
-    """The 90 % interval of a time; empty if there is none."""
+    """The 90 % interval of a time, its unit at the end; empty if there is none."""
     if row.low_us is None or row.high_us is None:
         return ""
-    return f"{text_table.cell('low_us', row.low_us)} – {text_table.cell('high_us', row.high_us)}"
+    if row.high_us >= text_table.LONG:
+        return " – ".join(map(_duration, (row.low_us, row.high_us)))
+    return f"{text_table.cell('low_us', row.low_us)} – {text_table.cell('high_us', row.high_us)} us"
+
+
+def _duration(time_us: float) -> str:
+    return units.format_duration(1e6 * time_us)
 
 
 def results_table(rows: Sequence[ResultRow]) -> str:
@@ -70,19 +76,22 @@ def _due(row: ResultRow) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[TableRow]) -> str:
-    """A table that can be sorted by each column; numbers as one reads them, their values beside for sorting."""
+    """A table that can be sorted by each column; numbers as one reads them, their values beside for sorting. Where one
+    of the times is long each has its unit."""
     rows = list(rows)
-    head = "".join(_head(name, not any(_number(row.get(name)) for row in rows)) for name in columns)
-    body = "\n".join(f"<tr>{''.join(_cell(name, row.get(name)) for name in columns)}</tr>" for row in rows)
+    times = [row.get(name) for name in columns if name.endswith("_us") for row in rows]
+    long = any(isinstance(time, int | float) and time >= text_table.LONG for time in times)
+    head = "".join(_head(name, not any(_number(row.get(name)) for row in rows), long) for name in columns)
+    body = "\n".join(f"<tr>{''.join(_cell(name, row.get(name), long) for name in columns)}</tr>" for row in rows)
     return (
         f'<div class="wide" tabindex="0"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
-def _head(column: str, text: bool) -> str:
+def _head(column: str, text: bool, long: bool) -> str:
     name, unit = _NAMES.get(column) or text_table.head(column)
-    small = f"<small>{escape(unit)}</small>" if unit else ""
+    small = f"<small>{escape(unit)}</small>" if unit and not (long and column.endswith("_us")) else ""
     kind = ' class="text"' if text else ""
     return f'<th scope="col"{kind}><button type="button">{escape(name)}{small}</button></th>'
 
@@ -91,7 +100,7 @@ def _number(value: object) -> bool:
     return (isinstance(value, int | float) and not isinstance(value, bool)) or units.size_in(value) is not None
 
 
-def _cell(column: str, value: Any) -> str:
+def _cell(column: str, value: Any, long: bool) -> str:
     if column == "confidence" and value:
         return f'<td class="text" data-value="{escape(str(value))}">{badge(value)}</td>'
     if column in ("binding_busy", "share", "busy", "path_share") and value is not None:
@@ -99,6 +108,8 @@ def _cell(column: str, value: Any) -> str:
     size = value if column == "size_bytes" else units.size_in(value)
     if size is not None:
         return f'<td data-value="{size}">{escape(short_size(size))}</td>'
+    if long and column.endswith("_us") and isinstance(value, int | float):
+        return f'<td data-value="{value}">{_duration(value)}</td>'
     shown = "" if value is None else text_table.cell(column, value)
     kind = "" if _number(value) else ' class="text"'
     return f'<td{kind} data-value="{escape("" if value is None else str(value))}">{escape(shown)}</td>'

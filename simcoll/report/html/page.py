@@ -34,7 +34,7 @@ def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, comman
     sections = [
         ("results", "Results", _results(rows, scenarios)),
         ("plots", "Plots", _plots(rows, scenarios)),
-        ("points", "Where the time goes", "\n".join(closely(scenarios))),
+        ("points", "Where the time goes", "\n".join(closely(scenarios, rows))),
         ("scenario", "Scenario", f"<p><code>{escape(command)}</code></p>\n<pre>{escape(text)}</pre>"),
         ("provenance", "Provenance", _provenance(rows, points, command)),
     ]

@@ -137,7 +137,8 @@ def said(column: str, row: PlotRow) -> str:
         "dtype",
     ):
         return str(value)
-    return f"{word(column)} {value}"
+    size = units.size_in(value)
+    return f"{word(column)} {value if size is None else short_size(size)}"
 
 
 def label_of(row: PlotRow, columns: Sequence[str]) -> str:
