@@ -27,7 +27,7 @@ LOADS = {"src", "href", "srcset", "action", "poster", "data", "xlink:href"}
 STAR = "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 10 GB/s, latency: 1 us}}\n"
 RUNS = {
     "collective": STAR + "collective: all_reduce\nalgorithm: [ring, naive]\nsize: [1 KiB, 64 KiB]\n",
-    "workload": STAR + "workload: {template: ddp, algorithm: ring, first_bucket: same, bucket_cap: [16 KiB, 8 KiB],\n"
+    "workload": STAR + "workload: {template: ddp, algorithm: ring, first_bucket: same, bucket_cap: [64 KiB, 8 KiB],\n"
     "  layers: [{parameters: 10 KiB, backward: 1 ms, forward: 0.5 ms, times: 3}]}\n",
     "varied": STAR + "collective: broadcast\nalgorithm: [binomial, chain]\nsize: 8 KiB\nreplications: 5\nplots: []\n"
     "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}\n",
