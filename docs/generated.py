@@ -29,7 +29,7 @@ from simcoll.cli import main
 from simcoll.config.field_texts import field_texts, models
 from simcoll.explanation import what_if
 from simcoll.explanation.explained_run import explained_run
-from simcoll.formats.measured._rows import REQUIRED, MeasuredRow
+from simcoll.formats.measured._rows import COLUMNS, REQUIRED, MeasuredRow
 from simcoll.prediction.result_rows import KINDS, TEXTS, UNITS
 from simcoll.scenario import loading
 from simcoll.scenario.profile import Profile
@@ -198,7 +198,7 @@ def columns() -> str:
 
 def measured_columns() -> str:
     """The columns of a measured table that have a meaning, and which of them a table must have."""
-    columns = [f for f in dataclasses.fields(MeasuredRow) if f.name not in ("others", "place")]
+    columns = [f for f in dataclasses.fields(MeasuredRow) if f.name in COLUMNS]
     return _table(
         ("column", "holds", "needed"),
         [(f"`{f.name}`", _plain(str(f.type)), "yes" if f.name in REQUIRED else "") for f in columns],
