@@ -16,8 +16,8 @@ from simcoll.named_tuple import NamedTuple
 Owner = TypeVar("Owner")  # a link, rank or task, or the name of one
 
 CAUSES: Final = {
-    "serialisation": "bytes over the slowest link of the way, as if alone; before it, its channel's to the same rank",
-    "contention": "waiting for other flows on a link: in its queue (fifo), or longer for sharing it (fair)",
+    "serialisation": "bytes over the link that limits them, in its queue those of their own channel to the same rank",
+    "contention": "bytes of other flows before them in a link's queue (fifo), or longer for sharing a link (fair)",
     "latency": "of the links",
     "o_send": "overhead of the sender",
     "o_recv": "overhead of the receiver",
@@ -31,7 +31,7 @@ CAUSES: Final = {
 }
 CODES: Final = {name: code for code, name in enumerate(CAUSES)}
 LINKED: Final = ("serialisation", "contention", "fault")  # causes that lie on a link
-VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "task", "barrier", "blocking", "end")
+VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "link", "task", "barrier", "blocking", "end")
 
 
 class Segment(NamedTuple):

@@ -31,8 +31,10 @@ def critical_path(program: Program, timeline: Timeline, spans: Spans | None = No
 
     Of several paths it is the one over data, where there is a choice. In `fair` the time of a flow beyond what its
     bytes take alone is contention, on the link of its route that others kept busiest meanwhile, as if each sent evenly;
-    in `fifo` contention is the time in a link's queue, but behind earlier messages of its own flow (the same channel to
-    the same rank): these are served one by one at the link's rate, whoever else sends or not.
+    in `fifo` the path goes back through a link's queue, from each message to the one before it, to that which found the
+    link free. Messages of the flow that waits (its channel to the same rank) are serialisation, others contention. So
+    where links slow down by a share s, the run takes at least s times longer than they take of the path, as long as
+    queues keep their order.
 
     `spans` describes links that change during the run; the program is then as it went, with its rerouted transfers.
     Time that a message loses while a link differs from its rate, and the time until a lost message sets out again, are
@@ -52,6 +54,7 @@ class _Walk:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.via = VIAS.index("end")
         self.crowd = Crowd(program, timeline)
+        self.known: dict[int, tuple[Array, Array]] = {}  # of links: see `on`
 
     def path(self) -> CriticalPath:
         node: PathNode | None = self.last()
@@ -292,12 +295,7 @@ class _Walk:
         if not place:
             return self.leave(i, route, hop)
         self.served(i, route[place], begins.item(hop + place))
-        while place:
-            came = begins.item(hop + place - 1) + latencies.item(route[place - 1])
-            self.queued(i, route[place], came)
-            place -= 1
-            self.cover(begins.item(hop + place), "latency", NONE, i)
-        return self.queue(i, route[0], hop)
+        return self.head(i, place)
 
     def first_tail(self, i: int, hop: int) -> int:
         """Return the time at which the tail left the first link, on the passage that arrived."""
@@ -315,42 +313,67 @@ class _Walk:
             self.cover(begin, "channel", NONE, i)
         else:
             self.served(i, route[0], begin)
-        return self.queue(i, route[0], hop)
+        return self.head(i, 0)
 
-    def served(self, i: int, link: int, begin: int) -> None:
+    def served(self, i: int, link: int, begin: int, cause: str = "serialisation") -> None:
         """Cover the time on a link: what the bytes take at its rate, and before that what they took longer."""
         service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
-        self.cover(max(begin, self.at - service), "serialisation", link, i)
+        self.cover(max(begin, self.at - service), cause, link, i)
         self.cover(begin, "fault", link, i)
 
-    def queued(self, i: int, link: int, came: int) -> None:
-        """Cover the time in a link's queue from when the head came: behind its own flow it is that flow's bytes."""
-        if self.changed(link, came, self.at):
-            self.cover(came, "fault", link, i)
-            return
-        earlier = i
-        while self.at > came and (earlier := int(self.flow_before[earlier])) != NONE:
-            route, hop = self.program.route(earlier), self.program.hops.first.item(earlier)
-            if link in route:
-                place = hop + route.index(link)
-                begin, end = self.timeline.hop_begin.item(place), self.timeline.hop_end.item(place)
-                self.cover(max(came, end), "contention", link, i)
-                self.cover(max(came, begin), "serialisation", link, i)
-        self.cover(came, "contention", link, i)
+    def head(self, i: int, place: int) -> PathNode:
+        """Cover the time until the head of a message set out on a link of its route, back to the start of a message.
+
+        Where the link was taken it set out when the message before it had gone: what made that late made this late, and
+        to come sooner would not have helped.
+        """
+        first, begins, waiting = self.program.hops.first, self.timeline.hop_begin, i
+        while True:
+            route, hop = self.program.route(i), first.item(i) + place
+            came = begins.item(hop - 1) + self.program.latencies.item(route[place - 1]) if place else self.ready(i)
+            if not place and self.spans and self.first_tail(i, hop) > self.when("sent", i):  # sent more than once
+                self.cover(came, "fault", NONE, i)
+            elif self.at > came and (earlier := self.crossed_before(route[place])):
+                i, place = earlier
+                self.via = VIAS.index("link")
+                cause = "serialisation" if self.flow_of(i) == self.flow_of(waiting) else "contention"
+                self.served(i, self.program.route(i)[place], begins.item(first.item(i) + place), cause)
+                continue
+            elif self.at > came:  # the link was down, or carried what was lost
+                cause = "fault" if self.changed(route[place], came, self.at) else "contention"
+                self.cover(came, cause, route[place], i)
+            if not place:
+                self.lead(i)
+                return "start", i
+            place, waiting = place - 1, i
+            self.cover(begins.item(hop - 1), "latency", NONE, i)
+
+    def crossed_before(self, link: int) -> tuple[int, int] | None:
+        """Return the message that left a link just now and the place of the link on its route, or None."""
+        server = link % self.program.servers
+        hops, ends = self.known.get(server) or self.known.setdefault(server, self.on(server))
+        found = int(np.searchsorted(ends, self.at))
+        if found == len(ends) or ends[found] != self.at:
+            return None
+        first, hop = self.program.hops.first, hops.item(found)
+        i = int(np.searchsorted(first, hop, side="right")) - 1
+        return i, hop - first.item(i)
+
+    def on(self, server: int) -> tuple[Array, Array]:
+        """Return the hops over a link in the order in which they end, and their ends."""
+        first, hops = self.by_server
+        hops = hops[first[server] : first[server + 1]]
+        ends = self.timeline.hop_end[hops]
+        order = np.argsort(ends, kind="stable")
+        return hops[order], ends[order]
 
     @cached_property
-    def flow_before(self) -> Array:
-        """The transfer before each one of its channel to its receiver, or NONE."""
-        channel, dst = self.program.channel, self.program.dst
-        order = np.lexsort((dst, channel))
-        follows = (np.diff(channel[order]) == 0) & (np.diff(dst[order]) == 0)
-        before = np.full(len(order), NONE, order.dtype)
-        before[order[1:][follows]] = order[:-1][follows]
-        return before
+    def by_server(self) -> tuple[Array, Array]:
+        """The hops over each link, whichever view of it they take."""
+        program = self.program
+        links = program.hops.links
+        return grouped(links % program.servers, np.arange(len(links), dtype=np.int32), program.servers)
 
-    def queue(self, i: int, link: int, hop: int) -> PathNode:
-        if self.spans and self.first_tail(i, hop) > self.when("sent", i):  # the message was sent more than once
-            self.cover(self.ready(i), "fault", NONE, i)
-        self.queued(i, link, self.ready(i))
-        self.lead(i)
-        return "start", i
+    def flow_of(self, i: int) -> tuple[int, int]:
+        """Return the channel of a transfer and its receiver: transfers of both are one flow."""
+        return self.program.channel.item(i), self.program.dst.item(i)

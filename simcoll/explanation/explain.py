@@ -26,14 +26,13 @@ GAIN: Final = 1.005  # a change that gains less than half a percent is listed as
 _IDENTITY: Final = (
     *("scenario", "topology", "collective", "workload", "algorithm", "protocol", "ranks", "nodes", "size_bytes"),
     *("dtype", "profile", "transport", "sharing", "confidence", "low_us", "high_us", "compute_us", "exposed_us"),
+    *("binding_link", "binding_busy"),
 )
 
 
 def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
     """Return everything about a point as a document; shares are of its time."""
-    shares, time_ps, topology = run.shares(), run.time_ps, run.ran.topology
-    kinds = dict(zip(topology.link_names, topology.link_kinds, strict=True))
-    rails = _rails(run)
+    shares, time_ps, kinds, rails = run.shares(), run.time_ps, run.kinds, _rails(run)
     few = len(run.path) <= 2 * ENDS
     notes = newer_releases.notes([run.scenario])
     parts = list(run.parts() if few else [*run.parts(slice(None, ENDS)), *run.parts(slice(-ENDS, None))])

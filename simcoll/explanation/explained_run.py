@@ -18,7 +18,6 @@ from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segm
 from simcoll.explanation.critical_path import critical_path
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import monte_carlo
-from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
 from simcoll.prediction.predicted import LAUNCHING
@@ -37,6 +36,7 @@ OF_CALLS: Final = {
     "spread": "how much later the last of NCCL's channels ends than they do on average",
     "flags": "of kernels that pull: how much later the last rank's flag comes than with one rank",
     "loads": "of kernels that pull: waiting for loads from peers between stages, and one after the other",
+    "proxy": "messages that a GPU's proxy serves one after the other, where it is slower than the links",
     "copies": "of kernels whose loads the switch adds: to the buffer that it knows and back",
     "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
 }
@@ -79,7 +79,13 @@ class ExplainedRun:
 
     @cached_property
     def _hops(self) -> frozenset[str]:
-        return executor(self.scenario).hops
+        return frozenset().union(*(call.lowered.hops for call in self.ran.calls.values()))
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each link, by name, those that only calls see among them."""
+        seen = [*(call.lowered.rated for call in self.ran.calls.values()), self.ran.topology]
+        return {name: kind for each in seen for name, kind in zip(each.link_names, each.link_kinds, strict=True)}
 
     @cached_property
     def path(self) -> CriticalPath:
@@ -132,8 +138,10 @@ class ExplainedRun:
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
         if cause in self._hops:
             return "hop", None
-        if cause in LINKED:
-            return cause, self.ran.program.link_names[where] if where != NONE else None
+        if cause in LINKED and where != NONE:
+            name = self.ran.program.link_names[where]
+            pace = self._paces.get((name, self.ran.program.bandwidths.item(where))) if cause != "fault" else None
+            return (pace, None) if pace else (cause, name)
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
@@ -158,6 +166,17 @@ class ExplainedRun:
             name = self._tasks[max(ends_of)][1]
         ends = int(program.src[i]), int(program.dst[i])
         return TimeShare(begin, end, cause, where, segment.then, name, None, int(program.step[i]), *ends)
+
+    @cached_property
+    def _paces(self) -> dict[tuple[str, int], str]:
+        """The cause of time on links on which something slower sets a call's pace, by the name of the link and its B/s
+        as the call has it."""
+        found: dict[tuple[str, int], str] = {}
+        for lowered in (call.lowered for call in self.ran.calls.values()):
+            rates = lowered.bandwidths(self.ran.costs)
+            for link, pace in lowered.paces(self.ran.costs).items():
+                found[lowered.rated.link_names[link], rates.item(link)] = pace
+        return found
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, str]]:
@@ -186,6 +205,8 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
     if scenario.in_buckets:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
     ran = predict(scenario if drawn and scenario.workload else plain)
+    if ran.only and not drawn:  # one question, one answer
+        return dataclasses.replace(explained_run(ran.only.scenario), row=row_of(ran))
     if ran.run.totals.messages > MOST_MESSAGES:
         problem = f"{ran.run.totals.messages} messages are more than can be explained ({MOST_MESSAGES})"
         raise wrong("ranks", problem, "ask for fewer ranks, or larger chunks")

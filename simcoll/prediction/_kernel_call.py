@@ -54,6 +54,7 @@ class KernelCall(PlainCall, ABC):
     profile does not say it."""
 
     executor: ClassVar[str] = "msccl"
+    hops = frozenset(("o_send", "latency"))
     traffic: Traffic
     chunk_bytes: int
     between: int
@@ -74,15 +75,22 @@ class KernelCall(PlainCall, ABC):
 
     def bandwidths(self, costs: CostSetting) -> Index:
         """Bandwidths of links to the call's data, int64 (links,), in B/s."""
+        bandwidths: Index = np.rint(np.minimum(*self._reached(costs))).astype(np.int64)
+        return bandwidths
+
+    def paces(self, costs: CostSetting) -> dict[int, str]:
+        """Links on which proxies are slower than the link."""
+        rates, most = self._reached(costs)
+        return dict.fromkeys(np.flatnonzero(most < rates).tolist(), "proxy")
+
+    def _reached(self, costs: CostSetting) -> tuple[Any, Any]:
+        """B/s of links to the call's data, and those at which proxies serve them, (links,)."""
         shares = np.array([self._share(kind, costs) for kind in self._names])
         rates = self.rated.bandwidths * shares[self._numbers]
-        if self.communicator.nodes > 1:
-            if self._to_all:
-                rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._receivers), rates)
-            if most := self._proxied(costs):
-                rates = np.where(by_proxies(self.rated, self.inner), np.minimum(rates, most), rates)
-        bandwidths: Index = np.rint(rates).astype(np.int64)
-        return bandwidths
+        if self.communicator.nodes > 1 and self._to_all:
+            rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._receivers), rates)
+        most = self._proxied(costs) if self.communicator.nodes > 1 else 0.0
+        return rates, np.where(by_proxies(self.rated, self.inner), most, np.inf) if most else np.inf
 
     @property
     def _to_all(self) -> bool:

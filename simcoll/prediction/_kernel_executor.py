@@ -33,7 +33,6 @@ class KernelExecutor(PlainExecutor):
 
     tunable = False
     protocols = (*get_args(Protocol), PULL)
-    hops = frozenset(("o_send", "latency"))
 
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> KernelCall:
         """The call of a scenario; raises RefusedError for what such kernels do not do."""

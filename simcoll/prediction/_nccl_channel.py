@@ -50,6 +50,7 @@ class NcclChannel(PlainCall):
 
     whole: ClassVar[bool] = False
     executor: ClassVar[str] = "nccl"
+    hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
     call: NcclCall
     wires: ChannelWires
     network_costs: Profile
@@ -136,10 +137,17 @@ class NcclChannel(PlainCall):
 
     def bandwidths(self, costs: CostSetting) -> Index:
         """Share of a channel in each link, in B/s."""
-        return self._kept("bandwidths", costs, self._shares)
+        return self._kept("shares", costs, self._shares)[0]
 
-    def _shares(self, costs: CostSetting) -> Index:
-        kernels, transport, rates = costs.kernels or Kernels(), self.transport(costs), list[int]()
+    def paces(self, costs: CostSetting) -> dict[int, str]:
+        """Links on which proxies, or blocks of channels, are slower than the link."""
+        paces = self._kept("shares", costs, self._shares)[1]
+        return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort]}
+
+    def _shares(self, costs: CostSetting) -> tuple[Index, list[str]]:
+        """The bandwidths, and by sort of links what is slower than these: `proxy`, `channel` or nothing."""
+        kernels, transport = costs.kernels or Kernels(), self.transport(costs)
+        rates, paces = list[int](), list[str]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # of which each has one receiver
         crowded = transport.crowded(self.wires.receivers) if many else 1.0
@@ -151,12 +159,15 @@ class NcclChannel(PlainCall):
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
             bandwidth = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
-            if sort.proxied and proxy:
-                most = min(most, PS_PER_S / proxy)
-            most = min(most, sort.bandwidth)  # messages reach more than rings of a kind of links, never more than all
-            rates.append(max(1, round(min(bandwidth * share, most))) if sort.bandwidth else 0)
+            pace = "channel"
+            if sort.proxied and proxy and PS_PER_S / proxy < most:
+                most, pace = PS_PER_S / proxy, "proxy"
+            # messages reach more than rings of a kind of links, never more than all
+            reached = min(bandwidth * share, sort.bandwidth)
+            paces.append(pace if most < reached else "")
+            rates.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
-        return bandwidths
+        return bandwidths, paces
 
     def latencies(self, costs: CostSetting) -> Index:
         """The first link of a hop's way has the latency of a hop, one between a NIC and the network half of what a hop
@@ -226,7 +237,6 @@ class NcclExecutor(PlainExecutor):
 
     tunable = False
     protocols = get_args(Protocol)
-    hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
 
     @property
     def _kernels(self) -> Kernels:

@@ -27,10 +27,12 @@ BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one no
 @dataclass(frozen=True, eq=False)
 class PlainCall:
     """A call on ranks at `places`, on `rated` links; methods take the costs under which it runs. `whole`: engines run
-    all of it. `executor`: the name of its executor in results."""
+    all of it. `executor`: the name of its executor in results. `hops`: causes on a critical path that stand for a hop
+    of a kernel."""
 
     whole: ClassVar[bool] = True
     executor: ClassVar[str | None] = None
+    hops: ClassVar[frozenset[str]] = frozenset()
     scenario: Scenario
     rated: Topology
     places: tuple[str, ...]
@@ -117,6 +119,10 @@ class PlainCall:
         """B/s that serve the bytes counted on each link, (links,)."""
         return self.topology(costs).bandwidths
 
+    def paces(self, costs: CostSetting) -> dict[int, str]:
+        """Links, by number, that serve no faster because something else is slower: the cause of the time there."""
+        return {}
+
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """For each of the links that the run `used`, by number: those that carry the same at the same time."""
         return {link: (link,) for link in used}
@@ -144,12 +150,10 @@ class PlainCall:
 
 
 class PlainExecutor:
-    """Runs calls as plain schedules. `tunable`: the scenario's `model` decides how; `protocols` can be forced;
-    `hops` are causes on a critical path that stand for a hop of a kernel."""
+    """Runs calls as plain schedules. `tunable`: the scenario's `model` decides how; `protocols` can be forced."""
 
     tunable: ClassVar[bool] = True
     protocols: ClassVar[tuple[str, ...]] = ()
-    hops: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, profile: Profile):
         self.profile = profile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -16,6 +17,7 @@ from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
 BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
 TIE: Final = 1.005  # times nearer than half a percent are equal
+_KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # of links, by the device at an end
 _SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
 JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
@@ -34,7 +36,8 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
     if len(good) == 1:
         row = good[0]
         rate = f", {format_bandwidth(1e9 * row.algbw_GBps)}" if row.algbw_GBps else ""
-        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {_binds(row)}."
+        binds = _binds(row.binding_link, row.binding_busy)
+        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {binds}."
     places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
     if len(places) == 1 and len({row.asked for row in good}) > 1:
         return f"Fastest: {_winners(good)}; {trust}."
@@ -116,13 +119,12 @@ def _interval(row: ResultRow) -> str:
     return f" (90 %: {low} to {high})"
 
 
-def _binds(row: ResultRow) -> str:
-    link, busy = row.binding_link, row.binding_busy or 0.0
-    if link == "host" and busy >= BINDS:
-        return "the host's launches bind"
-    if link is None or busy < BINDS:
+def _binds(link: str | None, busy: float | None) -> str:
+    if link is None or busy is None or busy < BINDS:
         return "no link binds"
-    kind = "NVLink" if "nvswitch" in link else "the link"
+    if link == "host":
+        return "the host's launches bind"
+    kind = next((kind for end, kind in _KINDS.items() if end in link), "the link")
     return f"{kind} binds ({link} is {busy:.0%} busy)"
 
 
@@ -199,26 +201,32 @@ def _steps(rows: Sequence[ResultRow]) -> str:
 
 
 def of_explanation(document: JsonAnswer) -> str:
-    """The main causes of a point's time, and the change that would help most."""
-    causes = sorted(document["causes"], key=lambda each: -float(each["share"]))[:2]
-    most = " and ".join(f"{each['cause']} {each['share']:.0%}" for each in causes)
-    what = document.get("workload") or document.get("algorithm")
+    """The main causes of a point's time, the link that binds, and the change that would help most."""
+    binds = _binds(document.get("binding_link"), document.get("binding_busy"))
     gains = [each for each in document["what_if"] if each["factor"] >= 1.05]
     best = max(gains, key=lambda each: float(each["factor"]), default=None)
     help_ = f"; if {best['change']}: {took(best['time_us'])}" if best else ""
-    return f"{what} takes {took(document['time_us'])}: {most}{help_}."
+    return f"{_what(document)} takes {took(document['time_us'])}: {_most(document, 2)}; {binds}{help_}."
 
 
 def of_several(documents: Sequence[JsonAnswer]) -> str:
     """The shortest and the longest of several points, and what takes most of each."""
     ends = (min(documents, key=lambda d: float(d["time_us"])), max(documents, key=lambda d: float(d["time_us"])))
-    said = [f"{d.get('workload') or d.get('algorithm')} {took(d['time_us'])} ({_most(d)})" for d in ends]
+    said = [f"{_what(each)} {took(each['time_us'])} ({_most(each, 1)})" for each in ends]
     return f"{len(documents)} points, from {said[0]} to {said[1]}."
 
 
-def _most(document: JsonAnswer) -> str:
-    cause = max(document["causes"], key=lambda each: float(each["share"]))
-    return f"{cause['cause']} {cause['share']:.0%}"
+def _what(document: JsonAnswer) -> str:
+    return str(document.get("workload") or document.get("algorithm"))
+
+
+def _most(document: JsonAnswer, count: int) -> str:
+    """The causes, with the kind of links where they lie on links, that take most of the time."""
+    shares = Counter[tuple[str, str | None]]()
+    for place in document["places"]:
+        shares[place["cause"], place["kind"]] += place["share"]
+    most = [(f"{cause} on {kind}" if kind else cause, share) for (cause, kind), share in shares.most_common(count)]
+    return " and ".join(f"{cause} {share:.0%}" for cause, share in most)
 
 
 def of_recommendations(documents: Sequence[JsonAnswer]) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import random
 import re
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,10 @@ from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.formats.schedules import msccl_writer
 from simcoll.prediction import sweep
+from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.report import recommendation_text
+from simcoll.report import recommendation_text, verdicts
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
@@ -153,12 +155,14 @@ def test_one_pair_alone_waits_for_nobody(sharing: str, name: str, slow: tuple[st
 
 
 def test_a_queue_behind_others_is_contention_behind_ones_own_service() -> None:
-    """Two send pieces over links as quick as that to the root. The last piece sets out when half of all is through; of
-    those that it then waits for half are the other's: a quarter of the time is contention, exactly."""
+    """Two send pieces over links as quick as that to the root, which is never idle: half of what it serves is the
+    other's, and half of the time is contention, exactly. Without the other it would take half as long."""
     played, path = path_of("reduce/naive", star(3, FAST_LINK), 1 << 20, sharing="fifo", chunk=1 << 12)
     assert set(blamed(played, path, "contention")) == {"switch->h0"}
     causes = by_cause(path.shares())
-    assert causes["serialisation"] == 3 * causes["contention"]
+    assert causes["serialisation"] == causes["contention"]
+    alone = event.run(program("reduce/naive", star(2, FAST_LINK), 1 << 20, sharing="fifo", chunk=1 << 12)).makespan_ps
+    assert path.total_ps - alone == causes["contention"]
 
 
 @SHARINGS
@@ -285,6 +289,59 @@ def test_a_ring_of_nccl_waits_for_no_other_flow() -> None:
     found = explained_run(points({**keys, "algorithm": "ring", "protocol": "Simple", "size": "256 MiB"})[0])
     assert "contention" not in by_cause(found.shares())
     assert sum(found.shares().values()) == found.time_ps
+
+
+CALLS = [
+    *(
+        ("hgx-h100", nodes, name)
+        for nodes, names in ((1, "ring tree nvls"), (2, "ring tree"))
+        for name in names.split()
+    ),
+    *((system, 2, name) for system in ("dgx-a100", "gh200-4") for name in ("ring", "tree")),
+    ("hgx-h100", 2, "nvls_tree"),
+]
+
+
+@pytest.mark.parametrize(("system", "nodes", "algorithm"), CALLS)
+@pytest.mark.parametrize("size", ["64 KiB", pytest.param("4 MiB", marks=pytest.mark.long), "256 MiB"])
+def test_slower_and_faster_links_make_the_difference_that_is_said(
+    system: str, nodes: int, algorithm: str, size: str
+) -> None:
+    """Law: with links of a kind f times as fast a call of NCCL takes at least its time less the share of that kind
+    times 1 − 1/f, be f below 1 or above, so no kind is said to take more than it does, nor less; of a kind that takes
+    most, twice the speed gains. A link that binds is of the kind that takes most of all links. Trees may turn the order
+    in which links serve, and win or lose 3 % by it."""
+    keys = {"topology": {"system": system, "nodes": nodes}, "collective": "all_reduce"}
+    found = explained_run(points({**keys, "algorithm": algorithm, "size": size})[0])
+    took, rated = found.path.total_ps, rated_topology(found.scenario)
+    on_links: Counter[str] = Counter()
+    for (_, where), ps in found.shares().items():
+        if where in found.kinds:
+            on_links[found.kinds[where]] += ps
+    causes = by_cause(found.shares())
+
+    def again(kind: str, factor: float) -> int:
+        def faster(link: Link) -> Link:
+            return dataclasses.replace(link, bandwidth=round(factor * link.bandwidth)) if link.kind == kind else link
+
+        return predict(found.scenario, rated.with_links(map(faster, rated.every_link))).totals.makespan_ps
+
+    for kind in ("nvlink", "pcie", "cable"):
+        times = {factor: again(kind, factor) for factor in (0.5, 0.95, 1.05, 2)}
+        for factor, time in times.items():
+            assert time >= took + on_links[kind] * (1 / factor - 1) - 0.03 * took, (kind, factor)
+        if on_links[kind] == max([*on_links.values(), *causes.values()]):
+            assert times[2] < 0.99 * took, kind
+    if (found.row.binding_busy or 0) >= verdicts.BINDS:
+        assert found.kinds[str(found.row.binding_link)] == max(on_links, key=lambda kind: on_links[kind])
+
+
+def test_a_proxy_is_no_link() -> None:
+    """Where proxies bring small messages to NICs more slowly than PCIe could, they take the time, and PCIe none."""
+    keys = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce", "algorithm": "ring"}
+    found = explained_run(points({**keys, "size": "64 KiB"})[0])
+    assert next(iter(by_cause(found.shares()))) == "proxy"
+    assert "pcie" not in {found.kinds.get(where or "") for _, where in found.shares()}
 
 
 def test_a_workload_with_a_fitted_profile_is_modelled() -> None:
@@ -547,18 +604,17 @@ def test_a_step_of_nccl_is_explained_on_several_nodes():
 
 @pytest.mark.parametrize("system", ["gh200-4", "hgx-h100"])
 def test_a_step_of_one_call_has_the_answers_of_the_call(system: str):
-    """Other links and other algorithms change a plan's only operation as they change the call by itself, also where the
-    operation names its algorithm, and where a call sees a mesh in its own way."""
+    """A plan's only operation has the causes and the what-if answers of the call by itself, also where the operation
+    names its algorithm, and where a call sees a mesh in its own way."""
     call = {"collective": "all_reduce", "size": "4 MiB", "algorithm": "tree"}
     doors = call, {"workload": {"operations": [{"name": "sum", **call}]}}
     machine = {"name": "t", "topology": {"system": system, "nodes": 2}}
-    alone, step = (
-        {each.change: each.time_ps for each in answers(explained_run(points({**machine, **door})[0]))} for door in doors
-    )
-    links = {change for change in alone if "twice as fast" in change}
-    assert len(links) > 2
-    assert {change: step[change] for change in links} == {change: alone[change] for change in links}
-    assert step["algorithm ring"] == predict(points({**machine, **call, "algorithm": "ring"})[0]).time_ps
+    runs = [explained_run(points({**machine, **door})[0]) for door in doors]
+    alone, step = ({each.change: each.time_ps for each in answers(run)} for run in runs)
+    assert runs[0].shares() == runs[1].shares()
+    assert [run.row.workload for run in runs] == [None, "operations"]
+    assert len([change for change in alone if "twice as fast" in change]) > 2
+    assert step == alone
 
 
 @pytest.mark.parametrize(
