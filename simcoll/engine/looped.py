@@ -194,16 +194,18 @@ class LoopedProgram:
         if wide * (int(part.max(initial=0)) + 1) > MOST_WIDER * len(order):
             part, wide = part * 0, len(order)
         place = np.arange(len(order)) - np.searchsorted(part, part)
-        waits_ = np.tile(pending.astype(np.int8), (self.loops, 1))
-        waits_[1:] += (self.one.channel_before == NONE)[order]
-        if len(free):
-            waits_ += np.arange(self.loops)[:, None] >= free[order]
-        waits_[:, taken] = 1
-        state = np.zeros((int(part.max(initial=0)) + 1, self.loops, wide), np.int8)
-        state[part, :, place] = np.where(waits_ > 0, COMPLETE - waits_, 0).T
+        flat = np.full((int(part.max(initial=0)) + 1) * self.loops * wide + 1, COMPLETE - 1, np.int8)
+        state = flat[:-1].reshape(-1, self.loops, wide)
+        begins, late = (self.one.channel_before == NONE)[order], free[order] if len(free) else self.loops
+        settled = max(1, int(free.max(initial=0)))  # loops from this on are alike
+        for loop in range(min(self.loops, settled + 1)):
+            waits_ = np.where(taken, 1, pending + (begins & (loop > 0)) + (late <= loop))
+            of_parts = np.zeros((len(state), wide), np.int8)
+            of_parts[part, place] = np.where(waits_ > 0, COMPLETE - waits_, 0)
+            state[:, loop : loop + 1 if loop < settled else self.loops] = of_parts[:, None]
         first = np.full(len(stated), state.size)
         first[stated] = part * (wide * self.loops) + place
-        return LoopState(NO_TIMES, np.append(state, np.int8(COMPLETE - 1)), run_.give(first), wide)
+        return LoopState(NO_TIMES, flat, run_.give(first), wide)
 
     def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array, streams: LoopStreams) -> PartHeaps:
         """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""
