@@ -43,7 +43,7 @@ EVERYWHERE = (("all_reduce", "[ring, naive]"), ("broadcast", "[naive, chain]"), 
 SIZES = "size={from: 1 KiB, to: 64 MiB, factor: 4}"
 FEW_SIZES = "size=[1 KiB, 64 KiB, 4 MiB, 64 MiB]"
 MANY_SIZES = "size={from: 1 KiB, to: 64 MiB, factor: 2}"
-SEEDS = 2
+SEEDS = 8
 COLUMNS = ("system", "collective", "ranks", "nodes", "dtype", "algorithm", "size_bytes", "time_us")
 
 
