@@ -78,7 +78,7 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
     Raises InputError and RefusedError as `predict` does.
 
     >>> explain("quickstart", size="1 MiB", algorithm="ring", what_if=False).verdict
-    'ring takes 26.9 us: hop 77% and launch 21%.'
+    'ring takes 26.9 us: hop 77% and launch 21%; no link binds.'
     """
     from simcoll.config import text_table
     from simcoll.explanation.explain import SCHEMA, explanation, text
