@@ -233,3 +233,13 @@ def test_a_measured_table_needs_its_machine(ask: Any) -> None:
     """Where nothing says what a table was measured on, the words say what to add."""
     with pytest.raises(sc.SimcollError, match=r"nothing says what it was measured on; add on="):
         ask("h100_sxm_nccl-2.27.3.csv")
+
+
+def test_an_output_is_tried_before_the_fit(tmp_path: Path) -> None:
+    """What cannot be written is refused before anything else is looked at, and tried without leaving anything."""
+    (tmp_path / "file").touch()
+    with pytest.raises(sc.SimcollError, match=r"p.yaml: cannot be written: Not a directory"):
+        sc.calibrate("no-such-table.csv", on="hgx-h100", output=tmp_path / "file" / "p.yaml")
+    with pytest.raises(sc.SimcollError, match=r"no-such-table.csv"):
+        sc.calibrate("no-such-table.csv", on="hgx-h100", output=tmp_path / "new" / "p.yaml")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
