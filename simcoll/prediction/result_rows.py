@@ -274,15 +274,22 @@ def check_writable(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file so that it is there whole or not at all; raises InputError if it cannot be."""
+    """Write a file so that it is there whole or not at all; raises InputError if it cannot be.
+
+    What is there as a link, a pipe or a device (`/dev/null`) is written to: a file in its place would remove it.
+    """
     import tempfile
 
+    body = text if isinstance(text, bytes) else text.encode()
     try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(body)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(text if isinstance(text, bytes) else text.encode())
+                file.write(body)
             Path(temporary).chmod(0o644)
             Path(temporary).replace(path)
         except BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from simcoll.errors import InputError, did_you_mean
+from simcoll.prediction.result_rows import write_atomically
 
 # Each text of vectors names all of its fonts: the font that texts are laid out by, and another one as wide.
 _FONTS: Final = ["DejaVu Sans", "Verdana", "sans-serif"]
@@ -25,10 +25,9 @@ def save(figure: Figure, path: Path) -> None:
     kind, known = path.suffix.lstrip(".").lower() or "png", figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise InputError(f"{path}: {kind!r} is no kind of picture", did_you_mean(kind, known))
-    try:
-        _write(figure, path, kind)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}", "give another folder") from None
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=150, metadata={"Software": "simcoll"} if kind == "png" else None)
+    write_atomically(path, file.getvalue())
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
@@ -38,13 +37,3 @@ def drawn(figure: Figure, kind: str) -> bytes:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll", "font.sans-serif": _FONTS}):
         figure.savefig(file, format=kind, dpi=120, metadata=metadata)
     return file.getvalue()
-
-
-def _write(figure: Figure, path: Path, kind: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        figure.savefig(partial, format=kind, dpi=150, metadata={"Software": "simcoll"} if kind == "png" else None)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
