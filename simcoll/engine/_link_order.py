@@ -22,8 +22,7 @@ MOST_LEVELS: Final = 64  # links one behind the other: where more are, ways lead
 
 class LinkOrder(NamedTuple):
     """The part that programs share whose columns are the same: `room` is how many wait at each of all links, the rest
-    as in `LinkRun`. `turns` are those of the last run, by how many there are and whether loops
-    are compiled."""
+    as in `LinkRun`."""
 
     links: Array
     room: Array
@@ -33,7 +32,6 @@ class LinkOrder(NamedTuple):
     ways: Array
     after: Array
     opens: Array
-    turns: dict[tuple[int, bool], Any]
 
 
 def serves(program: Program) -> bool:
@@ -61,7 +59,8 @@ def by_link(run_: KernelRun) -> KernelResult:
     most = longest + together
     kernel = loops.like(link_kernel)
     which = int(begin[-1]), loops.compiled
-    if (turns := order.turns.pop(which, None)) is None:
+    last = program.once("turns of the last run", columns, dict[tuple[int, bool], Any])  # which propose those of this
+    if (turns := last.pop(which, None)) is None:
         turns = loops.room(int(begin[-1]))
         kernel.as_they_come(loops.give(begin), turns)
     blocks = run_.count // BLOCK + int((begin[1:] > begin[:-1]).sum()) + 1
@@ -95,7 +94,7 @@ def by_link(run_: KernelRun) -> KernelResult:
     )
     ended, latest = kernel.by_link(run)
     if latest < NEVER:  # else some did not come to all their links
-        order.turns[which] = turns
+        last[which] = turns
     return KernelResult(ended, int(latest), ())
 
 
@@ -133,15 +132,7 @@ def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
     opens = np.ones(len(program), np.bool_)
     opens[place[behind]] = False
     return LinkOrder(
-        stations,
-        np.asarray(room, np.int64),
-        np.asarray(marks, np.int8),
-        first,
-        items,
-        program.way[items],
-        after,
-        opens,
-        {},
+        stations, np.asarray(room, np.int64), np.asarray(marks, np.int8), first, items, program.way[items], after, opens
     )
 
 

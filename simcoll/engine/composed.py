@@ -58,11 +58,6 @@ class CallProgram:
     in_loops: Callable[[], LoopedProgram | None] = lambda: None
 
     @cached_property
-    def was_run(self) -> bool:
-        """Whether the call was ever run by itself."""
-        return False
-
-    @cached_property
     def program(self) -> Program:
         """The program of all its transfers."""
         return self.make()
@@ -134,7 +129,6 @@ class CallProgram:
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
         from then on. None if it cannot finish."""
-        vars(self)["was_run"] = True
         if self._few is None:
             return self._whole(came, busy)
         folded, program = self._few
@@ -170,13 +164,18 @@ def _of_all(came: Numbers, program: Program) -> Numbers:
 
 
 def composed_ps(
-    operations: Sequence[Operation], calls: Sequence[CallProgram | None], n: int, network: RoutedNetwork
+    operations: Sequence[Operation],
+    calls: Sequence[CallProgram | None],
+    n: int,
+    network: RoutedNetwork,
+    ran: set[CallProgram] | None = None,
 ) -> int | None:
     """The time in ps of a plan of `operations` on `n` ranks, of which each but computations is a call of `calls`; None
-    where calls meet on a link, or cannot be run by themselves."""
+    where calls meet on a link, or cannot be run by themselves. Calls that `ran` by themselves are added to that set,
+    and only those in it may be left out where nobody needs to know when they end."""
     if not _apart(calls, network):
         return None
-    took = _Composition(operations, calls, n, len(network.bandwidths)).took()
+    took = _Composition(operations, calls, n, len(network.bandwidths), set() if ran is None else ran).took()
     return took if took is not None and took < NEVER else None
 
 
@@ -194,8 +193,15 @@ class _Composition:
     """The times of a plan, operation by operation. By link: from when on it is free, when the last message came, and
     of which operation that was. By operation: when its work ends on each rank; of those `hidden`, at the least."""
 
-    def __init__(self, operations: Sequence[Operation], calls: Sequence[CallProgram | None], n: int, links: int):
-        self.operations, self.calls = operations, calls
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        calls: Sequence[CallProgram | None],
+        n: int,
+        links: int,
+        ran: set[CallProgram],
+    ):
+        self.operations, self.calls, self.ran = operations, calls, ran
         self.free, self.came, self.owner = np.zeros(links, np.int64), np.full(links, -NEVER), np.zeros(links, np.int64)
         self.done, self.hidden = dict[int, Numbers](), dict[int, _Hidden]()
         self.place, self.known, self.last = np.full(n, -1, np.int64), _Known(), 0
@@ -273,7 +279,7 @@ class _Composition:
             if late.latest >= first and used[late.call.links].any() and not self._uncover(late):
                 return False
         met = max(self.free[used].max(initial=0), self.came[used].max(initial=0)) >= first
-        if met or not call.was_run or self.known.alike(call, opened - first, self.idle) or not call.longest_ps:
+        if met or call not in self.ran or self.known.alike(call, opened - first, self.idle) or not call.longest_ps:
             return self._run(new, met)
         self.hidden[new.number] = new._replace(latest=int(opened.max()) + call.longest_ps)
         return True
@@ -288,6 +294,7 @@ class _Composition:
         number, call, opened, _ = new
         first = int(opened.min())
         busy = np.maximum(self.free - first, 0) if met else self.idle
+        self.ran.add(call)
         if (alone := self.known.alone(call, opened - first, busy)) is None:
             return False
         head, uses = alone.first + first, alone.last > -NEVER

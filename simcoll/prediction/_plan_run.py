@@ -51,7 +51,8 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
 
     way = policy(scenario, "totals")
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
-    took = composed_ps(operations, calls, plan.n, binder.topology) if alone else None
+    by_themselves = set[CallProgram]()  # calls that were run so, shared with replications
+    took = composed_ps(operations, calls, plan.n, binder.topology, by_themselves) if alone else None
     if took is None and len(binder.ways) > 1:  # calls that meet share links in one way
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
         return replace(predict_plan(fair, topology, costs), scenario=scenario)
@@ -61,7 +62,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
             return None
         parts = np.split(durations, np.cumsum(lengths)[:-1])
         changed = [op._replace(duration=part) for op, part in zip(operations, parts, strict=True)]
-        return composed_ps(changed, calls, plan.n, binder.topology)
+        return composed_ps(changed, calls, plan.n, binder.topology, by_themselves)
 
     if took is None:
         program = joined()

@@ -84,7 +84,8 @@ def check(seed: int) -> bool:
         made.append((np.array(ranks), CallProgram(lambda bound=bound: bound)))
     operations, calls = rng.choice([groups, training])(rng, made)
     whole = [op._replace(program=call.program if call else None) for op, call in zip(operations, calls, strict=True)]
-    found = composed_ps(operations, calls, RANKS, topology)
+    ran = {call for call in calls if call and rng.random() < 0.5}
+    found = composed_ps(operations, calls, RANKS, topology, ran)
     expected = fast.run(join(whole, RANKS, topology), compiled=False).timeline
     assert expected is not None
     assert found in (None, expected.makespan_ps), seed
@@ -125,7 +126,7 @@ def test_calls_that_overlap_are_seen_whichever_were_run_before(eighths: int) -> 
     three += [Operation(ranks, None, later, (1, 4)), Operation(ranks, program, 0, (5,))]
     for plan in (two, three):
         calls = [call if op.program else None for op in plan]
-        found = composed_ps([op._replace(program=None) for op in plan], calls, n, topology)
+        found = composed_ps([op._replace(program=None) for op in plan], calls, n, topology, {call})
         whole = fast.totals(join(plan, n, topology))
         assert whole
         assert found in (None, whole.makespan_ps)
