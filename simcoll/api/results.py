@@ -62,7 +62,7 @@ class Results(list[dict[str, Any]]):
     @property
     def verdict(self) -> str:
         """The answer in a sentence."""
-        from simcoll.report.verdicts import of_rows
+        from simcoll.prediction.row_verdicts import of_rows
 
         return of_rows(self.rows())
 

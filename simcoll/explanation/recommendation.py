@@ -29,13 +29,17 @@ Timed = dict[int, dict[Candidate, ResultRow]]
 
 
 class Best(NamedTuple):
-    """The best candidate at one size, and the best of another algorithm or protocol, if there is any; their rows."""
+    """The best candidate at one size, and the best of another algorithm or protocol, if there is any; their rows.
+
+    `error` is the factor from the winner's time to the upper end of its 90 % interval, 1 where nothing is known.
+    """
 
     size: int
     winner: Candidate
     row: ResultRow
     second: Candidate | None
     second_row: ResultRow | None
+    error: float
 
     @property
     def margin(self) -> float | None:
@@ -45,10 +49,7 @@ class Best(NamedTuple):
     @property
     def tie(self) -> bool:
         """Whether the second lies within the 90 % interval of the best: as far as the profile knows, they are equal."""
-        if not self.second_row:
-            return False
-        high_us, second_ps = self.row.high_us, self.second_row.time_ps
-        return second_ps == self.row.time_ps or (high_us is not None and second_ps / 1e6 <= high_us)
+        return self.margin is not None and self.margin <= self.error - 1
 
 
 class Recommendation:
@@ -144,8 +145,18 @@ class Recommendation:
                 winner, *others = self._ranked(rows, bests[-1].winner if bests else None)
                 left = others[:1] if size in self.sizes else []  # of another size the other methods did not run
                 second = next((each for each in others if each.method != winner.method), left[0] if left else None)
-                bests.append(Best(size, winner, rows[winner], second, rows[second] if second else None))
+                error = self._error(size, rows, rows[winner])
+                bests.append(Best(size, winner, rows[winner], second, rows[second] if second else None, error))
         return bests
+
+    def _error(self, size: int, rows: Mapping[Candidate, ResultRow], winner: ResultRow) -> float:
+        """The factor from a time to the upper end of its 90 % interval. A modelled time has none: it is known no better
+        than that of NCCL's calls, of whose costs it is composed. The quickest that was simulated at the size counts, or
+        NCCL's choice at the nearest."""
+        fitted = [winner] if winner.high_us else sorted(rows.values(), key=lambda row: row.time_ps)
+        nearest = sorted(self.nccl, key=lambda other: abs(math.log(other / size)))
+        fitted += [self.nccl[other] for other in nearest]
+        return next((row.high_us / row.time_us for row in fitted if row.high_us and row.time_us), 1.0)
 
     def _ranked(self, rows: Mapping[Candidate, ResultRow], last: Candidate | None) -> list[Candidate]:
         """Sort candidates by time; of equals the `last` winner comes first, then the one that is listed first."""

@@ -64,14 +64,21 @@ class _Way(NamedTuple):
         """The call of a scenario in this way."""
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
-        return (
-            IdealCall(asked, rated, places) if self.alike == 1 else RepresentativeCopy(asked, rated, places, self.alike)
-        )
+        if self.alike == 1:
+            return IdealCall(asked, rated, places, scenario.algorithm)
+        return RepresentativeCopy(asked, rated, places, self.alike, scenario.algorithm)
 
 
 @dataclass(frozen=True, eq=False)
 class IdealCall(PlainCall):
-    """A call in the way that serves best."""
+    """A call in the way that serves best; `named`: the algorithm that was asked for."""
+
+    named: str
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm that was asked for, of which the best schedule is run."""
+        return self.named
 
     @property
     def chosen(self) -> dict[str, object]:

@@ -29,10 +29,16 @@ from simcoll.units import format_size
 
 @dataclass(frozen=True, eq=False)
 class RepresentativeCopy(PlainCall):
-    """One of `copies` that do the same at the same time."""
+    """One of `copies` that do the same at the same time; `named`: the algorithm that was asked for."""
 
     whole: ClassVar[bool] = False
     copies: int
+    named: str
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm that was asked for, of which the best schedule is run."""
+        return self.named
 
     @property
     def chosen(self) -> dict[str, object]:

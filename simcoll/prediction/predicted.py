@@ -92,7 +92,10 @@ class Prediction:
         return f"Prediction({call}, {self.plan.n} ranks, {format_duration(self.time_ps)})"
 
     def __str__(self) -> str:
-        return "; ".join([repr(self), *newer_releases.notes([self.scenario])])
+        from simcoll.prediction.predict import row
+        from simcoll.prediction.row_verdicts import of_rows
+
+        return "\n".join([of_rows([row(self)]), *newer_releases.notes([self.scenario])])
 
     @cached_property
     def time_ps(self) -> int:

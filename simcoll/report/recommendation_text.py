@@ -85,6 +85,10 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
         yield text_table.wrapped(f"# {error}")
 
 
+def _modelled(document: Mapping[str, Any]) -> bool:
+    return any(choice.get("executor") not in (None, "nccl") for choice in document["ranges"])
+
+
 def _symmetric(document: Mapping[str, Any]) -> bool:
     return any(choice["algorithm"] == SYMMETRIC for choice in document.get("nccl_ranges", document["ranges"]))
 
@@ -114,7 +118,8 @@ def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
     remark = "time: where a range begins; margin: how much longer the runner-up takes"
     yield f"# of {advice['candidates']} choices; {remark}"
     if any(row["tie"] for row in advice["ranges"]):
-        yield "# a tie: within the 90 % interval of the profile, or equal"
+        modelled = ", which is that of NCCL's own calls where times are modelled" if _modelled(advice) else ""
+        yield f"# a tie: within the 90 % interval of the profile{modelled}, or equal"
     if "choices" in advice:
         yield "# the best choices"
         yield text_table.render(["time_us", "longer", "choice"], [

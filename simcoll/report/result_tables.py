@@ -9,7 +9,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.report.verdicts import BINDS, of_rows, transports
+from simcoll.prediction.row_verdicts import BINDS, of_rows, transports
 from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_titles import described, titled

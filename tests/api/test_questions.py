@@ -182,6 +182,35 @@ def test_answers_are_those_of_the_commands() -> None:
         assert answer.verdict.split()[0] in answer._repr_html_()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"size": "64 MiB"},
+        {"size": "64 MiB", "nodes": 2, "algorithm": "nvls_tree"},
+        {"size": "64 MiB", "nodes": 2, "algorithm": "tree", "profile": "ideal"},
+        {"size": "64 KiB", "algorithm": "two_shot"},
+    ],
+)
+def test_a_prediction_prints_the_sentence_of_the_command(asked: dict[str, Any]) -> None:
+    """Profile, interval, rate, confidence and what binds, of the algorithm by the name that scenarios have for it."""
+    words = [word for key, value in asked.items() for word in (f"--{key}", str(value))]
+    out = command("predict", "all_reduce", "--on", "hgx-h100", *words).out
+    said = str(sc.predict("all_reduce", on="hgx-h100", **asked))
+    assert said == " ".join(out.partition("\n#")[0].split())
+    assert said.startswith(asked.get("algorithm", "nvls"))
+    assert sc.run("all_reduce", on="hgx-h100", **asked).verdict == said
+
+
+@pytest.mark.parametrize("source", ["all_reduce", None])
+def test_several_points_are_told_the_line_that_answers(source: str | None) -> None:
+    """The line in the error of `predict` is Python, and has a row for each point."""
+    keys = {"on": "hgx-h100", "size": ["1 MiB", 2**21], "collective": "all_reduce"}
+    with pytest.raises(InputError) as told:
+        sc.predict(source, **keys)
+    rows = eval(str(told.value).partition("write ")[2], {"simcoll": sc})
+    assert rows["size_bytes"] == [2**20, 2**21]
+
+
 def test_results_are_tidy(tmp_path: Path) -> None:
     """Columns, selections, slices, HTML and pictures of rows."""
     rows = sc.run("quickstart", size=["1 MiB", "16 MiB"], algorithm=["ring", "tree", "auto"])

@@ -33,11 +33,11 @@ from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.formats.schedules import msccl_writer
-from simcoll.prediction import sweep
+from simcoll.prediction import row_verdicts, sweep
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.report import recommendation_text, verdicts
+from simcoll.report import recommendation_text
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
@@ -332,7 +332,7 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
             assert time >= took + on_links[kind] * (1 / factor - 1) - 0.03 * took, (kind, factor)
         if on_links[kind] == max([*on_links.values(), *causes.values()]):
             assert times[2] < 0.99 * took, kind
-    if (found.row.binding_busy or 0) >= verdicts.BINDS:
+    if (found.row.binding_busy or 0) >= row_verdicts.BINDS:
         assert found.kinds[str(found.row.binding_link)] == max(on_links, key=lambda kind: on_links[kind])
 
 
@@ -474,6 +474,23 @@ def test_ranges_tile_the_sizes_and_hold_the_best(nodes: int) -> None:
             best = min(swept, key=lambda row: row.time_ps)
             assert told["time_us"] <= best.time_ps / 1e6
             assert told["algorithm"] == best["algorithm"] or told["time_us"] < best.time_ps / 1e6 or told["tie"]
+
+
+@pytest.mark.parametrize(("size", "modelled", "tie"), [("1 MiB", True, True), ("1 GiB", False, False)])
+def test_what_is_nearer_than_the_error_of_the_model_is_a_tie(size: str, modelled: bool, tie: bool) -> None:
+    """Law: the runner-up ties if, and only if, it ends within the 90 % interval of the best, which for a modelled time
+    is that of NCCL's quickest call; without a fit only equals tie."""
+    keys = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": size}
+    (advice,) = recommendations(points(keys), ["ring", "nvls", "swing", "two_shot"])
+    advice.simulate(1, lambda: None)
+    (best,) = advice.bests
+    calls = [each for each in advice.timed[best.size].values() if each.high_us]
+    known = best.row if best.row.high_us else min(calls, key=lambda each: each.time_ps)
+    assert best.second_row and known.high_us and known.time_us
+    assert best.tie == (best.second_row.time_ps / best.row.time_ps <= known.high_us / known.time_us)
+    assert (best.row.high_us is None, best.tie) == (modelled, tie)
+    (told,) = recommended({**keys, "profile": "one-port"}, ["ring", "tree"])["sizes"]
+    assert told["margin"] > 0 and not told["tie"]
 
 
 def test_only_protocols_that_are_named_are_recommended() -> None:

@@ -14,13 +14,13 @@ from string import Template
 import simcoll
 from simcoll.prediction import sweep
 from simcoll.prediction.result_rows import ResultRow, to_csv
+from simcoll.prediction.row_verdicts import of_rows
 from simcoll.report import run_plots
 from simcoll.report.html._images import image
 from simcoll.report.html._points import closely
 from simcoll.report.html._tables import WORTH, badge, facts, results_table
 from simcoll.report.plot.replications import spread_figure
 from simcoll.report.result_tables import SIZE_CONVENTION, values_of
-from simcoll.report.verdicts import of_rows
 from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
