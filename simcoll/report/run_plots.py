@@ -54,7 +54,7 @@ def asked(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[
         try:
             yield plot.name, over_key(rows, plot)
         except InputError as reason:
-            print(f"{plot.name}: not drawn: {reason}", file=sys.stderr)
+            print(wrapped(f"{plot.name}: not drawn: {reason}", "  "), file=sys.stderr)
 
 
 def _shortest(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Scenario | None:
@@ -114,7 +114,7 @@ def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[
         try:
             drawn = figure[name]()
         except ValueError as reason:
-            print(f"{name}: not drawn: {reason}", file=sys.stderr)
+            print(wrapped(f"{name}: not drawn: {reason}", "  "), file=sys.stderr)
         else:
             yield name, drawn
 
