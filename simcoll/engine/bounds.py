@@ -12,6 +12,7 @@ optimal all-reduce algorithms for clusters of workstations", 2009).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final, Self
@@ -187,10 +188,10 @@ class _LinkSets(NamedTuple):
     some: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, sets: Sequence[NDArray[np.int64]]) -> Self:
-        """The sets in order."""
-        counts = np.array([len(each) for each in sets])
-        return cls(np.concatenate(sets), np.cumsum(counts) - counts, counts > 0)
+    def of(cls, links: NDArray[np.int64], counts: NDArray[np.int64], more: Sequence[NDArray[np.int64]]) -> Self:
+        """Sets of so many links each, laid end to end, and more of them."""
+        counts = np.append(counts, [len(each) for each in more]).astype(np.int64)
+        return cls(np.concatenate([links, *more]), np.cumsum(counts) - counts, counts > 0)
 
     def sums(self, of_links: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sum over each set of what each link has, int64 (sets,)."""
@@ -222,7 +223,7 @@ def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
 
 def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
     at = grouped(range(len(places)), places.__getitem__)
-    members, crossing = list(at.values()), topology.crossing_each(at)
+    members, crossing = list(at.values()), list[tuple[NDArray[np.int64], NDArray[np.int64]]]()
     ranks = np.array([len(of) for of in members])
     for inside in topology.enclosures(places, least=2):
         within = [place for device in inside for place in at.get(device, ())]
@@ -230,8 +231,9 @@ def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
             members.append(within)
             crossing.append(topology.crossing(inside))
     starts = np.cumsum([0, *map(len, members)])[:-1]
-    out, into = map(_LinkSets.of, zip(*crossing, strict=True))
-    return _CutLinks(np.concatenate(members).astype(np.int64), starts, out, into, ranks)
+    more = zip(*crossing, strict=True) if crossing else ((), ())
+    out, into = (_LinkSets.of(*of, extra) for of, extra in zip(topology.crossing_each(at), more, strict=True))
+    return _CutLinks(np.fromiter(itertools.chain.from_iterable(members), np.int64), starts, out, into, ranks)
 
 
 def _to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:

@@ -40,7 +40,6 @@ MOST_ASKED: Final = 1000  # answers about devices that a topology keeps
 # What a topology makes of its links.
 _OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")
 
-
 _LEAST: Final[LruCache[Numbers]] = LruCache(1 << 20, np.size)
 _WAYS: Final[LruCache[LinksByEnd]] = LruCache(1 << 20, lambda ways: len(ways.tails))
 
@@ -68,8 +67,8 @@ class Topology:
             raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
         self.name, self.routing, self.explicit = name, routing, dict(routes or {})
         self.wiring = wiring
-        self.links: tuple[tuple[str, str], ...] = tuple((u, v) for u, v, _ in wiring)
-        self._id = {ends: link for link, ends in enumerate(self.links)}
+        self.links: tuple[tuple[str, str], ...] = tuple([(u, v) for u, ahead in wiring.ahead.items() for v in ahead])
+        self._id = dict(zip(self.links, range(len(self.links)), strict=True))
         self.kinds: dict[str, str] = {device: data["kind"] for device, data in wiring.devices.items()}
         self._node: dict[str, int | None] = {device: data.get("node") for device, data in wiring.devices.items()}
         self.ranks = self.of_kind("gpu") or self.of_kind("host")
@@ -341,12 +340,13 @@ class Topology:
     @cached_property
     def _number(self) -> dict[str, int]:
         """The number of each device, as routers have it."""
-        return {device: number for number, device in enumerate(self.kinds)}
+        return dict(zip(self.kinds, range(len(self.kinds)), strict=True))
 
     @cached_property
     def _ends(self) -> Numbers:
         """The numbers of the devices at both ends of each link, (links, 2)."""
-        return np.array([(self._number[u], self._number[v]) for u, v in self.links], np.int64).reshape(-1, 2)
+        sides = zip(*self.links, strict=True) if self.links else ((), ())
+        return np.stack([np.fromiter(map(self._number.__getitem__, side), np.int64) for side in sides], axis=1)
 
     @cached_property
     def _homes(self) -> Homes:
@@ -386,7 +386,7 @@ class Topology:
     def _connected(self) -> None:
         if not self.ranks:
             raise TopologyError(f"{self.name} has neither gpus nor hosts", "give the devices that compute kind='gpu'")
-        first, both = self.ranks[0], all((v, u) in self._id for u, v in self.links)
+        first, both = self.ranks[0], self.wiring.both_ways
         for way in ("to",) if both else ("to", "from"):
             reached = self.wiring.reached(first, way == "to")
             lost = [rank for rank in self.ranks[1:] if rank not in reached]
@@ -418,14 +418,16 @@ class Topology:
         return np.fromiter(out, np.int64), np.fromiter(into, np.int64)
 
     def crossing_each(self, devices: Iterable[str]) -> list[tuple[Numbers, Numbers]]:
-        """The same of each device alone, for many."""
+        """The same of each device alone, for many: the links of all laid end to end, and how many each has."""
         far = np.flatnonzero(self._ends[:, 0] != self._ends[:, 1])
-        numbers, sides = [self._number[device] for device in devices], list[list[Numbers]]()
+        numbers, sides = np.array([self._number[device] for device in devices]), list[tuple[Numbers, Numbers]]()
         for ends in self._ends.T:
             order = far[np.argsort(ends[far], kind="stable")]
-            first = np.searchsorted(ends[order], np.arange(len(self.kinds) + 1)).tolist()
-            sides.append([order[first[number] : first[number + 1]] for number in numbers])
-        return list(zip(*sides, strict=True))
+            first = np.searchsorted(ends[order], np.arange(len(self.kinds) + 1))
+            counts = np.diff(first)[numbers]
+            at = np.arange(counts.sum()) + np.repeat(first[numbers] - np.cumsum(counts) + counts, counts)
+            sides.append((order[at], counts))
+        return sides
 
     def enclosures(self, devices: Sequence[str], least: int = 1) -> Iterator[set[str]]:
         """Sets of devices worth cutting out: each node of at least so many, and each switch with all nodes that hang on

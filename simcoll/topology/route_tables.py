@@ -287,7 +287,7 @@ class _Across:
         self._ups, self._downs = _Answers(self._up), _Answers(self._down)
         self._hubs: dict[SearchState, int] = {}  # the switches that devices hang on, numbered
         self._switches: list[SearchState] = []  # by number
-        self._fields: dict[SearchState, dict[SearchState, _ToRoot]] = {}
+        self._fields: dict[SearchState, _Field] = {}
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
         """Up from the first device, across, and down to the last."""
@@ -327,43 +327,81 @@ class _Across:
         return self._hubs[switch], link
 
     def _paths(self, leaf: int, root: int) -> int:
-        return self._field(self._switches[root]).get(self._switches[leaf], _NOWHERE).paths
+        return self._field(self._switches[root]).ways(self._switches[leaf]).paths
 
     def _route(self, of: int, to: int, number: int) -> Route:
         leaf, root, route = self._switches[of], self._switches[to], list[int]()
         field = self._field(root)
         while leaf != root:
-            for link, after in field[leaf].steps:
-                if number < field[after].paths:
+            for link, after in field.ways(leaf).steps:
+                if number < field.ways(after).paths:
                     route.append(link)
                     leaf = after
                     break
-                number -= field[after].paths
+                number -= field.ways(after).paths
         return tuple(route)
 
-    def _field(self, root: int) -> dict[SearchState, _ToRoot]:
-        """The switches from which there is a way to `root`. Such ways pass switches only."""
+    def _field(self, root: int) -> _Field:
         if root not in self._fields:
-            field = self._fields[root] = {root: _ToRoot(0, 1, [])}
-            ring = [root]
-            while ring:
-                steps: dict[SearchState, NextSteps] = {}
-                for x in ring:
-                    for link, y in self._trunks[x]:
-                        if y not in field:
-                            steps.setdefault(y, []).append((link, x))
-                hops = field[ring[0]].hops + 1
-                for y, onward in steps.items():
-                    field[y] = _ToRoot(hops, sum(field[x].paths for _, x in onward), sorted(onward))
-                ring = list(steps)
+            self._fields[root] = _Field(root, *self._trunks)
         return self._fields[root]
 
     @cached_property
-    def _trunks(self) -> list[NextSteps]:
-        """For each switch the links that come from other switches, and these."""
+    def _trunks(self) -> tuple[list[NextSteps], list[NextSteps]]:
+        """For each switch the links that come from other switches, and these; and those that go to others."""
         net = self.net
         fabric = [
             net.node[x] is None and net.kind[x] not in (*ENDPOINTS, "relay") and net.passable(x)
             for x in range(len(net.into))
         ]
-        return [[(link, y) for link, y in ways if fabric[y]] if fabric[x] else [] for x, ways in enumerate(net.into)]
+        into, out = (
+            [[(link, y) for link, y in ways if fabric[y]] if fabric[x] else [] for x, ways in enumerate(side)]
+            for side in (net.into, net.out)
+        )
+        return into, out
+
+
+class _Field:
+    """Ways over switches to `root`, found ring by ring, no further than was asked: a ring has all switches that are as
+    many links away. From a switch one looks as far ahead as costs less than the next ring, which may be all leaves."""
+
+    def __init__(self, root: SearchState, into: list[NextSteps], out: list[NextSteps]):
+        self.into, self.out = into, out
+        self.rings: dict[SearchState, _ToRoot] = {root: _ToRoot(0, 1, [])}
+        self.last, self.hops = [root], 0
+        self.near: dict[SearchState, _ToRoot] = {}  # of switches outside of the rings
+
+    def ways(self, leaf: SearchState) -> _ToRoot:
+        """The shortest ways from a switch."""
+        while (found := self.rings.get(leaf) or self.near.get(leaf) or self._by(leaf, self.rings, self.hops)) is None:
+            if not self.last:
+                return _NOWHERE
+            between = [x for _, x in self.out[leaf]]
+            if sum(len(self.out[x]) for x in between) < sum(len(self.into[x]) for x in self.last):
+                for x in between:
+                    if x not in self.near:
+                        self._by(x, self.rings, self.hops)
+                if found := self._by(leaf, self.near, self.hops + 1):
+                    return found
+            self._widen()
+        return found
+
+    def _by(self, y: SearchState, known: dict[SearchState, _ToRoot], hops: int) -> _ToRoot | None:
+        """The ways from a switch outside of the rings by those next switches that are known and so near; kept."""
+        steps = sorted((link, x) for link, x in self.out[y] if (ways := known.get(x)) and ways.hops == hops)
+        if not steps:
+            return None
+        self.near[y] = _ToRoot(hops + 1, sum(known[x].paths for _, x in steps), steps)
+        return self.near[y]
+
+    def _widen(self) -> None:
+        """The next ring."""
+        steps: dict[SearchState, NextSteps] = {}
+        for x in self.last:
+            for link, y in self.into[x]:
+                if y not in self.rings:
+                    steps.setdefault(y, []).append((link, x))
+        for y, onward in steps.items():
+            paths = sum(self.rings[x].paths for _, x in onward)
+            self.rings[y] = _ToRoot(self.hops + 1, paths, sorted(onward))
+        self.last, self.hops = list(steps), self.hops + 1

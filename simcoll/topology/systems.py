@@ -79,13 +79,11 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
     rings = (spec.hosts or spec.nodes or 1,) if spec.fabric == "ring" else ()
     wiring = Wiring(spec.dims or rings)
-    absent = {device for device, _ in plan.devices if device.rpartition(".")[2] in without}
-    for device, data in plan.devices:
-        if device not in absent:
-            wiring.add(device, data)
-    for u, v, link in plan.links:
-        if not {u, v} & absent:
-            wiring.join(u, v, link)
+    if without:
+        absent = {device for device, _ in plan.devices if device.rpartition(".")[2] in without}
+        plan.devices = [each for each in plan.devices if each[0] not in absent]
+        plan.links = [each for each in plan.links if not absent.intersection(each[:2])]
+    wiring.fill(plan.devices, plan.links)
     wiring.order_links()
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
         _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), seed)
