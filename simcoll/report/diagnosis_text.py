@@ -12,6 +12,13 @@ from simcoll.units import format_size
 SHOWN = 6  # explanations
 WORST = 3  # regions in a line
 MANY = 9  # regions that are all shown
+_FITTED = {  # by confidence: what the profile of a measured call was fitted to
+    "calibrated": "such calls",
+    "interpolated": "such calls",
+    "extrapolated": "calls of other sizes, ranks or kinds, so that bands are twice as wide",
+    "modelled": "no calls of this kind, which are modelled",
+    "uncalibrated": "nothing that judges these calls",
+}
 
 
 def text(document: dict[str, Any]) -> str:
@@ -32,7 +39,7 @@ def text(document: dict[str, Any]) -> str:
     findings = "\n".join([
         *(f"# warning: {line}" for line in document["warnings"]),
         f"# simcoll {__version__}: diagnose",
-        f"# topology {document['system']}   profile {document['profile']} ({document['confidence']})",
+        f"# topology {document['system']}   profile {document['profile']}, fitted {_fitted(document['confidence'])}",
         f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes show",
         *([f"# {shared}"] if shared else []),
         table,
@@ -46,6 +53,12 @@ def text(document: dict[str, Any]) -> str:
         *_verdict(document),
     ])  # fmt: skip
     return "\n".join([text_table.wrapped(of_diagnosis(document), "  "), text_table.remarks_wrapped(findings)])
+
+
+def _fitted(confidence: str) -> str:
+    """What the profile was fitted to, in words, for words of confidence with commas between them."""
+    first, *others = dict.fromkeys(_FITTED[word] for word in _FITTED if word in confidence.split(", "))
+    return f"to {first}{' for some' if others else ''}" + "".join(f", for others to {each}" for each in others)
 
 
 def _state(point: dict[str, Any]) -> str:

@@ -122,8 +122,8 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     assert (found.status == 0) == (document["verdict"] == "healthy") == (not off)
     assert document["verdict"] in (None, "healthy", document["hypotheses"][0]["hypothesis"])
     assert off or len(document["hypotheses"]) == 1
-    most = document["hypotheses"][0]["off"]
-    assert all(each["off"] <= most for each in document["hypotheses"] if each["explains"])
+    scores = [each["score"] for each in document["hypotheses"] if each["explains"]]
+    assert scores == sorted(scores)
     if (
         off and document["verdict"]
     ):  # it explains: half of the error where it is off, at least, and some of that is right
@@ -160,8 +160,8 @@ MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "no LL": (A100, lambda folder: left(A100, "--proto", "^LL")),
     "nic missing": (H100X2, lambda folder: times(H100X2, **{"env.NCCL_IB_HCA": "^=mlx5_3"})),
     "slow nic": (H100X2, lambda folder: slow_links(H100X2, "node1.nic3->*", "20 GB/s")),
-    "slow cable": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
-    "ethernet": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "slow nic: all": (SLINGSHOT, lambda folder: slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE)),
+    "slow nic: of 100 Gb/s": (A100X2, lambda folder: slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE)),
     "one nic": (A100X2, lambda folder: times(A100X2, **{"env.NCCL_IB_HCA": "=mlx5_2"})),
     "tcp": (A100X2, lambda folder: times(A100X2, profile="nccl-ampere+tcp")),
     "only ring": (A100X2, lambda folder: times(A100X2, algorithm="ring")),
@@ -174,6 +174,11 @@ MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
     "host": (A100X2, lambda folder: {size: max(time, 80.0) for size, time in times(A100X2).items()}),
     "slow nvlink": (A100, lambda folder: slow_links(A100, "node0.gpu3->node0.nvswitch0", "120 GB/s")),
     "pcie": (A100, lambda folder: times(("a100-pcie", 1, 8))),
+    "p2p off": (H100, lambda folder: times(H100, **{"env.NCCL_P2P_DISABLE": "1"})),
+    "p2p off: nodes": (H100X2, lambda folder: times(H100X2, **{"env.NCCL_P2P_DISABLE": "1"})),
+    "4 nics": (A100X2, lambda folder: times(A100X2, **{"env.NCCL_IB_HCA": "mlx5_0,mlx5_1,mlx5_2,mlx5_3"})),
+    "channels": (H100, lambda folder: times(H100, **{"env.NCCL_MAX_NCHANNELS": "2"})),
+    "channels: nodes": (A100X2, lambda folder: times(A100X2, **{"env.NCCL_MAX_NCHANNELS": "2"})),
 }
 
 
@@ -218,7 +223,7 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
         visible = _visible(tmp_path, setup, took, noise)
         seen += visible
         if visible or diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["verdict"] != "healthy":
-            _check(tmp_path, setup, took, fault, seed, noise)
+            _check(tmp_path, setup, took, fault.partition(":")[0], seed, noise)
     assert seen >= 0.8 * len(faults)
 
 
@@ -239,6 +244,9 @@ SETTINGS = (
     ("chunk size", "32 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
     ("chunk size", "512 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=524288"),
     ("buffer size", "256 KiB", H100X2, "all_gather", "NCCL_BUFFSIZE=262144"),
+    ("channels", "at most 2", H100, "all_gather", "NCCL_MAX_NCHANNELS=2"),
+    ("p2p off", "", A100, "all_gather", "NCCL_P2P_DISABLE=1"),
+    ("4 nics", "", H100X2, "all_gather", "NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
 )
 
 
@@ -266,17 +274,37 @@ def test_settings_of_buffers_and_messages_are_found(
     assert diagnosed(table(tmp_path, setup, plain, call=call), setup[0])["verdict"] == "healthy"
 
 
+def test_the_nearer_explanation_comes_first(tmp_path: Path):
+    """Half of the way out of one GPU: an explanation with a third of the error is not behind one that happens to leave
+    no region off, as trees do."""
+    took = times(H100, faults='[{link: "node0.gpu3->*", kind: slow, at: 0 s, factor: 2}]')
+    for seed in range(3):
+        found = diagnosed(table(tmp_path, H100, took, seed, 0.02), "hgx-h100")
+        assert found["verdict"] == "slow nvlink"
+        errors = {each["hypothesis"]: each["error"] for each in found["hypotheses"]}
+        assert errors["slow nvlink"] < 0.5 * errors["only tree"]
+        assert found["hypotheses"][0]["value"] == "one way of one at 50%"
+
+
+@pytest.mark.parametrize("slow", ["node1.nic3->*", "node1.pcie_switch3->node1.nic3"])
+def test_the_way_to_the_network_is_one_choice(tmp_path: Path, slow: str):
+    """A NIC at a quarter and a PCIe link before it that is as slow take the same times, and so do all NICs at a
+    quarter: the diagnosis is one, names them all, and says of what rate they have how much is left."""
+    path = table(tmp_path, H100X2, slow_links(H100X2, slow, "12.5 GB/s", LARGE))
+    found = diagnosed(path, "hgx-h100")
+    assert [found["verdict"], *found["also"]] == ["slow nic"]
+    best = found["hypotheses"][0]
+    assert best["value"] == "one or all at 25%"
+    assert all(word in best["text"] for word in ("NIC", "cable", "PCIe"))
+
+
 @pytest.mark.long
 def test_what_noise_does_not_decide_is_a_choice(tmp_path: Path):
     """Two explanations that differ by less than the noise are both named, whichever is nearer by chance."""
-    setup, simulated = FAULTS["slow nic"]  # where GPUs are as fast as NICs, as slow links to them are
+    setup, simulated = FAULTS["nvls off"]  # which on one node leaves rings, as NCCL_ALGO does
     path = table(tmp_path, setup, simulated(tmp_path), 2, 0.05)
     said = simcoll("diagnose", path, "--topology", setup[0]).out.replace("\n  ", " ").splitlines()[0]
-    assert re.search(
-        r"slow (cable all|nic one|pcie one or all) at 30%, slow (cable all|nic one|pcie one or all) at 30% or "
-        r"slow (cable all|nic one|pcie one or all) at 30% explains it best",
-        said,
-    )
+    assert "nvls off or only ring explains it best" in said
 
 
 def test_a_single_point_puts_a_region_off_only_if_something_explains_it(tmp_path: Path):
@@ -435,17 +463,17 @@ def test_bad_rows_of_nccl_tests(tmp_path: Path):
 
 @pytest.mark.parametrize(("factor", "explained"), [(2, True), (9, False)])
 def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, explained: bool):
-    """Slow cables, all or one NIC's, explain large sizes, and leave small ones off: by twice, which is named, but not
-    by nine times, which nothing explains."""
+    """A slow NIC explains large sizes, and leaves small ones off: by twice, and it is named, but by nine times nothing
+    explains the table."""
     sizes = (1 << 10, 1 << 11, *LARGE)
     took = slow_links(A100X2, "node0.nic3->rail3", "7.5 GB/s", sizes)
     took |= {size: factor * took[size] for size in sizes[:2]}
     found = diagnosed(table(tmp_path, A100X2, took), "dgx-a100")
-    slow = {each["hypothesis"]: each for each in found["hypotheses"]}
-    slow = {name: slow[name] for name in ("slow cable", "slow nic")}
-    assert all(each["explains"] == explained and each["off"] for each in slow.values())
-    if explained:  # a slow PCIe link before the NIC would cost large sizes as much
-        assert set(slow) <= {found["verdict"], *found["also"]} <= {*slow, "slow pcie"}
+    slow = next(each for each in found["hypotheses"] if each["hypothesis"] == "slow nic")
+    assert (slow["explains"], slow["off"] > 0) == (explained, True)
+    if explained:
+        assert found["verdict"] == "slow nic"
+        assert set(found["also"]) <= {"gpudirect off"}  # which costs large sizes as much
     else:
         assert [found["verdict"], *found["also"]] == [None]
     assert any(each["explains"] for each in found["hypotheses"]) == explained
@@ -463,8 +491,9 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     ],
 )
 def test_what_is_slower_takes_longer(setup: Setup, call: str, sizes: list[str]):
-    """Variants of a hypothesis that stand in order of slowness make times that grow: two are enough to tell that none
-    between them is near. Messages from each to each are not asked so: they do not keep to it."""
+    """Variants of a hypothesis that stand in order of slowness make times that grow, but for 2 %:
+    two are enough to tell that none between them is near. Messages from each to each are not asked so: they do
+    not keep to it."""
     system, nodes, ranks = setup
     where = {"topology": {"system": system, "nodes": nodes}, "profile": load_system(system).profile, "ranks": ranks}
     points = [
@@ -480,7 +509,8 @@ def test_what_is_slower_takes_longer(setup: Setup, call: str, sizes: list[str]):
                 Question(scenario).time_ps(each.setting(ParameterSetting.of(load_profile(scenario.profile))))
                 for each, scenario in changed
             ]
-            assert took == sorted(took), family[0].family
+            longest = np.maximum.accumulate(took)
+            assert (longest <= 1.02 * np.array(took)).all(), family[0].family
 
 
 def test_what_leaves_regions_off_explains_nothing_where_a_better_one_leaves_none(tmp_path: Path):
@@ -531,7 +561,7 @@ def test_one_node_and_several_in_one_table(tmp_path: Path):
     path = tmp_path / "both.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = diagnosed(path, SLINGSHOT[0])
-    assert "slow cable" in (found["verdict"], *found["also"])
+    assert "slow nic" in (found["verdict"], *found["also"])
     assert {region["nodes"] for region in found["regions"] if region["off"]} == {2}
     assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)
 

@@ -20,6 +20,8 @@ P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for poin
 _NO_NVLS: Final = "^nvls,nvls_tree"
 # Bytes that people set; NCCL's own are 4 MiB and 128 KiB.
 _BUFFERS: Final = (2 << 20, 1 << 20, 512 << 10, 256 << 10, 8 << 20, 16 << 20)
+_MOST_CHANNELS: Final = (1, 2, 4, 8, 16)
+_LEAST_CHANNELS: Final = (16, 32)
 _CHUNKS: Final = (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10)
 
 
@@ -74,8 +76,9 @@ def _table(
 
 
 def other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesis]:
-    """Yield buffers and chunks of other sizes than NCCL's own, and messages that go by the NICs of their senders, where
-    the points have what these act on. Times do not grow evenly with a size, so each is tried by itself."""
+    """Yield buffers, chunks and numbers of channels other than NCCL's own, and messages that go by the NICs of their
+    senders, where the points have what these act on. Times do not grow evenly with a size, so each is tried by
+    itself."""
     messages = nodes > 1 and any(("p2p", scenario.collective) in SCHEDULES for scenario in scenarios)
     if messages:
         text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
@@ -85,6 +88,17 @@ def other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesi
             yield _sized("chunk size", text, "NCCL_P2P_NET_CHUNKSIZE", size)
     for size in _BUFFERS:
         yield _sized("buffer size", "buffers of Simple have another size: NCCL_BUFFSIZE", "NCCL_BUFFSIZE", size)
+    yield from _channels()
+
+
+def _channels() -> Iterator[Hypothesis]:
+    """Yield numbers of channels that someone has set. Choices change with them, so each is tried by itself."""
+    for limit, counts in (("MAX", _MOST_CHANNELS), ("MIN", _LEAST_CHANNELS)):
+        variable = f"NCCL_{limit}_NCHANNELS"
+        text = f"NCCL takes another number of channels: {variable}, NCCL_{limit}_CTAS"
+        for count in counts:
+            value = f"at {'most' if limit == 'MAX' else 'least'} {count}"
+            yield Hypothesis("channels", text, value, 2, scenario=_set(variable, count))
 
 
 def fewer_nics(nics: int) -> Iterator[Hypothesis]:
@@ -93,10 +107,13 @@ def fewer_nics(nics: int) -> Iterator[Hypothesis]:
     if nics > 1:
         text = f"one of {nics} NICs of a node is not used: it is down, or NCCL_IB_HCA leaves it out"
         yield Hypothesis("nic missing", text, scenario=_set("NCCL_IB_HCA", f"^=mlx5_{nics - 1}"))
+    some = f"of {nics} NICs of a node are used: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
+    for used in (nics // 2, nics // 4):
+        if used > 1:
+            listed = "=" + ",".join(f"mlx5_{number}" for number in range(used))
+            yield Hypothesis(f"{used} nics", f"only {used} {some}", scenario=_set("NCCL_IB_HCA", listed))
     if nics > 2:
-        text = (
-            f"one of {nics} NICs of a node is used for all: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
-        )
+        text = f"only one {some.replace('are', 'is')}"
         yield Hypothesis("one nic", text, scenario=_set("NCCL_IB_HCA", "=mlx5_0"))
 
 

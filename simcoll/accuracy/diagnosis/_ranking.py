@@ -123,8 +123,9 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
     """Fit every family of hypotheses, take the best variant of each, and rank them; `base` is among them. `tell` gets a
     line for each.
 
-    First come those that explain what is off there and leave nothing off, then those that leave something off, then the
-    others; each group by score.
+    First come those that explain what is off there, then the others; each group by score. Whether a region is off is
+    asked of the healthy machine alone: of two explanations the one nearer to the times is better, even if its nearest
+    variant leaves a region at the wrong side of the end of a band.
     """
     times = _HypothesisTimes(table.scenarios)
     asked = _Probes(times, table, base)
@@ -150,8 +151,8 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
 
     distinct = [fit for fit in best.values() if fit is base or not same(fit, base)]
 
-    def order(fit: Fit) -> tuple[bool, bool, float]:
-        return not fit.explains(base), bool(fit.off), fit.score
+    def order(fit: Fit) -> tuple[bool, float]:
+        return not fit.explains(base), fit.score
 
     return sorted(distinct, key=order)  # stable: of equals the earlier one wins
 
@@ -162,21 +163,13 @@ def _promising(variants: Sequence[Hypothesis], asked: _Probes, base: Fit, rivals
     """
     off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
     probes = off[distinct(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
-    first_probes = probes[[0, len(probes) // 2, -1]]  # three points are enough to drop most variants
-    behind = max(BEHIND * min(float(rival.errors[probes].mean()) for rival in rivals), PENALTY)
-    if asked.far(variants, first_probes, probes, behind):
+    # a rival that is near at these points alone, by chance, is no measure
+    behind = max(BEHIND * min(max(float(rival.errors[probes].mean()), rival.error) for rival in rivals), PENALTY)
+    nearest = asked.nearest(variants, probes, min(behind, float(base.errors[probes].mean())))
+    if nearest is None:
         return []
-    nearest, least = list[Hypothesis](), float(base.errors[probes].mean())
-    for number, variant in enumerate(variants):
-        tried = asked.error(variant, first_probes) < np.inf
-        reached = asked.error(variant, probes) if tried else np.inf
-        if reached > least:
-            break
-        if reached < least:
-            around = 1 if variant.scenario is HEALTHY.scenario else 0
-            beside = [*variants[max(0, number - around) : number], *variants[number + 1 : number + 1 + around]]
-            nearest, least = [variant, *beside], reached
-    return nearest if least <= behind else []
+    around = 1 if variants[nearest].scenario is HEALTHY.scenario else 0
+    return [variants[nearest], *variants[max(0, nearest - around) : nearest], *variants[nearest + 1 :][:around]]
 
 
 class _Probes:
@@ -186,36 +179,39 @@ class _Probes:
         self._times, self._table, self._base = times, table, base
         self._known: dict[tuple[int, int], float | None] = {}  # by hypothesis, which the ranking keeps, and point
 
-    def error(self, variant: Hypothesis, points: Numbers) -> float:
-        """The mean error at some points; inf as soon as it is larger than that of the healthy machine."""
-        total, most = 0.0, (1 + ROUNDING) * float(self._base.errors[points].sum())
-        for point in points.tolist():
-            predicted = self._predicted(variant, point)
-            if predicted is None:
-                return np.inf
-            total += self._error(point, predicted, predicted)
+    def nearest(self, variants: Sequence[Hypothesis], probes: Numbers, most: float) -> int | None:
+        """The number of the variant of a family, in order of slowness, with the least mean error at the probes; None if
+        all are above `most`.
+
+        Where a range of variants may have one that is nearer, its halves are asked, the more promising one first.
+        """
+        ends = probes[[0, len(probes) // 2, -1]].tolist()  # often enough to drop a range
+        points = list(dict.fromkeys([*ends, *probes.tolist()]))
+        found, least = None, most * len(points) * (1 + ROUNDING)
+        ranges = [(self._bound(variants, points, least), 0, len(variants))]
+        while ranges:
+            known, first, end = ranges.pop()
+            if known > least or (found is not None and known == least):
+                continue
+            if end - first == 1:
+                found, least = first, known
+                continue
+            half = (first + end) // 2
+            halves = [(self._bound(variants[a:b], points, least), a, b) for a, b in ((first, half), (half, end))]
+            ranges += sorted(halves, reverse=True)  # of equals the less slow one comes first
+        return found
+
+    def _bound(self, variants: Sequence[Hypothesis], points: Sequence[int], most: float) -> float:
+        """The error of a variant, summed over points, or less than that of each of several; inf where above `most`."""
+        total = 0.0
+        for point in points:
+            error = self._least_error(variants, point)
+            total += error
             if total > most:
                 return np.inf
-        return total / len(points)
-
-    def far(self, variants: Sequence[Hypothesis], first: Numbers, probes: Numbers, most: float) -> bool:
-        """Whether each variant of a family, in order of slowness, has a mean error above `most` at the probes, or one
-        above that of the healthy machine at the first of them.
-
-        Where a range of variants may have some that are near, its halves are asked.
-        """
-        total, total_at_first = 0.0, 0.0
-        for point in dict.fromkeys([*first.tolist(), *probes.tolist()]):
-            error = self._least_error(variants, point)
-            total, total_at_first = total + error, total_at_first + error * (point in first)
             if not error and len(variants) > 1:
                 break
-            if total > most * len(probes) * (1 + ROUNDING):
-                return True
-            if total_at_first > (1 + ROUNDING) * float(self._base.errors[first].sum()):
-                return True
-        half = len(variants) // 2
-        return half > 0 and all(self.far(some, first, probes, most) for some in (variants[:half], variants[half:]))
+        return total
 
     def _least_error(self, variants: Sequence[Hypothesis], point: int) -> float:
         """The error of a variant, inf if it cannot be simulated; of several the least that they can have.
@@ -262,21 +258,27 @@ def same(first: Fit, second: Fit) -> bool:
 
 
 def explains_beside(first: Fit, fit: Fit, base: Fit) -> bool:
-    """Whether a fit explains the table, and leaves no more regions off than the first of the ranking does."""
-    return fit.explains(base) and len(fit.off) <= len(first.off)
+    """Whether a fit explains the table, and is not far behind the first of the ranking."""
+    return fit.explains(base) and fit.error <= max(BEHIND * first.error, PENALTY)
 
 
 def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
-    """Return the fits that explain the table as well as the first: noise alone may have put them behind it.
-
-    They assume no more than they gain, and leave no more regions off.
-    """
+    """Return the fits that explain the table as well as the first: noise alone may have put them behind it, and they
+    assume no more than they gain."""
     first = fits[0]
     return [
         fit
         for fit in fits[1:]
         if same(fit, first) or (explains_beside(first, fit, base) and _behind(first, fit, PENALTY) == "open")
     ]
+
+
+def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
+    """Whether a table that is `sound` but for single points is likelier so than by the best hypothesis. Each accident
+    assumes two things, the point and its time."""
+    accidents = [region.accident for region in sound.regions if region.accident is not None]
+    score = sound.error - float(sound.errors[accidents].sum()) / len(sound.errors) + 2 * PENALTY * len(accidents)
+    return not sound.off and (score < best.score or not best.explains(base))
 
 
 def sure(fits: Sequence[Fit], base: Fit) -> str:

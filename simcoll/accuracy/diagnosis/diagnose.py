@@ -98,9 +98,8 @@ def diagnosed(
     table, names = _table(asked)
     base = _ranking.healthy(table, asked.predicted)
     ranked = _ranking.ranked(table, base, tell) if base.off else [base]
-    if not ranked[0].explains(base):  # an accident explains a single point before nothing does
-        sound = table.but_for_accidents(base)
-        base, ranked = (base, ranked) if sound.off else (sound, [sound])
+    if base.off and _ranking.accidental(sound := table.but_for_accidents(base), ranked[0], base):
+        base, ranked = sound, [sound]
     document = _document(system, asked, table, names, base, ranked, refused)
     warnings = [
         *unread(text, source),

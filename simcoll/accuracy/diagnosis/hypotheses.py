@@ -6,9 +6,9 @@ A *family* is one explanation; its variants differ in one number, such as the sh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from simcoll import units
 from simcoll.accuracy.diagnosis import _nccl_settings
@@ -28,8 +28,11 @@ from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.systems import build, load_system
 from simcoll.topology.topology_keys import Override, TopologySpec
 
-SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # share of its rate that a slow link or GPU has left
-ETHERNET: Final = 12_500_000_000  # B/s of a port of 100 Gb/s
+# Shares of its rate that a slow link or GPU has left: 20 to a decade (Renard), so that one is within 6 % of any. Fewer
+# lanes leave a half, a quarter, an eighth.
+SHARES: Final = (
+    0.9, 0.8, 0.71, 0.63, 0.56, 0.5, 0.45, 0.4, 0.36, 0.32, 0.28, 0.25, 0.22, 0.2, 0.18, 0.16, 0.14, 0.125, 0.11, 0.1,
+)  # fmt: skip
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 Edge = tuple[str, str, Link]
 _CHANGED: Final[LruCache[TopologySpec]] = LruCache(256, lambda _: 1)  # by topology and change
@@ -56,13 +59,12 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios, reduces)]
     nics = system.devices.get("nic", 0) if system and isinstance(system.devices, dict) else 0
+    direct = system is not None and (_has(system, "nvlink") or _has(system, "xgmi"))  # so that PCIe leads to NICs alone
     several: list[Sequence[Hypothesis]] = [
         variants
         for kind in sorted(kinds, key=(CABLE, "trunk").__contains__, reverse=True)  # between nodes first
-        for variants in (
-            list(_slow_links(kind, of_nics.get(kind))),
-            list(_slow_nic() if kind == CABLE and nics else _slow_link(kind)),
-        )
+        if not (kind == "pcie" and direct and CABLE in kinds and nics)
+        for variants in _slow(kind, of_nics.get(kind), kind == CABLE and nics > 0)
     ]
     if not any(executor(scenario).tunable for scenario in scenarios):
         single += _nccl_settings.switched_off(scenarios)
@@ -70,11 +72,14 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         if CABLE in kinds:
             single += _nccl_settings.fewer_nics(nics)
     if system and CABLE in kinds:
-        single += _network(system, network_of(name))
+        single += _network(network_of(name))
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
-    if system and system.nccl and not {"nvlink", "xgmi"} & set(kinds) and _some_talk(system, scenarios):
-        text = "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, a virtual machine, ACS"
+    if system and system.nccl and _some_talk(system, scenarios):
+        text = (
+            "GPUs do not talk directly, but through the host's memory: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, a virtual "
+            "machine, ACS"
+        )
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
     elsewhere = list(_elsewhere(system)) if system else []
     return [*([hypothesis] for hypothesis in single), *several, *([hypothesis] for hypothesis in elsewhere)]
@@ -121,65 +126,47 @@ def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[Para
     return changed
 
 
-_SLOW: Final = "links of the kind {} slower than they should be"
+def _slow(kind: str, served: LinkScale | None, of_nics: bool) -> list[list[Hypothesis]]:
+    """List slow links of a kind: all of them, one, and one in one direction, as lanes fail.
+
+    Between nodes a NIC, its cable and the PCIe links before it carry the same bytes one after the other, so that all of
+    these are one hypothesis (`of_nics`).
+    """
+    family, text = f"slow {kind}", f"links of the kind {kind} slower than they should be"
+    if of_nics:
+        family = "slow nic"
+        text = "the way to the network is slow, of a GPU or of all: NIC, port, cable, or PCIe; times cannot tell which"
+
+    def variant(which: str, share: float, **changed: Any) -> Hypothesis:
+        return Hypothesis(family, text, f"{which} at {share:.0%}", 2, share, **changed)
+
+    ways = ((True, "one"),) if kind == CABLE else ((True, "one"), (False, "one way of one"))
+    return [
+        [variant("all", share, setting=_scaled(kind, share, served)) for share in SHARES],
+        *(
+            [
+                variant(which, share, scenario=functools.partial(_with_slow_link, kind=kind, share=share, back=back))
+                for share in SHARES[1::2]  # points are bound anew for each
+            ]
+            for back, which in ways
+        ),
+    ]
 
 
-def _slow_links(kind: str, served: LinkScale | None) -> Iterator[Hypothesis]:
-    for share in SHARES:
-        slower = _scaled(kind, share, served)
-        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"all at {share:.0%}", 2, share, setting=slower)
-
-
-def _slow_link(kind: str) -> Iterator[Hypothesis]:
-    for share in SHARES:
-        changed = functools.partial(_with_slow_link, kind=kind, share=share)
-        yield Hypothesis(f"slow {kind}", _SLOW.format(kind), f"one at {share:.0%}", 2, share, scenario=changed)
-
-
-def _slow_nic() -> Iterator[Hypothesis]:
-    text = "a NIC slower than it should be, or its cable or its way to the GPUs"
-    for share in SHARES:
-        changed = functools.partial(_with_slow_nic, share=share)
-        yield Hypothesis("slow nic", text, f"one at {share:.0%}", 2, share, scenario=changed)
-
-
-def _with_slow_link(scenario: Scenario, kind: str, share: float) -> Scenario:
-    """Return the scenario with one slow link of a kind; unchanged where there is none, as between nodes, of one."""
-
-    def rates(edges: Sequence[Edge]) -> dict[tuple[str, str], float]:
-        return next(({(u, v): link.bandwidth * share} for u, v, link in edges if link.kind == kind), {})
-
-    return _with_rates(scenario, (kind, share), rates)
-
-
-def _with_slow_nic(scenario: Scenario, share: float) -> Scenario:
-    """Return the scenario with one NIC through which goes a share of what its cable carries."""
-
-    def rates(edges: Sequence[Edge]) -> dict[tuple[str, str], float]:
-        cables = ((end, link) for u, v, link in edges for end in (u, v) if link.kind == CABLE and ".nic" in end)
-        nic, cable = next(cables, (None, None))
-        most = cable.bandwidth * share if cable else 0
-        return {(u, v): min(link.bandwidth, most) for u, v, link in edges if nic in (u, v)}
-
-    return _with_rates(scenario, ("nic", share), rates)
-
-
-def _with_rates(
-    scenario: Scenario, change: tuple[str, float], rates: Callable[[Sequence[Edge]], Mapping[tuple[str, str], float]]
-) -> Scenario:
-    """Return the scenario with links at the `rates` that a change gives, in B/s, in both directions. Points on the same
-    topology get the same object, of which all is made once."""
+def _with_slow_link(scenario: Scenario, kind: str, share: float, back: bool) -> Scenario:
+    """Return the scenario with one slow link of a kind, there and `back` or there only; unchanged where there is none,
+    as between nodes, of one. Points on the same topology get the same object, of which all is made once."""
     spec, written = scenario.topology, scenario.topology.model_dump_json()
 
     def changed() -> TopologySpec:
-        slower = {
-            f"{a}->{b}": Override(bandwidth=f"{max(1, round(rate))} B/s")
-            for (u, v), rate in rates(_edges(written)).items()
-            for a, b in ((u, v), (v, u))
-        }
-        return spec.model_copy(update={"links": {**spec.links, **slower}}) if slower else spec
+        u, v, link = next((edge for edge in _edges(written) if edge[2].kind == kind), (None, None, None))
+        if link is None:
+            return spec
+        slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
+        names = (f"{u}->{v}", f"{v}->{u}") if back else (f"{u}->{v}",)
+        return spec.model_copy(update={"links": {**spec.links, **dict.fromkeys(names, slower)}})
 
-    slowed = _CHANGED.get((written, change), changed)
+    slowed = _CHANGED.get((written, kind, share, back), changed)
     return scenario if slowed == spec else scenario.model_copy(update={"topology": slowed})
 
 
@@ -197,17 +184,15 @@ def _slow_gpus() -> Iterator[Hypothesis]:
         yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, share, setting=slower)
 
 
-def _network(system: SystemFile, network: Profile) -> Iterator[Hypothesis]:
+def _network(network: Profile) -> Iterator[Hypothesis]:
     """Yield NICs that are not used as they should be."""
-    served = network.links.get(CABLE)
-    rate = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
-    if rate > ETHERNET:
-        text = "ports of 100 Gb/s in place of the NICs"
-        yield Hypothesis("ethernet", text, setting=_scaled(CABLE, ETHERNET / rate, served))
     if network.transport and network.transport.gpudirect:
         text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin"
         yield Hypothesis("tcp", text, setting=_by_tcp)
-        text = "GPUDirect RDMA is off: data go through the host's memory; NCCL_NET_GDR_LEVEL, ACS, or no nvidia-peermem"
+        text = (
+            "GPUDirect RDMA is off: data go through the host's memory; NCCL_NET_GDR_LEVEL, ACS, or no nvidia-peermem "
+            "(transport.gpudirect: false in the profile of the NICs)"
+        )
         yield Hypothesis("gpudirect off", text, setting=functools.partial(_without_gpudirect, network=network))
 
 
