@@ -56,7 +56,7 @@ def text(document: dict[str, Any]) -> str:
 
 
 def _fitted(confidence: str) -> str:
-    """What the profile was fitted to, in words, for words of confidence with commas between them."""
+    """The calls that the profile was fitted to, in words, for words of confidence with commas between them."""
     first, *others = dict.fromkeys(_FITTED[word] for word in _FITTED if word in confidence.split(", "))
     return f"to {first}{' for some' if others else ''}" + "".join(f", for others to {each}" for each in others)
 
