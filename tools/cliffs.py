@@ -1,35 +1,46 @@
 """Look for times on several nodes that no measured row can judge and no machine would have.
 
-    python tools/cliffs.py OUT.csv [--only SYSTEM]... [--nodes 2,8] [--against BEFORE.csv]
+    python tools/cliffs.py OUT.csv [--only SYSTEM]... [--nodes 2,8] [--collective NAME]... [--against BEFORE.csv]
 
 Predicts calls of all shipped systems on several nodes by the costs as shipped, writes them to OUT.csv, and prints where
 
-* a larger call of the same algorithm and protocol takes less time, by more than 5 %,
-* a call of twice the size takes more than 2.5 times as long, or less by more than 25 %, by another way,
-* more nodes take less time, by more than 10 %, by the same algorithm and protocol,
-* the network carries more than NICs are rated for.
+* a larger call takes less time, by more than 15 % (falls),
+* a call that is larger by at most 26 % takes more than 1.7 times as long (jumps),
+* more nodes take less time, by more than 10 % (nodes),
+* the network carries more than NICs are rated for (rate),
 
-Each needs a reason in what the library does. With `--against` it also prints which calls changed by more than 5 %.
+the worst of each first. Sizes are four to a doubling, and powers of two with a KiB less and more. An edge is halved
+until it lies between two sizes a 1,024th apart, so that its place tells the rule, and what NCCL cuts otherwise on its
+two sides is printed behind it: where that is nothing, the model is wrong. With `--against` it also prints which calls
+changed by more than 5 %.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import simcoll
 from simcoll import api, units
+from simcoll.nccl.call import NcclCall
+from simcoll.prediction import lowering
+from simcoll.prediction._nccl_channel import NcclChannel
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 
-NODES: Final = (2, 4, 8, 16, 64)
+NODES: Final = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
-SIZES: Final = {"from": "8 B", "to": "8 GiB", "factor": 2}
-FALL, RISE, DROP, FEWER = 0.95, 2.5, 0.75, 0.90
+LEAST, MOST, KIB = 3, 33, 1 << 10  # powers of two
+FALL, RISE, NEAR, FEWER = 0.85, 1.7, 1.26, 0.90
+SHARP: Final = 1024  # what an edge is halved down to, as a share of the size
 
 
 class Call(NamedTuple):
@@ -44,9 +55,9 @@ class Call(NamedTuple):
     time_us: float
 
     @property
-    def point(self) -> tuple[str, int, str, int]:
-        """What was asked."""
-        return self[:4]
+    def series(self) -> tuple[str, int, str]:
+        """The calls that differ in size alone."""
+        return self[:3]
 
     @property
     def way(self) -> str:
@@ -54,39 +65,92 @@ class Call(NamedTuple):
         return f"{self.algorithm}/{self.protocol}"
 
 
-def predicted(systems: list[str], counts: list[int]) -> Iterator[Call]:
-    """Predict all calls."""
-    for system in systems:
-        for nodes in counts:
-            began = time.process_time()
-            for collective in COLLECTIVES:
-                topology = {"system": system, "nodes": nodes}
-                for row in api.run(topology=topology, collective=collective, size=SIZES, algorithm="auto"):
-                    if row["status"] == "ok":
-                        way = row["algorithm"], row["protocol"]
-                        yield Call(system, nodes, collective, row["size_bytes"], *way, row["time_ps"] / 1e6)
-            print(f"{system} x {nodes}: {time.process_time() - began:.1f} s of CPU", file=sys.stderr, flush=True)
+def sizes() -> list[int]:
+    """Return sizes between powers of two, and beside them."""
+    found = {power * quarter // 4 for power in (1 << k for k in range(LEAST, MOST)) for quarter in (4, 5, 6, 7)}
+    beside = {(1 << k) + way * KIB for k in range(14, MOST) for way in (-1, 1)}
+    return sorted({max(8, size // 8 * 8) for size in found | beside | {1 << MOST}})
 
 
-def findings(calls: list[Call]) -> Iterator[str]:
-    """Yield a line for each oddity."""
-    known = {call.point: call for call in calls}
+def predicted(system: str, nodes: int, collective: str, asked: list[int]) -> list[Call]:
+    """Predict calls of some sizes."""
+    rows = api.run(topology={"system": system, "nodes": nodes}, collective=collective, size=asked, algorithm="auto")
+    return [
+        Call(system, nodes, collective, row["size_bytes"], row["algorithm"], row["protocol"], row["time_ps"] / 1e6)
+        for row in rows
+        if row["status"] == "ok"
+    ]
+
+
+def series_of(system: str, nodes: int, collective: str) -> list[Call]:
+    """Predict a series, and more sizes where it has an edge, until these lie close together."""
+    calls = predicted(system, nodes, collective, sizes())
+    while between := [
+        (a.size + b.size) // 16 * 8 for a, b in pairwise(calls) if edge(a, b) and b.size - a.size > near(a)
+    ]:
+        calls = sorted(calls + predicted(system, nodes, collective, between), key=attrgetter("size"))
+    return calls
+
+
+def near(call: Call) -> int:
+    """Bytes by which two sizes differ that an edge lies between."""
+    return max(8, call.size // SHARP)
+
+
+def edge(a: Call, b: Call) -> str:
+    """What is odd about the time of a larger call."""
+    grows = b.time_us / a.time_us
+    return "falls" if grows < FALL else "jumps" if grows > RISE and b.size <= NEAR * a.size else ""
+
+
+def rules(a: Call, b: Call) -> str:
+    """Return in words what NCCL does otherwise in the second of two calls."""
+    first, second = cuts(a), cuts(b)
+    return (
+        ", ".join(f"{name} {first[name]} -> {second[name]}" for name in first if first[name] != second.get(name))
+        or "nothing"
+    )
+
+
+def cuts(call: Call) -> dict[str, Any]:
+    """Return how NCCL cuts a call: what its rules give, by their names."""
+    asked = {"topology": {"system": call.system, "nodes": call.nodes}, "collective": call.collective}
+    [point] = simcoll.load({**asked, "size": f"{call.size} B", "algorithm": "auto"})
+    lowered = lowering.lower(point.scenario)
+    if not isinstance(lowered, NcclChannel):
+        return {}
+    made: NcclCall = lowered.call
+    if made.parts:
+        shape = {"channels": made.parts.channels, "message": made.parts.sent}
+    else:
+        shape = {"channels": made.channels, "threads": made.threads, "chunk": made.chunk, "slices": made.slices}
+    return {"way": call.way, **shape}
+
+
+def findings(calls: list[Call]) -> Iterator[tuple[str, float, str]]:
+    """Yield the kind of each oddity, how large it is, and what it is in words."""
+    whole = {series: list(group) for series, group in groupby(calls, attrgetter("series"))}
     rates = {system: of_nics(system) for system in {call.system for call in calls}}
-    for call in calls:
-        after = known.get((*call.point[:3], 2 * call.size))
-        where = f"{call.system} x {call.nodes} {call.collective}"
-        if after:
-            grows, same = after.time_us / call.time_us, after.way == call.way
-            kind = "falls" if same and grows < FALL else "jumps" if grows > RISE else "drops" if grows < DROP else ""
-            if kind:
-                yield f"{kind:5} {grows:5.2f} {where} {said(call)} -> {said(after)}"
-        fewer = [other for n in NODES if n < call.nodes and (other := known.get((call.system, n, *call.point[2:])))]
-        if fewer and fewer[-1].way == call.way and call.time_us < FEWER * fewer[-1].time_us:
-            other = fewer[-1]
-            yield f"nodes {call.time_us / other.time_us:5.2f} {where} {said(call)} ({other.nodes} nodes: {said(other)})"
-        gpus, rate = rates[call.system]
-        if (over := carried(call, gpus) / call.time_us * 1e-3 / rate) > 1:
-            yield f"rate  {over:5.2f} {where} {said(call)}"
+    for (system, nodes, collective), group in whole.items():
+        where = f"{system} x {nodes} {collective}"
+        for a, b in pairwise(group):
+            if kind := edge(a, b):
+                yield kind, b.time_us / a.time_us, f"{where} {said(a)} -> {said(b)} [{rules(a, b)}]"
+        fewer = [whole[series] for n in range(1, nodes) if (series := (system, n, collective)) in whole]
+        for a, b in alike(fewer[-1], group) if fewer else ():
+            if b.time_us < FEWER * a.time_us:
+                words = f"{where} {said(b)} ({a.nodes} nodes: {said(a)}) [{rules(a, b)}]"
+                yield "nodes", b.time_us / a.time_us, words
+        gpus, rate = rates[system]
+        for call in group:
+            if (over := carried(call, gpus) / call.time_us * 1e-3 / rate) > 1:
+                yield "rate", over, f"{where} {said(call)}"
+
+
+def alike(some: Iterable[Call], others: Iterable[Call]) -> Iterator[tuple[Call, Call]]:
+    """Yield pairs of calls of one size."""
+    known = {call.size: call for call in some}
+    yield from ((known[call.size], call) for call in others if call.size in known)
 
 
 def of_nics(system: str) -> tuple[int, float]:
@@ -124,20 +188,26 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="table of the calls")
     parser.add_argument("--only", action="append", help="a system")
     parser.add_argument("--nodes", default=",".join(map(str, NODES)), help="counts of nodes")
+    parser.add_argument("--collective", action="append", choices=COLLECTIVES, help="a collective")
     parser.add_argument("--against", type=Path, help="a table of before")
     parser.add_argument("--again", action="store_true", help="read OUT in place of predicting")
     asked = parser.parse_args()
-    systems = asked.only or [name for name in shipped_systems() if load_system(name).nic]
-    calls = read(asked.out) if asked.again else list(predicted(systems, list(map(int, asked.nodes.split(",")))))
+    calls: list[Call] = read(asked.out) if asked.again else []
+    for system in [] if asked.again else asked.only or [name for name in shipped_systems() if load_system(name).nic]:
+        began = time.process_time()
+        for nodes in map(int, asked.nodes.split(",")):
+            for collective in asked.collective or COLLECTIVES:
+                calls += series_of(system, nodes, collective)
+        print(f"{system}: {time.process_time() - began:.1f} s of CPU", file=sys.stderr, flush=True)
     if not asked.again:
         with asked.out.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([Call._fields, *calls])
-    for line in findings(calls):
-        print(line)
+    for kind, size, words in sorted(findings(calls), key=lambda found: (found[0], -abs(math.log(found[1])))):
+        print(f"{kind:5} {size:5.2f} {words}")
     if asked.against:
-        before = {call.point: call for call in read(asked.against)}
+        before = {call[:4]: call for call in read(asked.against)}
         for call in calls:
-            old = before.get(call.point)
+            old = before.get(call[:4])
             if old and abs(call.time_us / old.time_us - 1) > 0.05:
                 where = f"{call.system} x {call.nodes} {call.collective}"
                 print(f"now   {call.time_us / old.time_us:5.2f} {where} {said(old)} -> {said(call)}")

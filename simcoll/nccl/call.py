@@ -164,7 +164,7 @@ class NcclCall(CallShape):
 
     def net_ps(self, costs: Kernels, transport: Transport) -> int:
         """Additional time of a hop between nodes, in ps, beside what proxies take for messages."""
-        block: BlockCosts = getattr(costs, "NVLS" if self.kind == "NVLS" else self.protocol)
+        block: BlockCosts = getattr(costs, self.protocol)
         return block.net + transport.hop_ps(self.on_wire)
 
     def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
@@ -206,7 +206,7 @@ class NcclCall(CallShape):
 
     def leg_ps(self, costs: Kernels) -> int:
         """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes."""
-        return service(self.chunk * self.heads, costs.NVLS.rate) // 4 if self.schedule == "nvls_tree" else 0
+        return service(self.message * self.heads, costs.NVLS.rate) // 4 if self.schedule == "nvls_tree" else 0
 
     def hop_ps(self, costs: Kernels) -> int:
         """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""

@@ -26,7 +26,8 @@ class BlockCosts(Model):
     all_gather and broadcast do, and those of all_reduce in every second hop. In LL where each of 512 threads has a
     line, in proportion where fewer have."""
     net: Duration = 0
-    """How much longer a hop between nodes takes for the blocks: fences, handing over to the proxy and taking over."""
+    """How much longer a hop between nodes takes for the blocks: fences, handing over to the proxy and taking over.
+    NVLSTree's blocks do there what those of Simple do, and take as long."""
     slice: Duration = 0
     """Time of the sender for each slice in Simple, beside moving it."""
     first: BandwidthCap = 0

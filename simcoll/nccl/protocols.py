@@ -5,7 +5,6 @@ receiver may begin with. Sizes are bytes; those of buffers count flags as well, 
 """
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -149,20 +148,24 @@ def tree_chunk_bytes(
 ) -> int:
     """The chunk of trees, for a channel's `share`: the deeper the tree, the smaller. `version`: None for the newest.
 
+    NCCL counts whole chunks, and levels of nodes in whole steps; a chunk is of whole grains.
+
     >>> tree_chunk_bytes("LL128", 64 << 20, 2, 8), tree_chunk_bytes("LL128", 512 << 10, 2, 8)
-    (576000, 72000)
+    (576000, 71040)
     >>> tree_chunk_bytes("Simple", 1 << 20, 4, 4), tree_chunk_bytes("Simple", 1 << 20, 4, 4, "2.22")
     (524288, 65536)
     """
     chunk, deep, halved = step_bytes(protocol, buffer), 0.0, figures().tree_LL128
+    doublings = nodes.bit_length() - 1  # of one node to all of them
     if protocol == "LL128":
-        deep = (1 + math.log2(nodes) + 0.1 * gpus) / gpus
+        deep = (1 + doublings + 0.1 * gpus) / gpus
     elif protocol == "Simple" and version and numbers(version) < numbers(figures().tree_Simple.before):
-        deep, halved = gpus - 1 + math.floor(math.log2(nodes)), figures().tree_Simple.halved
+        deep, halved = gpus - 1 + doublings, figures().tree_Simple.halved
     for times, least in halved:
-        while chunk > least and share / chunk < times * deep:
+        while chunk > least and share // chunk < times * deep:
             chunk //= 2
-    return chunk
+    grain = figures().protocols[protocol].grain_bytes
+    return chunk // grain * grain or chunk
 
 
 def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int:

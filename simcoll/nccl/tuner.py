@@ -197,7 +197,8 @@ def _correction(
     row = constants.correction[protocol]
     if algorithm == "tree":
         return row[entry] if entry < _TREE_ENTRIES else 1.0
-    corrected = algorithm == "nvls_tree" and comm.generation == "blackwell" and comm.cpu in ("intel", "amd")
+    on_blackwell = comm.generation == "blackwell" and comm.cpu in ("intel", "amd")
+    corrected = algorithm == "nvls_tree" and on_blackwell and constants.corrects_nvls_tree
     return row[entry] if corrected and entry < len(row) else 1.0
 
 

@@ -102,6 +102,7 @@ class NcclConstants(Constants):
     nvls_efficiency: Mapping[Generation, float]
     nvls_share: Fractional | None
     correction: Mapping[Protocol, tuple[float, ...]]
+    corrects_nvls_tree: bool
     nvls_channels: Mapping[Generation, tuple[NvlsChannels, ...]]
 
 

@@ -261,18 +261,20 @@ def ring_only(capability: int, nodes: int = 2, cpu: str = "intel", **graph: Any)
 
 
 def test_hosts_decide_too() -> None:
-    """The tree's hop over PCIe on POWER is the ring's; NVLSTree of Blackwell is corrected with x86 only."""
+    """The tree's hop over PCIe on POWER is the ring's; NVLSTree of Blackwell is corrected with x86, from 2.28 on."""
     power, intel = (
         tuner.table(ring_only(70, 1, cpu, type_intra="PHB")).entries["all_reduce", "tree", "Simple"]
         for cpu in ("ibm", "intel")
     )
     assert power.latency_us - intel.latency_us == pytest.approx(2 * 7 * (5.7 - 4.0))
     b200 = communicator(load_system("hgx-b200"), 2)
-    intel_us, arm_us = (
-        tuner.time_us(tuner.table(replace(b200, cpu=cpu)), "all_reduce", "nvls_tree", "Simple", 1 << 20)
-        for cpu in ("intel", "arm")
-    )
-    assert intel_us > arm_us
+    for version, share in (("2.27", 1.0), ("2.28", 0.5), ("2.30", 0.5)):
+        corrected, plain = (tuner.table(replace(b200, cpu=cpu), version) for cpu in ("intel", "arm"))
+        entry = plain.entries["all_reduce", "nvls_tree", "Simple"]
+        for table, factor in ((corrected, share), (plain, 1.0)):
+            moved = (1 << 20) / entry.bandwidth_GBps / 1000 / factor
+            took = tuner.time_us(table, "all_reduce", "nvls_tree", "Simple", 1 << 20)
+            assert took == pytest.approx(entry.latency_us + moved)
 
 
 def test_a_long_ring_waits_longer() -> None:

@@ -39,6 +39,7 @@ import simcoll as simcoll_api
 from simcoll.config.import_log import ImportLog
 from simcoll.engine.timing_model import service_ps
 from simcoll.errors import InputError, RefusedError, StuckError
+from simcoll.nccl.protocols import tree_chunk_bytes
 from simcoll.nccl.tuner_constants import read
 from simcoll.prediction import placing
 from simcoll.prediction.predict import Prediction, row
@@ -189,6 +190,18 @@ def test_a_connection_of_a_tree_has_eight_chunks(power: int, protocol: Protocol,
     assert 8 * shape.message <= held < 8 * (shape.message + shape.handed)
 
 
+def test_chunks_of_a_tree_in_ll128() -> None:
+    """They are whole grains, and never smaller for more data, nor larger for more nodes, of which doublings count."""
+    for nodes, gpus in itertools.product(range(1, 18), (1, 4, 8)):
+        doublings, before = nodes.bit_length() - 1, 0
+        for share in (round(2 ** (k / 4)) for k in range(48, 104)):
+            chunk = tree_chunk_bytes("LL128", share, nodes, gpus)
+            assert chunk % 1920 == 0 and chunk >= before
+            assert chunk == tree_chunk_bytes("LL128", share, 1 << doublings, gpus)
+            assert chunk >= tree_chunk_bytes("LL128", share, 2 << doublings, gpus)
+            before = chunk
+
+
 def test_nvls_has_at_most_32_heads() -> None:
     """From 32 GPUs on sums of NVLS are put together at as many: small calls take no longer on 72."""
     times = [call("gb200-nvl72", "all_reduce", 1024, ranks=n, algorithm="nvls").time_ps for n in (16, 32, 64, 72)]
@@ -306,15 +319,16 @@ def test_hops_of_aggregated_trees(collective: str, nodes: int) -> None:
         assert [name.partition("(")[0] for name in chosen] == ["pat", "ring", "ring"]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_hops_of_a_tree(protocol: Protocol) -> None:
-    """On two nodes a tree goes across once up and once down; with a node more it does so no less often."""
+@pytest.mark.parametrize(("algorithm", "protocol"), [*(("tree", p) for p in PROTOCOLS), ("nvls_tree", "Simple")])
+def test_hops_of_a_tree(algorithm: str, protocol: Protocol) -> None:
+    """On two nodes a tree goes across once up and once down; with a node more it does so no less often. The blocks of
+    NVLSTree do there what those of Simple do."""
     extra = []
     for nodes in (2, 3, 4, 8):
-        how = {"nodes": nodes, "algorithm": "tree", "protocol": protocol}
-        laws = (changed(protocol, net=net) for net in (10**8, 0))
+        how = {"nodes": nodes, "algorithm": algorithm, "protocol": protocol}
+        laws = (changed(protocol, net=net) for net in (2 * 10**8, 10**8))
         slow, fast = (call("hgx-h100", "all_reduce", 4096, law, **how) for law in laws)
-        extra.append((slow.time_ps - fast.time_ps) / (2 * (10**8 // 2 - 1)))
+        extra.append((slow.time_ps - fast.time_ps) / 10**8)
     assert extra[0] == 2
     assert all(round(a) <= round(b) for a, b in itertools.pairwise(extra))
 

@@ -39,7 +39,7 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "LL": ("hop", "first", "rate", "own", "store", "net", "host", "host_rate"),
     "LL128": ("hop", "reach", "net", "host", "host_rate"),
     "Simple": ("start", "hop", "slice", "turn", "load", "store", "net", "host", "host_rate"),
-    "NVLS": ("start", "hop", "rate", "reach", "net"),
+    "NVLS": ("start", "hop", "rate", "reach"),
     "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "net", "host", "host_rate"),
 }
 TRANSPORT: Final = "transport"
