@@ -124,6 +124,7 @@ def cuts(call: Call) -> dict[str, Any]:
         shape = {"channels": made.parts.channels, "message": made.parts.sent}
     else:
         shape = {"channels": made.channels, "threads": made.threads, "chunk": made.chunk, "slices": made.slices}
+        shape |= {"rounds": made.rounds} if made.schedule == "ring" else {}
     return {"way": call.way, **shape}
 
 

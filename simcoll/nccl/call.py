@@ -163,9 +163,10 @@ class NcclCall(CallShape):
         return graph.intra * 1e9 * wire * self.channels / self.alike if graph else math.inf
 
     def net_ps(self, costs: Kernels, transport: Transport) -> int:
-        """Additional time of a hop between nodes, in ps, beside what proxies take for messages."""
+        """Additional time of a hop between nodes, in ps, beside what proxies take for messages; links know one, that
+        of a mean message."""
         block: BlockCosts = getattr(costs, self.protocol)
-        return block.net + transport.hop_ps(self.on_wire)
+        return block.net + transport.hop_ps(self.mean_on_wire)
 
     def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
         """Time from the first byte of what a NIC gets at a time until all of it is there, in ps, on links of which a

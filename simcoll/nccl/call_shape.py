@@ -230,8 +230,23 @@ class CallShape:
     @property
     def on_wire(self) -> int:
         """Bytes of a message between nodes, flags counted."""
+        return self._with_flags(self.sent)
+
+    @property
+    def rounds(self) -> int:
+        """How often a ring goes round: once more for what full chunks leave, however little that is."""
+        return -(-self.piece // self.chunk) or 1
+
+    @property
+    def mean_on_wire(self) -> int:
+        """The same on average over the rounds of a ring."""
+        if self.schedule != "ring" or not self.step:
+            return self.on_wire
+        return self._with_flags(max(1, self.sent * self.piece // (self.rounds * self.step)))
+
+    def _with_flags(self, nbytes: int) -> int:
         line = figures().protocols[self.protocol]
-        return self.sent * line.line_bytes // line.data_bytes
+        return nbytes * line.line_bytes // line.data_bytes
 
     @property
     def sent(self) -> int:

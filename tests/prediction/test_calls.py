@@ -180,6 +180,24 @@ def test_each_step_of_a_tree_has_a_channel(algorithm: str, nodes: int) -> None:
     assert channel(found).params(found.costs)["channels"] == row(found).steps
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_further_round_for_few_bytes_has_small_messages(rounds: int) -> None:
+    """A ring that goes round once more waits between nodes for the bytes that it sends then, not for whole chunks."""
+    how = {"nodes": 2, "algorithm": "ring", "protocol": "Simple"}
+    shape = channel(call("gh200-4", "all_gather", 2**30, **how)).call
+    whole = rounds * shape.communicator.ranks * shape.channels * shape.chunk
+
+    def waits(nbytes: int) -> int:
+        slow, none = (
+            call("gh200-4", "all_gather", nbytes, text(transport=each), **how)
+            for each in ({"connection": "0.1 GB/s"}, {})
+        )
+        assert channel(slow).call.rounds == rounds + (nbytes > whole)
+        return slow.time_ps - none.time_ps
+
+    assert waits(whole + 4096) < 1.02 * waits(whole)
+
+
 @settings(max_examples=20)
 @given(st.integers(18, 33), st.sampled_from(["LL128", "Simple"]), st.sampled_from([2, 5, 16]))
 def test_a_connection_of_a_tree_has_eight_chunks(power: int, protocol: Protocol, nodes: int) -> None:
