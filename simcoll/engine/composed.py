@@ -90,7 +90,7 @@ class CallProgram:
         if whole.params.channels != 1 or whole.params.slots:
             return None
         (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
-        folded = fold(whole.stream, whole.network, whole.devices, further=True) if sizes.min() == sizes.max() else None
+        folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
         if folded is None or folded.apart:
             return None
         nbytes = int(sizes[0]) * whole.stream.n_chunks

@@ -80,22 +80,20 @@ class Folded:
         return hop, np.asarray([link for route in found for link in route], np.int64)
 
 
-def fold(
-    stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], further: bool = False
-) -> Folded | None:
-    """The stream of a few ranks that stand for all; None where that would not be exact. `further`: also where only
-    several turns of the stream's rotation, such as a node's, map the network onto itself.
+def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
+    """The stream of a few ranks that stand for all, also where only several turns of its rotation, such as a node's or
+    a leaf's, map the network onto itself; None where that would not be exact.
 
     All chunks must be of one size, nobody late, and every rank have one channel, or one for each peer: that is for the
     caller to see to.
     """
-    where = (stream, network.layout, tuple(devices), further)
+    where = (stream, network.layout, tuple(devices))
     known = _FOLDED.known(where) if network.layout is not None else None
     if isinstance(known, _Unlike) and known.on(network):
         return None
     found = known.on(network) if isinstance(known, Folded) else None
     if found is None:
-        found = _folded(stream, network, devices, further)
+        found = _folded(stream, network, devices)
         if network.layout is not None:
             _FOLDED.keep(where, found or _Unlike(network.bandwidths, network.latencies))
     return found
@@ -126,9 +124,9 @@ def _sorts(network: RoutedNetwork | _Unlike) -> Numbers:
     return np.array([sorts.setdefault(link, len(sorts)) for link in links], np.int64)
 
 
-def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], further: bool) -> Folded | None:
+def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
     turn, n, once = stream.rotation, stream.n, stream.n_steps == 1
-    if turn is not None and (further or once):
+    if turn is not None:
         turn = _repeated(turn, stream, network, devices)
     if turn is None or stream.agents or (once and _surely_tied(turn, stream, network, devices)):
         return None
