@@ -234,7 +234,7 @@ class CallShape:
 
     @property
     def rounds(self) -> int:
-        """How often a ring goes round: once more for what full chunks leave, however little that is."""
+        """The number of times that a ring goes round: once more for what full chunks leave, however little that is."""
         return -(-self.piece // self.chunk) or 1
 
     @property
