@@ -23,7 +23,7 @@ class MessageParts:
     """The cut of a message: parts of at most `part` bytes, each on one of the `channels`, sent by `protocol`.
 
     `blocks` is the number of blocks of the kernel, `most` what it could be, `sent` the bytes that a proxy sends at a
-    time.
+    time; `rounds`: blocks serve peers one after the other.
     """
 
     channels: int
@@ -33,6 +33,7 @@ class MessageParts:
     blocks: int
     most: int
     sent: int
+    rounds: bool = False
 
     @property
     def first(self) -> int:
@@ -51,7 +52,7 @@ def parts(
     """The cut of a message to each of `peers`, over links of `between` B/s from GPU to GPU of a node."""
     rule, most = _rule(comm, version), _power(comm.channels)
     least = highest = _each(comm, between)
-    if comm.nodes == 1 and rule.fewer_for_more_ranks:
+    if comm.nodes == 1 and not rule.rounds:
         while least * comm.ranks > most and least > 1:
             least //= 2
         while highest * comm.ranks > AT_ONCE * most and highest > 1:
@@ -72,7 +73,7 @@ def parts(
     # proxies send smaller pieces of messages that fill no step, or not all steps of a buffer
     few = 4 if message < rule.chunk_bytes else 2 if message < figures().steps * rule.chunk_bytes else 1
     sent = max(1, min(part, rule.chunk_bytes // few if used == "Simple" else step_bytes("LL")))
-    return MessageParts(count, part, rule.chunk_bytes, used, min(most, count * peers), most, sent)
+    return MessageParts(count, part, rule.chunk_bytes, used, min(most, count * peers), most, sent, rule.rounds)
 
 
 def _rule(comm: Communicator, version: str | None) -> MessageRule:

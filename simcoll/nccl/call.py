@@ -74,8 +74,9 @@ class NcclCall(CallShape):
         if self.parts and self.protocol == "LL":
             return launch + wide + others + block.hop + service(self.parts.part, block.rate)
         if self.parts:  # all that is left when the last chunk has come is to take it out of its buffer
-            out = service(self.parts.last, block.first)
-            return launch + wide + others + block.each * (self.parts.blocks - 1) + block.start + out
+            out = service(self.parts.last, block.first) + self._copied_ps(block)
+            beside = block.each * (self.parts.blocks - 1) + block.start
+            return launch + wide + others + beside + out + self.spread_ps(costs, bandwidth)
         step = self._handled(block, self.piece) if self.kind == "LL" else service(self.piece, bandwidth)
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
 
@@ -93,8 +94,17 @@ class NcclCall(CallShape):
     def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
         """Delay of the last block behind the average one, in ps, on links of which a channel has `bandwidth` B/s.
 
-        What one moves takes now more, now less, where it waits for whole slices or chunks.
+        What one moves takes now more, now less, where it waits for whole slices or chunks, as messages within a node do
+        for all but the first; between nodes proxies set the pace. One peer at a time sends as evenly as it takes.
         """
+        if parts := self.parts:
+            peers = 1 if self.collective == "send_recv" else self.communicator.ranks - 1
+            if parts.protocol == "LL" or parts.rounds or self.communicator.nodes > 1:
+                return 0
+            blocks = min(parts.most, parts.channels * peers)
+            moved = (parts.part - parts.first) * parts.channels * peers / blocks
+            most = peers * self._message_rate(costs.P2P)
+            return spread_ps(costs.P2P.spread, blocks, moved, min(most or bandwidth, bandwidth) // blocks)
         if self.kind != "Simple":
             return 0
         return spread_ps(costs.spread, self.channels, self.block_moves, bandwidth, self.blocks)
@@ -131,7 +141,7 @@ class NcclCall(CallShape):
             return min(1.0, self.nics / self.communicator.gpus) / self.alike
         if outer:
             return wire * min(1.0, self.nics / self.alike)
-        if self.collective == "send_recv":
+        if self.collective == "send_recv" or (self.parts and self.parts.rounds):  # no two ranks send to the same one
             return 1.0
         if self.registered and self.protocol == "LL":  # every GPU gets the data of all, and as many flags
             return reach / (2 * self.communicator.ranks)
@@ -233,8 +243,17 @@ class NcclCall(CallShape):
         alone = service(parts.first, block.first) + service(parts.part - parts.first, through)
         if self.communicator.nodes > 1:
             alone += -(-parts.part // parts.sent) * (block.hop + block.net)
-        others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + through / block.first
+        copied = 0.0 if parts.rounds else through / block.first
+        others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + copied
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
+
+    def _copied_ps(self, block: BlockCosts) -> int:
+        """Time in which blocks that serve peers one after the other copy a rank's own message, in ps: one that also
+        has messages to others sends none of them meanwhile."""
+        parts = self.parts
+        if not (parts and parts.rounds and parts.channels * self.communicator.ranks > parts.most):
+            return 0
+        return 0 if self.collective == "send_recv" or self.in_place else service(parts.part, block.first)
 
     @property
     def _credits(self) -> dict[str, int]:

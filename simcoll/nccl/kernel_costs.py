@@ -50,6 +50,9 @@ class BlockCosts(Model):
     reduce_scatter, 4 and 4 for all_reduce."""
     load: Annotated[Share, Field(le=1)] = 0.5
     """Share of a `turn` that is loading."""
+    spread: Annotated[Share, Field(le=4)] = 0.0
+    """P2P: standard deviation of what a block takes for 1 MiB of messages, as a share of that time, for chunks after
+    the first."""
     saved: Annotated[Share, Field(le=4)] = 0.0
     """What all_gather saves of `own` in place."""
     reach: Annotated[Share, Field(gt=0)] = 1.0

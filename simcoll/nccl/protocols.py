@@ -64,7 +64,7 @@ class MessageRule(Model):
     most_bytes: int
     LL_bytes: int
     grain_bytes: int = 4096
-    fewer_for_more_ranks: bool = True  # channels of one message
+    rounds: bool = False  # whether blocks serve peers one after the other, and not at once
     nvlink: bool | None = None
     nodes: Literal["one", "several"] | None = None
     before: str | None = None

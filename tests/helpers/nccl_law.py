@@ -33,10 +33,10 @@ BLOCK: Mapping[str, Mapping[str, Any]] = {  # durations in ps, rates in B/s
                "load": 0.25},
     "NVLS": {"start": 2 * US, "hop": 6 * US, "rate": 20 * GB, "reach": 0.8},
     "P2P": {"start": 8_400_000, "hop": US, "each": 50_000, "peer": 150_000, "rate": 6 * GB, "first": 30 * GB,
-            "both": 20 * GB, "reach": 0.75},
+            "both": 20 * GB, "reach": 0.75, "spread": 0.0625},
 }  # fmt: skip
 SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two links between, of one kind
-PLAIN = ("own", "turn", "load", "reach", "saved")  # shares
+PLAIN = ("own", "turn", "load", "reach", "saved", "spread")  # shares
 ITEM = 4  # bytes of a float32
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
@@ -197,7 +197,8 @@ class Law:
         return handling
 
 
-def spread(channels: int, moved: int, speed: int) -> int:
-    """How much later the last of so many channels ends, each of which moves so many bytes with so many B/s."""
+def spread(channels: int, moved: float, speed: int, each: float = SPREAD) -> int:
+    """How much later the last of so many channels ends, each of which moves so many bytes with so many B/s; `each` is
+    the standard deviation of one for 1 MiB."""
     last = NormalDist().inv_cdf((channels - 0.375) / (channels + 0.25)) if channels > 1 else 0.0
-    return round(SPREAD * last * math.sqrt(moved * 2**20) * 10**12 / speed)
+    return round(each * last * math.sqrt(moved * 2**20) * 10**12 / speed)

@@ -257,7 +257,8 @@ def test_all_to_all(system: str, n: int, nbytes: int) -> None:
     """All-to-all brings n − 1 blocks over a rank's links at once. By LL, up to 16 KiB a peer, a hop and the block's
     time for a peer come once. In Simple it takes as long as links or blocks do, each of which has a part of what is
     for one peer: 64 KiB at least, of its chunks of 512 KiB the first at a rate of its own; and the last chunk comes
-    twice. Every peer but one costs beside. Links that are busy all the time may have a sixty-fourth of all messages
+    twice. Chunks after the first take now more, now less, so that the last block ends later than they do on average.
+    Every peer but one costs beside. Links that are busy all the time may have a sixty-fourth of all messages
     left when blocks are done."""
     found, block = call(system, "all_to_all", nbytes, ranks=n), BLOCK["P2P"]
     message, chunk = nbytes // n, 2**19
@@ -279,6 +280,9 @@ def test_all_to_all(system: str, n: int, nbytes: int) -> None:
         last = service_ps((part - 1) % chunk + 1, block["first"])
         once = block["start"] + block["each"] * (min(32, n * channels) - 1) + last
         once += max(by_blocks, service_ps((n - 1) * piece, speed))
+        blocks, slowest = min(32, channels * (n - 1)), min(speed, (n - 1) * piece * 10**12 // by_blocks)
+        later = (part - min(part, chunk)) * channels * (n - 1) / blocks
+        once += spread(blocks, later, slowest // blocks, block["spread"])
     once += (n - 2) * block["peer"]
     least, left = LAUNCH + grid + once + 2, service_ps((n - 1) * max(2**12, -(-piece // 64)), speed)
     assert (1 - 1e-4) * least - 2 * n <= found.time_ps <= (1 + 1e-4) * least + left + 2 * n
@@ -295,6 +299,16 @@ def test_messages_of_earlier_releases() -> None:
     )
     new = [call("dgx-a100", "send_recv", k << 16, ranks=2).time_ps for k in (1, 16)]
     assert new[1] < 1.5 * new[0]
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_peers_one_after_the_other(n: int) -> None:
+    """Before 2.12 blocks have one peer at a time: messages of a large all-to-all have all that links reach, one after
+    the other, and while a block copies the rank's own it sends none."""
+    few, many = (call("dgx-a100", "all_to_all", n << k, ranks=n, library_version="2.11") for k in (28, 29))
+    copied = service_ps(2**28 // 32, BLOCK["P2P"]["first"])
+    sent = service_ps((n - 1) * 2**28, round(rated(many) * KEPT))
+    assert many.time_ps - few.time_ps == pytest.approx(sent + copied, rel=0.01)
 
 
 # --- several nodes ---

@@ -40,7 +40,7 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "LL128": ("hop", "reach", "net", "host", "host_rate"),
     "Simple": ("start", "hop", "slice", "turn", "load", "store", "net", "host", "host_rate"),
     "NVLS": ("start", "hop", "rate", "reach"),
-    "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "net", "host", "host_rate"),
+    "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "spread", "net", "host", "host_rate"),
 }
 TRANSPORT: Final = "transport"
 OF_TRANSPORT: Final = tuple(  # of messages between nodes
