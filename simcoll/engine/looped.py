@@ -194,8 +194,9 @@ class LoopedProgram:
         if wide * (int(part.max(initial=0)) + 1) > MOST_WIDER * len(order):
             part, wide = part * 0, len(order)
         place = np.arange(len(order)) - np.searchsorted(part, part)
-        flat = np.full((int(part.max(initial=0)) + 1) * self.loops * wide + 1, COMPLETE - 1, np.int8)
-        state = flat[:-1].reshape(-1, self.loops, wide)
+        many = int(part.max(initial=0)) + 1
+        flat = np.full(many * self.loops * wide + 1, COMPLETE - 1, np.int8)
+        state = flat[:-1].reshape(many, self.loops, wide)  # nothing where all transfers are in streams
         begins, late = (self.one.channel_before == NONE)[order], free[order] if len(free) else self.loops
         settled = max(1, int(free.max(initial=0)))  # loops from this on are alike
         for loop in range(min(self.loops, settled + 1)):

@@ -72,7 +72,7 @@ def _links(
     run: ExplainedRun, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """List the links for which the path waits most, then the busiest."""
-    names, time_ps = run.ran.topology.link_names, run.time_ps
+    names, time_ps = run.ran.links.names, run.time_ps
     used = run.ran.busy
     on_path: Counter[str] = Counter()
     for (cause, where), ps in shares.items():
@@ -97,7 +97,7 @@ def _links(
 
 def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
     """The links that carry the same as each that was used, by name, that one first."""
-    names = run.ran.topology.link_names
+    names = run.ran.links.names
     return {names[link]: tuple(names[each] for each in alike) for link, alike in run.ran.rails.items()}
 
 

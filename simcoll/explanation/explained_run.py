@@ -84,8 +84,7 @@ class ExplainedRun:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of each link, by name, those that only calls see among them."""
-        seen = [*(call.lowered.rated for call in self.ran.calls.values()), self.ran.topology]
-        return {name: kind for each in seen for name, kind in zip(each.link_names, each.link_kinds, strict=True)}
+        return dict(zip(self.ran.links.names, self.ran.links.kinds, strict=True))
 
     @cached_property
     def path(self) -> CriticalPath:

@@ -64,7 +64,7 @@ def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
     """Return groups of link kinds to speed up, by the name of the change: each kind in use, those between nodes, and
     all.
     """
-    kinds, carried = explained.ran.topology.link_kinds, explained.ran.totals.carried.tolist()
+    kinds, carried = explained.ran.links.kinds, explained.ran.totals.carried.tolist()
     inside = _kinds_within_nodes(explained)
     carrying = (kind for kind, nbytes in zip(kinds, carried, strict=True) if nbytes)
     used = list(dict.fromkeys([*carrying, *sorted(inside)]))  # a call's view carries under other names

@@ -22,7 +22,7 @@ from simcoll.prediction._call_run import predict_call
 from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import placed, rated_topology, served_by
-from simcoll.prediction.predicted import CALLING, COMPUTING, LAUNCHING, PlannedCall, PlanTasks, Prediction
+from simcoll.prediction.predicted import CALLING, COMPUTING, LAUNCHING, CountedLinks, PlannedCall, PlanTasks, Prediction
 from simcoll.prediction.program_run import ProgramRun, policy
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
@@ -68,8 +68,10 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         program = joined()
         ran = ProgramRun(scenario, joined, run(program, way), program)
         carried, rates = (column.reshape(program.views, -1) for column in (ran.totals.carried, program.bandwidths))
+        links = _links(tuple(program.link_names[: program.servers]), binder)
     else:
         carried, rates = _carried(calls, binder.topology)
+        links = _links(binder.topology.link_names, binder)
         totals = Totals(took, carried.sum(axis=0), bytes_per_rank=0, messages=0, wire_bytes=0, shortcut="compose")
         ran = ProgramRun(scenario, joined, Outcome("fast", totals))
     tasks = PlanTasks(
@@ -86,10 +88,11 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         plan=plan,
         calls=binder.calls,
         run=ran,
-        totals=_of_all(ran.totals, carried, rates, operations, calls, binder),
+        totals=_of_all(ran.totals, carried, rates, operations, calls, links, binder),
         bound_ps=lambda: max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),
         tasks=tasks,
+        seen=links,
         columns=columns,
         only=_only(scenario, plan, binder, topology),
     )
@@ -154,25 +157,39 @@ def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Nu
     return np.stack([carried for carried, _ in views.values()]), np.stack([rates for _, rates in views.values()])
 
 
+def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
+    """The links of all calls by `names`, as the topology has them, or else as a call sees them."""
+    known: dict[str, tuple[str, int]] = {}
+    for each in (binder.topology, *(call.lowered.topology(binder.costs) for call in binder.calls.values())):
+        if each.link_names is not binder.topology.link_names or not known:
+            for name, kind, rate in zip(each.link_names, each.link_kinds, each.bandwidths.tolist(), strict=True):
+                known.setdefault(name, (kind, rate))
+    kinds, rates = zip(*(known[name] for name in names), strict=True) if names else ((), ())
+    return CountedLinks(names, kinds, np.array(rates, np.int64))
+
+
 def _of_all(
     totals: Totals,
     carried: Numbers,
     rates: Numbers,
     operations: Sequence[Operation],
     calls: Sequence[CallProgram | None],
+    links: CountedLinks,
     binder: _Binder,
 ) -> Totals:
     """Totals of all channels, of which a call's program may be one. A byte on a link that a channel has a share of
     counts as much of the link as it does in the call by itself."""
-    capacity = binder.topology.bandwidths
-    links = np.s_[:, : len(capacity)]
-    served = {
-        call.bound.network.bandwidths.tobytes(): call.lowered.capacities(binder.costs) / call.lowered.count
-        for call in binder.calls.values()
-        if call.bound
-    }
-    serves = np.stack([served.get(view.tobytes(), view) for view in rates[links]])
-    whole = np.rint(carried[links] * (capacity / np.maximum(1, serves))).astype(np.int64).sum(axis=0)
+    number = {name: i for i, name in enumerate(links.names)}
+    served: dict[bytes, Array] = {}
+    for planned in binder.calls.values():
+        if planned.bound:
+            own = [number[name] for name in planned.lowered.rated.link_names]
+            view, serves = links.capacities.copy(), links.capacities.astype(float)
+            view[len(binder.topology.bandwidths) :] = 1  # as `join` has those that a call does not see
+            view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities(binder.costs)
+            served[view.tobytes()] = serves / planned.lowered.count
+    shares = [links.capacities / np.maximum(1, served.get(view.tobytes(), view)) for view in rates]
+    whole = np.rint(carried * np.stack(shares)).astype(np.int64).sum(axis=0)
     counts = {id(call.bound): call.lowered.count for call in binder.calls.values()}
     sent, messages, wire_bytes = np.zeros(len(binder.places), np.int64), 0, 0
     for operation, call in zip(operations, calls, strict=True):

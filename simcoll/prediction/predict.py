@@ -97,7 +97,7 @@ def _row(prediction: Prediction) -> ResultRow:
     scenario, totals, topology = prediction.scenario, prediction.totals, prediction.topology
     time_ps, compute_ps, exposed_ps = prediction.time_ps, prediction.compute_ps, prediction.exposed_ps
     binding = busiest_link(prediction)
-    busiest = (topology.link_names[binding.link], binding.busy) if binding else (None, None)
+    busiest = (prediction.links.names[binding.link], binding.busy) if binding else (None, None)
     if prediction.host_ps and prediction.host_ps / time_ps > (busiest[1] or 0):
         busiest = "host", prediction.host_ps / time_ps
     waited = prediction.staged
@@ -139,7 +139,7 @@ def _row(prediction: Prediction) -> ResultRow:
 
 def busiest_link(prediction: Prediction) -> Binding | None:
     """The link that carries data for the longest part of the time; None if none does."""
-    return link_usage.binding(prediction.totals, prediction.capacities, prediction.time_ps)
+    return link_usage.binding(prediction.totals, prediction.links.capacities, prediction.time_ps)
 
 
 def _trusted(prediction: Prediction, busy: float) -> dict[str, object]:

@@ -44,6 +44,14 @@ class PlannedCall(NamedTuple):
     bound: CallProgram | None = None  # None of a call that is run by itself
 
 
+class CountedLinks(NamedTuple):
+    """Links, by name, kind and B/s, on which totals count bytes: those of the topology, and others that calls see."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    capacities: NDArray[Any]
+
+
 class PlanTasks(NamedTuple):
     """Rank, kind and duration in ps of each task of a joined program, (tasks,). `alone` gives the time of the plan, in
     ps, with other durations, from its calls alone; None where these meet, or are not to be run so."""
@@ -62,9 +70,9 @@ class Prediction:
     of its steps where it is long, and `totals` are of all channels, of which the program may be one. Other plans are
     joined; then `tasks` says what the tasks of the program are. `columns` are those that the workload's template adds
     to results. `host_ps` is the host's time for a call: the next begins no sooner. `asked` is the algorithm as the
-    point asked for it, of which `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the
-    same under other costs. `only` is the call by itself, where an undisturbed workload is no more than one call of all
-    ranks.
+    point asked for it, of which `scenario` may have the choice. `seen` are the links of a joined plan.
+    `bound_ps` finds `lower_bound_ps`, `anew` predicts the same under other costs. `only` is the call by itself, where
+    an undisturbed workload is no more than one call of all ranks.
     """
 
     scenario: Scenario
@@ -83,6 +91,7 @@ class Prediction:
     launch_ps: int = 0
     host_ps: int = 0
     tasks: PlanTasks | None = None
+    seen: CountedLinks | None = None
     columns: Mapping[str, object] = field(default_factory=dict)
     only: Prediction | None = None
 
@@ -207,9 +216,13 @@ class Prediction:
         return self.run.timeline
 
     @cached_property
-    def capacities(self) -> NDArray[Any]:
-        """B/s that serve what is counted on each link: of a call of NCCL, to the network, those of all NICs it uses."""
-        return self.lowered.capacities(self.costs) if self.lowered else self.topology.bandwidths
+    def links(self) -> CountedLinks:
+        """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
+        it uses."""
+        if self.seen:
+            return self.seen
+        served = self.lowered.capacities(self.costs) if self.lowered else self.topology.bandwidths
+        return CountedLinks(self.topology.link_names, self.topology.link_kinds, served)
 
     @cached_property
     def rails(self) -> dict[int, tuple[int, ...]]:
@@ -220,7 +233,7 @@ class Prediction:
     @cached_property
     def busy(self) -> NDArray[np.float64]:
         """Share of the time in which each link of the whole call carried bytes at full rate, float64 (links,)."""
-        ran = link_usage.busy(self.totals.carried, self.capacities, self.time_ps)
+        ran = link_usage.busy(self.totals.carried, self.links.capacities, self.time_ps)
         whole = np.zeros(len(ran))
         for link, alike in self.rails.items():
             whole[list(alike)] += ran[link]

@@ -115,10 +115,17 @@ def test_two_calls_share_links(algorithm: str) -> None:
     assert on("hgx-h100", 4, workload={"operations": apart}).time_ps == alone
 
 
-@pytest.mark.parametrize(("system", "nodes", "algorithm"), [("hgx-h100", 1, "nvls"), ("l40s-pcie", 1, "auto")])
-def test_a_link_is_as_busy_in_a_plan_of_two_calls(system: str, nodes: int, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("system", "nodes", "collective", "algorithm"),
+    [
+        *[("hgx-h100", 1, "all_reduce", "nvls"), ("l40s-pcie", 1, "all_reduce", "auto")],
+        *[("mi300x", nodes, "all_reduce", "ring") for nodes in (1, 2)],  # whose rings see links of their own
+        ("gh200-4", 1, "all_to_all", "auto"),  # nothing waits for its transfers but the next over the same link
+    ],
+)
+def test_a_link_is_as_busy_in_a_plan_of_two_calls(system: str, nodes: int, collective: str, algorithm: str) -> None:
     """Two calls one behind the other keep the busiest link busy for twice the time that one does."""
-    call = {"collective": "all_reduce", "algorithm": algorithm, "size": "256 MiB"}
+    call = {"collective": collective, "algorithm": algorithm, "size": "256 MiB"}
     steps = [operation("a", **call), operation("b", after=["a"], **call)]
     alone, twice = row(on(system, nodes, **call)), row(on(system, nodes, workload={"operations": steps}))
     assert twice.binding_link == alone.binding_link

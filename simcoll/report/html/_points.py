@@ -130,6 +130,6 @@ def _links(run: ExplainedRun, links: Sequence[dict[str, Any]]) -> str:
 
     topology = run.ran.topology
     used = run.ran.busy
-    figure = topology_figure(topology, dict(zip(topology.links, used.tolist(), strict=True)))
+    figure = topology_figure(topology, dict(zip(topology.links, used.tolist(), strict=False)))
     drawn = image(figure, f"{topology.name}, its links coloured by how busy they are")
     return f'<div class="plots">{drawn}<div>{table(["link", "kind", "busy", "path_share"], links)}</div></div>'
