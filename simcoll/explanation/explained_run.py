@@ -37,6 +37,7 @@ OF_CALLS: Final = {
     "flags": "of kernels that pull: how much later the last rank's flag comes than with one rank",
     "loads": "of kernels that pull: waiting for loads from peers between stages, and one after the other",
     "proxy": "messages that a GPU's proxy serves one after the other, where it is slower than the links",
+    "memory": "data pass the host's memory, which takes so much longer than the links alone",
     "copies": "of kernels whose loads the switch adds: to the buffer that it knows and back",
     "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
 }
@@ -106,7 +107,8 @@ class ExplainedRun:
             {(cause, None): ps for cause, ps in self.ran.lead.items() if ps}
         )
         for (cause, where), ps in self.path.shares().items():
-            sums[self._named(cause, where)] += ps
+            for named, part in self._split(cause, where, ps):
+                sums[named] += part
         sums[self._late()] += self._waited
         return {key: ps for key, ps in sums.most_common() if ps}
 
@@ -121,7 +123,8 @@ class ExplainedRun:
             if ps and not selected.start:
                 yield TimeShare(at, at + ps, cause, None)
             at += ps
-        yield from (self._part(segment, at) for segment in self.path[selected])
+        for segment in self.path[selected]:
+            yield from self._parts(segment, at)
         if self._waited and selected.stop is None:
             yield TimeShare(self.time_ps - self._waited, self.time_ps, *self._late())
 
@@ -134,13 +137,20 @@ class ExplainedRun:
         arrivals = self.scenario.arrivals or {0: 0}
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
+    def _split(self, cause: str, where: int, ps: int) -> list[tuple[tuple[str, str | None], int]]:
+        """Time of a segment by causes and places. That on a link is in part of what else sets the pace there."""
+        named = self._named(cause, where)
+        if cause not in LINKED or named[1] is None or cause == "fault":
+            return [(named, ps)]
+        pace, share = self._paces.get((named[1], self.ran.program.bandwidths.item(where)), ("", 0.0))
+        beside = round(ps * share)
+        return [(key, part) for key, part in (((pace, None), beside), (named, ps - beside)) if part]
+
     def _named(self, cause: str, where: int) -> tuple[str, str | None]:
         if cause in self._hops:
             return "hop", None
         if cause in LINKED and where != NONE:
-            name = self.ran.program.link_names[where]
-            pace = self._paces.get((name, self.ran.program.bandwidths.item(where))) if cause != "fault" else None
-            return (pace, None) if pace else (cause, name)
+            return cause, self.ran.program.link_names[where]
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
@@ -148,9 +158,13 @@ class ExplainedRun:
             return ("launch", None) if kind == LAUNCHING else (cause, name.partition(" ")[0])
         return cause, None
 
-    def _part(self, segment: Segment, lead: int) -> TimeShare:
-        cause, where = self._named(segment.cause, max(segment.link, segment.rank, segment.task))
-        begin, end = segment.begin_ps + lead, segment.end_ps + lead
+    def _parts(self, segment: Segment, lead: int) -> Iterator[TimeShare]:
+        begin, ps = segment.begin_ps + lead, segment.end_ps - segment.begin_ps
+        for (cause, where), part in self._split(segment.cause, max(segment.link, segment.rank, segment.task), ps):
+            yield self._part(segment, cause, where, begin, begin + part)
+            begin += part
+
+    def _part(self, segment: Segment, cause: str, where: str | None, begin: int, end: int) -> TimeShare:
         i, task = segment.transfer, segment.task
         if i == NONE:
             if task == NONE:
@@ -167,10 +181,10 @@ class ExplainedRun:
         return TimeShare(begin, end, cause, where, segment.then, name, None, int(program.step[i]), *ends)
 
     @cached_property
-    def _paces(self) -> dict[tuple[str, int], str]:
-        """The cause of time on links on which something slower sets a call's pace, by the name of the link and its B/s
-        as the call has it."""
-        found: dict[tuple[str, int], str] = {}
+    def _paces(self) -> dict[tuple[str, int], tuple[str, float]]:
+        """The cause that sets a call's pace on a link beside it, with its share of the time there, by the name of the
+        link and its B/s as the call has it."""
+        found: dict[tuple[str, int], tuple[str, float]] = {}
         for lowered in (call.lowered for call in self.ran.calls.values()):
             rates = lowered.bandwidths(self.ran.costs)
             for link, pace in lowered.paces(self.ran.costs).items():

@@ -31,7 +31,7 @@ Timed = dict[int, dict[Candidate, ResultRow]]
 class Best(NamedTuple):
     """The best candidate at one size, and the best of another algorithm or protocol, if there is any; their rows.
 
-    `error` is the factor from the winner's time to the upper end of its 90 % interval, 1 where nothing is known.
+    `tie`: one of the two times lies within the 90 % interval of the other; as far as the profile knows, they are equal.
     """
 
     size: int
@@ -39,17 +39,12 @@ class Best(NamedTuple):
     row: ResultRow
     second: Candidate | None
     second_row: ResultRow | None
-    error: float
+    tie: bool
 
     @property
     def margin(self) -> float | None:
         """The time that the second takes beyond that of the best, as a share."""
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
-
-    @property
-    def tie(self) -> bool:
-        """Whether the second lies within the 90 % interval of the best: as far as the profile knows, they are equal."""
-        return self.margin is not None and self.margin <= self.error - 1
 
 
 class Recommendation:
@@ -145,18 +140,25 @@ class Recommendation:
                 winner, *others = self._ranked(rows, bests[-1].winner if bests else None)
                 left = others[:1] if size in self.sizes else []  # of another size the other methods did not run
                 second = next((each for each in others if each.method != winner.method), left[0] if left else None)
-                error = self._error(size, rows, rows[winner])
-                bests.append(Best(size, winner, rows[winner], second, rows[second] if second else None, error))
+                tie = second is not None and self._tie(size, rows, rows[winner], rows[second])
+                bests.append(Best(size, winner, rows[winner], second, rows[second] if second else None, tie))
         return bests
 
-    def _error(self, size: int, rows: Mapping[Candidate, ResultRow], winner: ResultRow) -> float:
-        """The factor from a time to the upper end of its 90 % interval. A modelled time has none: it is known no better
-        than that of NCCL's calls, of whose costs it is composed. The quickest that was simulated at the size counts, or
-        NCCL's choice at the nearest."""
-        fitted = [winner] if winner.high_us else sorted(rows.values(), key=lambda row: row.time_ps)
+    def _tie(self, size: int, rows: Mapping[Candidate, ResultRow], best: ResultRow, second: ResultRow) -> bool:
+        """Whether one of two times lies within the 90 % interval of the other."""
+        most, least = self._like(size, rows, best), self._like(size, rows, second)
+        to_high = most.high_us / most.time_us if most and most.high_us and most.time_us else 1.0
+        to_low = least.low_us / least.time_us if least and least.low_us and least.time_us else 1.0
+        return second.time_ps <= best.time_ps * to_high or second.time_ps * to_low <= best.time_ps
+
+    def _like(self, size: int, rows: Mapping[Candidate, ResultRow], row: ResultRow) -> ResultRow | None:
+        """The row with whose 90 % interval a time is known. A modelled time has none: it is known no better than that
+        of NCCL's calls, of whose costs it is composed. The quickest that was simulated at the size counts, or NCCL's
+        choice at the nearest. None for a workload, which has neither."""
+        fitted = [row] if row.high_us else sorted(rows.values(), key=lambda row: row.time_ps)
         nearest = sorted(self.nccl, key=lambda other: abs(math.log(other / size)))
         fitted += [self.nccl[other] for other in nearest]
-        return next((row.high_us / row.time_us for row in fitted if row.high_us and row.time_us), 1.0)
+        return next((row for row in fitted if row.high_us and row.time_us), None)
 
     def _ranked(self, rows: Mapping[Candidate, ResultRow], last: Candidate | None) -> list[Candidate]:
         """Sort candidates by time; of equals the `last` winner comes first, then the one that is listed first."""

@@ -78,10 +78,10 @@ class KernelCall(PlainCall, ABC):
         bandwidths: Index = np.rint(np.minimum(*self._reached(costs))).astype(np.int64)
         return bandwidths
 
-    def paces(self, costs: CostSetting) -> dict[int, str]:
+    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
         """Links on which proxies are slower than the link."""
         rates, most = self._reached(costs)
-        return dict.fromkeys(np.flatnonzero(most < rates).tolist(), "proxy")
+        return dict.fromkeys(np.flatnonzero(most < rates).tolist(), ("proxy", 1.0))
 
     def _reached(self, costs: CostSetting) -> tuple[Any, Any]:
         """B/s of links to the call's data, and those at which proxies serve them, (links,)."""

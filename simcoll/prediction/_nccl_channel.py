@@ -139,15 +139,16 @@ class NcclChannel(PlainCall):
         """Share of a channel in each link, in B/s."""
         return self._kept("shares", costs, self._shares)[0]
 
-    def paces(self, costs: CostSetting) -> dict[int, str]:
-        """Links on which proxies, or blocks of channels, are slower than the link."""
+    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+        """Links on which proxies, or blocks of channels, are slower than the link; and those to the memory of a host,
+        which takes its time beside."""
         paces = self._kept("shares", costs, self._shares)[1]
-        return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort]}
+        return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
-    def _shares(self, costs: CostSetting) -> tuple[Index, list[str]]:
-        """The bandwidths, and by sort of links what is slower than these: `proxy`, `channel` or nothing."""
+    def _shares(self, costs: CostSetting) -> tuple[Index, list[tuple[str, float]]]:
+        """The bandwidths, and by sort of links what else sets the pace there, with its share of the time."""
         kernels, transport = costs.kernels or Kernels(), self.transport(costs)
-        rates, paces = list[int](), list[str]()
+        rates, paces = list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # of which each has one receiver
         crowded = transport.crowded(self.wires.receivers) if many else 1.0
@@ -158,13 +159,14 @@ class NcclChannel(PlainCall):
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
-            bandwidth = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
+            staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
             pace = "channel"
             if sort.proxied and proxy and PS_PER_S / proxy < most:
                 most, pace = PS_PER_S / proxy, "proxy"
             # messages reach more than rings of a kind of links, never more than all
-            reached = min(bandwidth * share, sort.bandwidth)
-            paces.append(pace if most < reached else "")
+            reached = min(staged * share, sort.bandwidth)
+            beside = ("memory", 1 - staged / bandwidth if bandwidth else 0.0)
+            paces.append((pace, 1.0) if most < reached else beside)
             rates.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
         bandwidths: Index = np.array(rates, np.int64)[number]
         return bandwidths, paces

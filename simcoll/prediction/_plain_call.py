@@ -119,8 +119,8 @@ class PlainCall:
         """B/s that serve the bytes counted on each link, (links,)."""
         return self.topology(costs).bandwidths
 
-    def paces(self, costs: CostSetting) -> dict[int, str]:
-        """Links, by number, that serve no faster because something else is slower: the cause of the time there."""
+    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+        """Links, by number, that serve no faster because of something else: the cause of a share of the time there."""
         return {}
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -119,7 +119,8 @@ def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
     yield f"# of {advice['candidates']} choices; {remark}"
     if any(row["tie"] for row in advice["ranges"]):
         modelled = ", which is that of NCCL's own calls where times are modelled" if _modelled(advice) else ""
-        yield f"# a tie: within the 90 % interval of the profile{modelled}, or equal"
+        within = "equal" if "workload" in advice else f"one lies within the other's 90 % interval{modelled}, or equal"
+        yield f"# a tie: {within}"
     if "choices" in advice:
         yield "# the best choices"
         yield text_table.render(["time_us", "longer", "choice"], [
