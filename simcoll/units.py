@@ -33,6 +33,7 @@ _TIMES: Final = {
     "ms": 10**9,
     "s": 10**12,
     "min": 60 * 10**12,
+    "h": 3600 * 10**12,
 }
 
 _UNITS: Final[dict[Unit, dict[str, Fraction]]] = {
@@ -55,7 +56,7 @@ _EXAMPLE: Final[dict[Unit, str]] = {
 _UNIT_LIST: Final[dict[Unit, str]] = {
     "size": "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB",
     "bandwidth": "B/s, MB/s, GB/s, GiB/s, Mb/s, Gb/s, Gbps, …",
-    "duration": "ps, ns, us, ms, s",
+    "duration": "ps, ns, us, ms, s, min, h",
     "share": "%",
     "byte_time": "ps/B, ns/B",
 }

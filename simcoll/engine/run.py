@@ -179,7 +179,7 @@ def _streamed(program: StreamedProgram) -> Totals | None:
         if folded := _folded(program, stream, sizes[0]):
             return folded
         if params.channels and params.channels_by == "chunk":  # streams number channels so only
-            streamed.check_time(program.transfers * len(sizes))
+            streamed.check_steps(program.transfers * len(sizes))
             replayed = streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
             if replayed:
                 return replayed

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.config.arrays import Array
+from simcoll.config.machine_time import check_time
 from simcoll.config.numba_loader import WORTH_COMPILING, WORTH_LOADING, compile_kernel, have_numba, is_at_hand
 from simcoll.engine.kernels import stream_kernel
 from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
@@ -32,20 +33,17 @@ PEELED: Final = 3  # steps of a repeat that are replayed one by one at most, bef
 
 REPLAYED_S: Final = 4e-9  # of the processor, for each message that is replayed by itself
 MADE_S: Final = 2e-7  # of the processor, for each row of a step that is made
-LONGEST_S: Final = 600  # of the processor: what surely takes longer is refused
 
 NOTHING: Final[Array] = np.zeros(0, np.int64)
 IDLE: Final = -(2**61)  # stands for the links that a shorter route has not: never busy
 
 
-def check_time(messages: int, rows: int = 0) -> None:
+def check_steps(messages: int, rows: int = 0) -> None:
     """Raise InputError where replaying so many messages one by one, and making so many rows of steps, takes longer than
-    anybody waits."""
-    took = messages * REPLAYED_S + rows * MADE_S
-    if took > LONGEST_S:
-        what = f"{max(messages, rows)} messages, one by one, take about {took / 3600:.1f} h of a processor"
-        cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
-        raise wrong("ranks", f"{what}, and at most {LONGEST_S // 60} min are taken", cure)
+    it may."""
+    cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
+    took_s = messages * REPLAYED_S + rows * MADE_S
+    check_time(took_s, f"{max(messages, rows)} messages, one by one,", cure, "ranks")
 
 
 def run(

@@ -122,7 +122,7 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     if scenario.protocol not in ("none", "auto"):
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or leave it out")
     nccl_names = names(collective)
-    topology = topology_of(scenario)
+    topology = topology_of(_any_algorithm(scenario))  # one that is too large is left out, and no more
     places = placed(scenario, topology)
     large = len(places) > LARGE
     asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in CHOSEN]
@@ -179,8 +179,13 @@ def _schedule_named(name: str, collective: str) -> str:
 
 
 def _runs(scenario: Scenario) -> PlainExecutor:
-    """The executor that a scenario names, or NCCL's, whatever algorithm it has before one is chosen."""
-    return executor(scenario.model_copy(update={"algorithm": "auto"}))
+    """The executor that a scenario names, or NCCL's."""
+    return executor(_any_algorithm(scenario))
+
+
+def _any_algorithm(scenario: Scenario) -> Scenario:
+    """A scenario before an algorithm is chosen, whatever it has."""
+    return scenario.model_copy(update={"algorithm": "auto"})
 
 
 def nccl_choice(scenario: Scenario) -> Candidate | None:

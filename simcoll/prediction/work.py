@@ -9,7 +9,7 @@ from typing import Final
 
 from simcoll.config.machine_memory import check_memory
 from simcoll.engine.binding import BYTES
-from simcoll.engine.streamed import check_time, loop_sizes
+from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
 from simcoll.formats.schedules import schedule_json
 from simcoll.named_tuple import NamedTuple
@@ -61,8 +61,8 @@ def check_work(scenario: Scenario) -> None:
     if is_whole(scenario):
         check_memory(found.transfers * BYTES, f"{said}{found.transfers} transfers", CURE, "ranks")
     check_memory(found.largest * ROW_BYTES, f"{said}{found.largest} messages of one step", CURE, "ranks")
-    check_time(0, found.rows)
-    check_time(_one_by_one(scenario, make(ranks)) * found.transfers)
+    check_steps(0, found.rows)
+    check_steps(_one_by_one(scenario, make(ranks)) * found.transfers)
 
 
 def grown(make: Callable[[int], StreamedSchedule], ranks: int) -> ScheduleWork:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from command import simcoll
 from workloads import CABLE
 
 from simcoll.config import yaml_tree
+from simcoll.engine.streamed import check_steps
 from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.work import FEW, ScheduleWork, grown
@@ -63,13 +65,48 @@ def test_what_is_too_large_is_refused_before_its_topology_is_built(keys: dict[st
     assert made(asked) < MOST_MADE
 
 
-@pytest.mark.parametrize("door", ["run", "explain", "recommend", "measure --dry-run"])
+@pytest.mark.parametrize("door", ["run", "explain", "measure --dry-run"])
 def test_all_doors_refuse_it(door: str, tmp_path: Path) -> None:
     """A sweep has the reason in the row of the point."""
     path = tmp_path / "large.yaml"
     path.write_text(yaml_tree.dump({**RING, "algorithm": "all_pairs"}), encoding="utf-8")
     asked = simcoll(*door.split(), path)
     assert asked.status and "GB of memory, and this machine has" in asked.out + asked.err
+
+
+def test_recommend_leaves_out_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And recommends another algorithm, also where the scenario names the one that is."""
+    monkeypatch.setenv("SIMCOLL_LONGEST", "50 ms")
+    path, few = tmp_path / "large.yaml", {**RING, "size": "64 MiB", "groups": 8, "topology": {**STAR, "hosts": 8200}}
+    path.write_text(yaml_tree.dump(few), encoding="utf-8")
+    assert simcoll("run", path, "-o", tmp_path / "out").status
+    found = simcoll("recommend", path, "--among", "ring,hierarchical_leader", "--json")
+    assert found.status == 0, found.err
+    (advice,) = json.loads(found.out)["recommendations"]
+    assert advice["ranges"][0]["algorithm"] == "hierarchical_leader"
+    assert "SIMCOLL_LONGEST" in advice["left_out"]["ring"]
+
+
+def test_who_has_patience_lets_it_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal for time names the variable of the environment that says how long it may take."""
+    messages = 10**12
+    monkeypatch.delenv("SIMCOLL_LONGEST", raising=False)
+    with pytest.raises(InputError, match=r"about 1\.11 h .* at most 10 min .* let SIMCOLL_LONGEST say"):
+        check_steps(messages)
+    monkeypatch.setenv("SIMCOLL_LONGEST", "1 h")
+    with pytest.raises(InputError, match="at most 1 h"):
+        check_steps(messages)
+    monkeypatch.setenv("SIMCOLL_LONGEST", "2 h")
+    check_steps(messages)
+
+
+@pytest.mark.parametrize("value", ["long", "3", "3 parsec", "0", "-1 h", "1e99 h"])
+def test_a_longest_time_that_is_none_is_one_clear_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the variable, however little work there is."""
+    monkeypatch.setenv("SIMCOLL_LONGEST", value)
+    with pytest.raises(InputError, match=r"^SIMCOLL_LONGEST: .*; ") as told:
+        check_steps(0)
+    assert "\n" not in str(told.value)
 
 
 def counted(source: StreamedSchedule) -> ScheduleWork:
