@@ -58,7 +58,7 @@ AS_MANY: Final = 2.0  # transports for which _FIRST counts beside those that sho
 OTHER_FAMILY: Final = 2.0  # times as far as members of a family may its common values lie from those of the others
 TURNS: Final = 8  # of values and common values in turn, after which they move by less than a percent
 CYCLES: Final = 2  # of fits with the model itself, and of what is common to them
-ROUNDS: Final = 3  # linearisations of a fit
+ROUNDS: Final = 10  # linearisations of a fit at most: after 3, a cost that no row sees where it begins is still far off
 
 
 class Known(NamedTuple):
