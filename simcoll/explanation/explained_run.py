@@ -27,6 +27,7 @@ from simcoll.scenario.faults import struck
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn
+from simcoll.workload.plan import Work
 
 MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more need more memory than a usual machine has
 OF_CALLS: Final = {
@@ -138,7 +139,14 @@ class ExplainedRun:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _split(self, cause: str, where: int, ps: int) -> list[tuple[tuple[str, str | None], int]]:
-        """Time of a segment by causes and places. That on a link is in part of what else sets the pace there."""
+        """Time of a segment by causes and places. That on a link is in part of what else sets the pace there, that
+        before a call of a plan as in the call by itself."""
+        if cause == "computation" and self._tasks[where][0] == LAUNCHING:
+            work = self._tasks[where][1]
+            assert work.call
+            lead = Counter(self.ran.calls[work.call, work.ranks].lowered.lead(self.ran.costs))
+            lead["launch"] += ps - lead.total()  # later, if that was drawn
+            return [((name, None), part) for name, part in lead.items() if part]
         named = self._named(cause, where)
         if cause not in LINKED or named[1] is None or cause == "fault":
             return [(named, ps)]
@@ -154,8 +162,7 @@ class ExplainedRun:
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
-            kind, name = self._tasks[where]
-            return ("launch", None) if kind == LAUNCHING else (cause, name.partition(" ")[0])
+            return cause, self._tasks[where][1].name.partition(" ")[0]
         return cause, None
 
     def _parts(self, segment: Segment, lead: int) -> Iterator[TimeShare]:
@@ -171,12 +178,12 @@ class ExplainedRun:
                 return TimeShare(begin, end, cause, where, segment.then, rank=segment.rank)
             assert self.ran.tasks
             rank = int(self.ran.tasks.rank[task])
-            return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1], rank)
+            return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1].name, rank)
         program = self.ran.program
         tasks, name = program.tasks, None
         if tasks:  # a switch has no task
             ends_of = int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])
-            name = self._tasks[max(ends_of)][1]
+            name = self._tasks[max(ends_of)][1].name
         ends = int(program.src[i]), int(program.dst[i])
         return TimeShare(begin, end, cause, where, segment.then, name, None, int(program.step[i]), *ends)
 
@@ -192,14 +199,14 @@ class ExplainedRun:
         return found
 
     @cached_property
-    def _tasks(self) -> Sequence[tuple[int, str]]:
-        """The kind of each task, and the name of the work that it is of."""
+    def _tasks(self) -> Sequence[tuple[int, Work]]:
+        """The kind of each task, and the work that it is of."""
         assert self.ran.tasks
-        kinds, named = self.ran.tasks.kind, list[tuple[int, str]]()
+        kinds, named = self.ran.tasks.kind, list[tuple[int, Work]]()
         for work in self.ran.plan.works:
             while True:  # a call whose launch takes time is two operations
                 kind = int(kinds[len(named)])
-                named += [(kind, work.name)] * len(work.ranks)
+                named += [(kind, work)] * len(work.ranks)
                 if kind != LAUNCHING:
                     break
         return named

@@ -337,6 +337,16 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
         assert found.kinds[str(found.row.binding_link)] == max(on_links, key=lambda kind: on_links[kind])
 
 
+@pytest.mark.parametrize(("system", "nodes"), [("hgx-h100", 2), ("mi300x", 1)])
+def test_a_call_of_a_plan_has_the_causes_of_the_call(system: str, nodes: int) -> None:
+    """Law: behind a computation a call takes of each cause what it takes by itself, to the picosecond."""
+    where, call = {"topology": {"system": system, "nodes": nodes}}, {"collective": "all_gather", "size": "4 MiB"}
+    alone = explained_run(points({**where, **call})[0])
+    works = [{"name": "work", "time": "1 us"}, {"name": "call", "after": ["work"], **call}]
+    behind = explained_run(points({**where, "workload": {"operations": works}})[0])
+    assert by_cause(behind.shares()) == {"computation": 1_000_000, **by_cause(alone.shares())}
+
+
 def test_a_proxy_is_no_link() -> None:
     """Where proxies bring small messages to NICs more slowly than PCIe could, they take the time, and PCIe none."""
     keys = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce", "algorithm": "ring"}
