@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import yaml
 
 from simcoll import api
 from simcoll.errors import InputError, RefusedError
-from simcoll.scenario.profile import find_profile
+from simcoll.nccl.kernel_costs import BlockCosts
+from simcoll.scenario.profile import find_profile, load_profile
 from simcoll.topology.systems import load_system
 
 SIZES: Final = {"from": "1 KiB", "to": "512 MiB", "factor": 2}
@@ -85,15 +87,18 @@ def through_host(setup: Setup) -> Keys:
 
 
 def slow_kernels(share: float) -> Callable[[Setup], Keys]:
-    """Everything that blocks of threads do at a share of its speed."""
+    """Everything that blocks of threads do at a share of its speed, whatever file of the profile says it."""
 
     def keys(setup: Setup) -> Keys:
-        text = find_profile(load_system(setup.system).profile or "").read_text(encoding="utf-8")
-        head, _, rest = text.partition("kernels:")
-        kernels, _, tail = rest.partition("fitted:")
-        kernels = re.sub(r"(start|hop): ([\d.]+) us", lambda m: f"{m[1]}: {float(m[2]) / share:.4f} us", kernels)
-        kernels = re.sub(r"(first|rate): ([\d.]+) GB/s", lambda m: f"{m[1]}: {float(m[2]) * share:.4f} GB/s", kernels)
-        return {"profile": _written(f"{head}kernels:{kernels}fitted:{tail}")}
+        name = load_system(setup.system).profile or ""
+        file = yaml.safe_load(find_profile(name).read_text(encoding="utf-8"))
+        for kind, block in load_profile(name).kernels or ():
+            if isinstance(block, BlockCosts):
+                slower = {cost: f"{getattr(block, cost) / share:.0f} ps" for cost in ("start", "hop")}
+                rates = {cost: getattr(block, cost) * share for cost in ("first", "rate")}
+                slower |= {cost: f"{rate:.0f} B/s" for cost, rate in rates.items() if rate}
+                file["kernels"][kind] = file["kernels"].get(kind, {}) | slower
+        return {"profile": _written(json.dumps(file))}
 
     return keys
 
