@@ -106,7 +106,8 @@ def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Top
     (work,) = plan.works
     if work.call is None or len(work.ranks) < plan.n:
         return None
-    return predict_call(binder.alone(work.call, binder.places), topology, binder.costs)
+    alone = predict_call(binder.alone(work.call, binder.places), topology, binder.costs)
+    return replace(alone, asked=work.call.algorithm)
 
 
 def _operations(

@@ -9,6 +9,7 @@ from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
 from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.run import Keep
+from simcoll.nccl import call_names
 from simcoll.prediction._call_run import call_steps
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.placing import rated_topology
@@ -107,7 +108,7 @@ def _row(prediction: Prediction) -> ResultRow:
         "protocol": prediction.protocol,
         "topology": topology.name,
         "asked": prediction.asked,
-        "algorithm": prediction.algorithm or None,
+        "algorithm": _called(prediction) or None,
         "sharing": prediction.sharing,
         "executor": prediction.executor,
         "ranks": prediction.ranks,
@@ -135,6 +136,14 @@ def _row(prediction: Prediction) -> ResultRow:
     }
     trusted = _trusted(prediction, binding.busy if binding else 0.0)
     return ResultRow(status="ok", **(columns | trusted | dict(prediction.columns)))
+
+
+def _called(prediction: Prediction) -> str:
+    """The algorithm that ran, by NCCL's name for it where that was asked for: a ring of broadcast is a chain."""
+    asked, scenario = prediction.asked, prediction.scenario
+    by_name = {} if scenario.workload else call_names.names(scenario.collective)
+    same = asked in by_name and call_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
+    return asked if same else prediction.algorithm
 
 
 def busiest_link(prediction: Prediction) -> Binding | None:

@@ -133,6 +133,17 @@ def test_a_link_is_as_busy_in_a_plan_of_two_calls(system: str, nodes: int, colle
     assert busy_ps[1] == pytest.approx(2 * busy_ps[0])
 
 
+@pytest.mark.parametrize("profile", ["ideal", "one-port", "nccl-hopper"])
+def test_a_row_has_the_name_that_was_asked_for(profile: str) -> None:
+    """A ring of broadcast is NCCL's name for a chain; who asks for either finds it, alone and in a plan."""
+    for name in ("ring", "chain") if profile != "nccl-hopper" else ("ring",):
+        call = {"collective": "broadcast", "algorithm": name, "size": "64 KiB"}
+        where = {"topology": {"system": "hgx-h100"}, "profile": profile}
+        for keys in (call, {"workload": {"operations": [operation("call", **call)]}}):
+            found = row(predict(Scenario.model_validate({**where, **keys})))
+            assert (found.asked, found.algorithm) == (name, name)
+
+
 def test_a_training_step_mixes_all_kinds_of_calls() -> None:
     """Trees, rings and messages from rank to rank share links in one plan."""
     step = {"template": "ddp", "model": "gpt2", "gpu": "a100"}
