@@ -109,7 +109,7 @@ def explanation(document: JsonAnswer) -> str:
     """The best hypothesis, and those that explain a diagnosis as well, with their values."""
     best, *others = document["hypotheses"]
     good = [best, *(each for each in others if each["hypothesis"] in document["also"])]
-    *named, last = (f"{each['hypothesis']} {each['value']}".strip() for each in good)
+    *named, last = (each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good)
     return f"{', '.join(named)} or {last}" if named else last
 
 
