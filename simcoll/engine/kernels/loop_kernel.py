@@ -10,6 +10,7 @@ from typing import Any
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
+from simcoll.engine.kernels import loop_stream_kernel as plain_streams
 from simcoll.engine.kernels import waits as plain_waits
 from simcoll.engine.kernels.loop_records import LoopRun
 
@@ -18,7 +19,8 @@ SIDE, ENDED, COMPLETE = plain_waits.SIDE, plain_waits.ENDED, plain_waits.COMPLET
 WAITING = COMPLETE - 1  # for one thing; one less for each further one
 jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
-value = waits.value
+of_streams = load_like(__name__, plain_streams)
+value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
 @jit
@@ -34,7 +36,7 @@ def loops(run: LoopRun) -> Any:
             enter(place, 0, 0, -1, run)
     parts, streams = run.parts, run.streams
     for stream in range(len(streams.link)):
-        look_ahead(stream, 0, run)
+        of_streams.look_ahead(stream, 0, run)
     classes, ahead, clock = parts.classes, parts.ahead, parts.clock
     soonest = earliest(run)
     while soonest < NEVER:
@@ -96,10 +98,10 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
             break
         n, there, onward, hole, stream = 0, False, part, -1, link
         while stream >= 0 and not there:
-            stream = next_of(link, t, key, run)
+            stream = of_streams.next_of(link, t, key, run)
             if stream >= 0:
                 at, then = streams.at[stream], streams.loop[stream]
-                tail, latest = pass_link(stream, latest, run)
+                tail, latest = of_streams.pass_link(stream, latest, run)
                 there = streams.own[at] >= 0
                 if there:
                     row, loop, i, t = streams.row[at], then, streams.own[at] + then * wide, tail
@@ -144,84 +146,9 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
             size[part] = heaps.pop(heap, size[part], top)
     soonest = NEVER
     for stream in range(streams.of_part[part], streams.of_part[part + 1]):
-        soonest = min(soonest, head_of(stream, run))
+        soonest = min(soonest, of_streams.head_of(stream, run))
     streams.soonest[part] = soonest
     return ended, latest
-
-
-@inline
-def head_of(stream: Any, run: LoopRun) -> Any:
-    """The time at which the next head of a stream comes to its link, NEVER as long as that is not known."""
-    streams, (when, state, _, _) = run.streams, run.state
-    head, i = streams.head[stream], streams.awaits[stream]
-    if head == NEVER and state[i] == COMPLETE:
-        head = leave(stream, max(streams.ready[stream], when[i]), run)
-        streams.head[stream] = head
-    return head
-
-
-@inline
-def look_ahead(stream: Any, ready: Any, run: LoopRun) -> None:
-    """The next transfer of a stream, whose channel is `ready` at a time, awaits what it reads, if anything."""
-    streams, loop = run.streams, run.streams.loop[stream]
-    reads = streams.reads[streams.at[stream]]
-    streams.head[stream], streams.ready[stream] = NEVER, ready
-    if loop == run.loops:
-        streams.awaits[stream] = len(run.state.state) - 1  # which is never complete
-    elif reads < 0:
-        streams.head[stream] = leave(stream, ready, run)
-    else:
-        streams.awaits[stream] = reads + loop * run.state.wide
-
-
-@inline
-def leave(stream: Any, t: Any, run: LoopRun) -> Any:
-    """The time at which the head of a transfer that may start at `t` comes to the link of its stream."""
-    costs, streams = run.costs, run.streams
-    return max(t, value(costs.here, streams.src[stream])) + value(costs.lead, streams.way[stream])
-
-
-@inline
-def next_of(link: Any, t: Any, key: Any, run: LoopRun) -> Any:
-    """The stream whose head comes to a link first, and before the transfer with a key that comes at `t`; −1: none."""
-    streams, found = run.streams, -1
-    for stream in range(streams.of_link[link], streams.behind_link[link]):
-        head = head_of(stream, run)
-        if head <= t:
-            own = key_of(streams.row[streams.at[stream]], streams.loop[stream], run)
-            if head < t or own < key:
-                found, t, key = stream, head, own
-    return found
-
-
-@inline
-def pass_link(stream: Any, latest: Any, run: LoopRun) -> Any:
-    """The next transfer of a stream passes its link, and the one behind it is the next. Returns when its tail has come,
-    and the latest time."""
-    streams, costs, (rate_of, latency, service, rates) = run.streams, run.costs, run.net
-    link, t, w, src = streams.link[stream], streams.head[stream], streams.way[stream], streams.src[stream]
-    at, loop = streams.at[stream], streams.loop[stream]
-    kind = run.pieces.piece if loop < streams.whole[stream] else kind_of(streams.row[at], loop, run)
-    waits.note(run.heads, link, t)
-    s = service[kind * rates + rate_of[link]]
-    r = max(t, run.free.link[link])
-    run.free.link[link] = r + s
-    sent = r + max(s, value(costs.cap, kind))
-    ready = max(sent, t - value(costs.lead, w) + value(costs.gap, w))
-    tail = sent + latency[link]
-    run.done[src] = max(run.done[src], sent)
-    if streams.slots:
-        first, turn = stream * streams.slots, streams.turn[stream]
-        streams.ends[first + turn] = tail
-        turn = turn + 1 if turn + 1 < streams.slots else 0
-        streams.turn[stream] = turn
-        ready = max(ready, streams.ends[first + turn])
-    if at + 1 < streams.begin[stream + 1]:
-        streams.at[stream] = at + 1
-    else:
-        streams.at[stream], streams.loop[stream] = streams.begin[stream], loop + 1
-    look_ahead(stream, ready, run)
-    return tail, max(latest, max(t, sent))
 
 
 @inline
@@ -230,13 +157,6 @@ def enter(row: Any, loop: Any, t: Any, hole: Any, run: LoopRun) -> Any:
     costs, way = run.costs, run.rows.way[row]
     t = max(t, value(costs.here, run.ways.src[way])) + value(costs.lead, way)
     return push(t, key_of(row, loop, run), run.parts.start[row], hole, run)
-
-
-@inline
-def key_of(row: Any, loop: Any, run: LoopRun) -> Any:
-    """The key of a transfer."""
-    step, _, row_bits, loop_bits = run.keys
-    return ((((step[row] + loop) << loop_bits) | loop) << row_bits) | run.rows.number[row]
 
 
 @inline
@@ -257,14 +177,6 @@ def let_go(row: Any, loop: Any, t: Any, n: Any, run: LoopRun) -> Any:
     """One of the things that a transfer waits for happens at `t`; returns how many are to be let go."""
     run.todo.row[n], run.todo.loop[n], run.todo.time[n] = row, loop, t
     return n + 1
-
-
-@inline
-def kind_of(row: Any, loop: Any, run: LoopRun) -> Any:
-    """The number of a transfer's size."""
-    kind, whole, piece, nothing = run.pieces
-    k = kind[row]
-    return piece if loop < whole[k] else k if loop == whole[k] else nothing
 
 
 @inline
