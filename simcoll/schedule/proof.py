@@ -50,6 +50,9 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
         check(source, chosen)
 
 
+Move = tuple[int, Step, Numbers, Numbers]  # a step's number, its rows, the places they read and those they write
+
+
 def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
     """The chunks to prove, some at a time; None: everything at once. `nbytes` are needed for each place."""
     if not _keeps_chunks(source):
@@ -84,13 +87,21 @@ def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers
         number += part.steps
 
 
-def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[tuple[int, Step, Numbers, Numbers]]:
-    """Step by step: its number, its rows, the places they read and those they write."""
+def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[Move]:
+    """Step by step."""
     for numbers, rows in _rows(source, chosen):
-        read, write = places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
-        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for a, b in itertools.pairwise(edges if len(numbers) else [0]):
-            yield int(numbers[a]), Step._make(column[a:b] for column in rows), read[a:b], write[a:b]
+        yield from _by_step(numbers, rows, *_ends(rows, places))
+
+
+def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Iterator[Move]:
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for a, b in itertools.pairwise(edges if len(numbers) else [0]):
+        yield int(numbers[a]), Step._make(column[a:b] for column in rows), read[a:b], write[a:b]
+
+
+def _ends(rows: Step, places: Places) -> tuple[Numbers, Numbers]:
+    """The places that rows read and those that they write."""
+    return places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
 
 
 def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
@@ -239,13 +250,9 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
     state = np.zeros(len(places), np.uint64)
     rank, slot = np.nonzero(before[..., 0] != NOTHING)
     state[places.of(rank, _slots(chosen, slot))] = draw(before[rank, slot, 0], before[rank, slot, 1])
-    for _, step, read, write in _moves(source, chosen, places):
-        values = state[read]
-        if not values.all():
+    for numbers, rows in _rows(source, chosen):
+        if not _played(state, numbers, rows, *_ends(rows, places)):
             _check_symbols(source, chosen)  # names what sends nothing
-        for part in _rounds(write):
-            at = write[part]
-            state[at] = values[part] + np.where(step.reduce[part], state[at], np.uint64(0))
     rank, slot = np.nonzero(after[..., 0] != NOTHING)
     owner, block = after[rank, slot, 0], after[rank, slot, 1]
     wanted = draw(np.maximum(owner, 0), block)
@@ -253,6 +260,25 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
     wanted[whole] = _sums(source, draw, chosen)[_group_of(source)[rank[whole]], slot[whole]]
     if (state[places.of(rank, _slots(chosen, slot))] != wanted).any():
         _check_symbols(source, chosen)  # refuses it in words: equal symbols have equal numbers
+
+
+def _played(state: NDArray[np.uint64], numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> bool:
+    """Play some steps; False if a row sends what was never put there."""
+    if (np.diff(numbers) > 0).all():  # a row each, as of one chunk on a ring: plain numbers take a tenth of the time
+        held = state.data
+        for source, place, adds in zip(read.tolist(), write.tolist(), rows.reduce.tolist(), strict=True):
+            if not (value := held[source]):
+                return False
+            held[place] = (value + held[place]) % 2**64 if adds else value
+        return True
+    for _, step, source, place in _by_step(numbers, rows, read, write):
+        values = state[source]
+        if not values.all():
+            return False
+        for part in _rounds(place):
+            at = place[part]
+            state[at] = values[part] + np.where(step.reduce[part], state[at], np.uint64(0))
+    return True
 
 
 def _draw(n_chunks: int, owner: Numbers, block: Numbers) -> NDArray[np.uint64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache, reduce
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from numpy_run import run
 
 from simcoll.errors import RefusedError, ScheduleError
-from simcoll.schedule.algorithms import build
+from simcoll.schedule.algorithms import build, stream
 from simcoll.schedule.ir import Schedule, side_by_side
 from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import ALGORITHMS, Groups
@@ -579,6 +580,18 @@ def test_counting_twice_is_remembered_on_the_way() -> None:
     played = Schedule.from_rows(rows, collective="reduce", algorithm="detour", n=3, n_chunks=1)
     with pytest.raises(ScheduleError, match=r"rank 0, chunk 0.*\(2 more than once\)"):
         prove(played)
+
+
+def test_fingerprints_alone_prove_what_is_right() -> None:
+    """Symbols, two bits for each pair of ranks, are asked only where something is wrong."""
+    n = 2048
+    ring = stream("all_reduce", "ring", n)
+    tracemalloc.start()
+    try:
+        prove(ring, "fingerprint")
+        assert tracemalloc.get_traced_memory()[1] < n * n // 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_sending_what_was_never_put_there_is_refused() -> None:
