@@ -50,7 +50,7 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
         check(source, chosen)
 
 
-Move = tuple[int, Step, Numbers, Numbers]  # a step's number, its rows, the places they read and those they write
+NumberedStep = tuple[int, Step, Numbers, Numbers]  # its number, rows, the places they read and those they write
 
 
 def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
@@ -87,13 +87,13 @@ def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers
         number += part.steps
 
 
-def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[Move]:
+def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[NumberedStep]:
     """Step by step."""
     for numbers, rows in _rows(source, chosen):
         yield from _by_step(numbers, rows, *_ends(rows, places))
 
 
-def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Iterator[Move]:
+def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Iterator[NumberedStep]:
     edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for a, b in itertools.pairwise(edges if len(numbers) else [0]):
         yield int(numbers[a]), Step._make(column[a:b] for column in rows), read[a:b], write[a:b]
