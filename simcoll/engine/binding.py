@@ -138,7 +138,7 @@ class _Frame:
 
     def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
         """The sizes of a program, the kind of each transfer, and what was made of that."""
-        loops, (first, slots) = self.program.loops, self.first
+        loops = self.program.loops
         every = distinct(held)
         which = np.searchsorted(every, held.reshape(-1)).astype(np.min_scalar_type(len(every)))
         sizes = np.append(every, 0)  # the last holds nothing
@@ -147,6 +147,7 @@ class _Frame:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
                 self.kinds.clear()
             kind = np.full(len(self.waits.reads), len(every), np.int32)
+            first, slots = self._first()
             kind[first] = which[slots]
             carried = inherited(self.waits.reads, kind, compiled)
             if loops > 1:
@@ -161,8 +162,7 @@ class _Frame:
         """The fields of its program."""
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
 
-    @cached_property
-    def first(self) -> tuple[Index, Index]:
+    def _first(self) -> tuple[Index, Index]:
         """The rows of the schedule that read what was there at the start, and the place of the slot that each reads
         among those of all ranks."""
         schedule = self.program.schedule

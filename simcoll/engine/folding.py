@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
+from simcoll.engine.program import BLOCK
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step, StepPattern, join, stable_order
@@ -171,9 +172,9 @@ def _repeated(
     """The fewest turns after which the routes of the first step look alike; None if that takes all of them."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
-    looks, place = _looks(_sorts(network), hop, path), _place(step.src)
+    place = _place(step.src)
     look = np.full((n, int(place.max(initial=-1)) + 1), -1, np.int64)
-    look[step.src, place] = looks
+    look[step.src, place] = _looks(_sorts(network), hop, path)
     for ranks in range(turn.ranks, n, turn.ranks):
         if n % ranks == 0 and (look[ranks:] == look[:-ranks]).all() and (look[:ranks] == look[-ranks:]).all():
             return Rotation(ranks, turn.chunks * (ranks // turn.ranks) % turn.span, turn.span)
@@ -194,14 +195,16 @@ def _surely_tied(turn: Rotation, stream: StreamedSchedule, network: RoutedNetwor
 
 def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
     """A number for each route, equal for those over links of the same sorts in the same order."""
-    lengths, base = np.diff(hop), int(sorts.max(initial=-1)) + 2
-    found = np.zeros(len(lengths), np.int64)
-    for at in range(int(lengths.max(initial=0))):
-        there = np.flatnonzero(lengths > at)
+    count, base = len(hop) - 1, int(sorts.max(initial=-1)) + 2
+    found = np.zeros(count, np.int64)
+    for at in range(int(np.diff(hop).max(initial=0))):
         found *= base
-        found[there] += sorts[path[hop[there] + at]] + 1
+        for first in range(0, count, BLOCK):  # all at once would take much memory
+            begin = hop[first : first + BLOCK + 1]
+            there = np.flatnonzero(np.diff(begin) > at)
+            found[first + there] += sorts[path[begin[there] + at]] + 1
         if found.max() >= 2**62 // base:
-            found = np.unique(found, return_inverse=True)[1].ravel()
+            found = np.searchsorted(distinct(found), found)
     return found
 
 
@@ -239,7 +242,8 @@ def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
 def _place(src: NDArray[Any]) -> Numbers:
     """The place of each row in its sender's list."""
     counts, place = np.bincount(src), np.empty(len(src), np.int64)
-    place[stable_order(src)] = np.arange(len(src)) - np.repeat(np.cumsum(counts) - counts, counts)
+    before = (np.cumsum(counts) - counts).astype(np.int32)
+    place[stable_order(src)] = np.arange(len(src), dtype=np.int32) - np.repeat(before, counts)
     return place
 
 
