@@ -106,8 +106,9 @@ ALGORITHM = click.option(
     help="A name, a list, auto or all.  [default: auto, or the scenario's]",
     shell_complete=completed("file", "algorithm"),
 )
+PICTURES = ("png", "svg", "pdf")
 FORMAT = click.option(
-    "--format", "kind", type=click.Choice(["png", "svg", "pdf"]), default="png", show_default=True, help="Of pictures."
+    "--format", "kind", type=click.Choice(PICTURES), default="png", show_default=True, help="Of pictures."
 )
 A_SYSTEM = "SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from simcoll.cli._options import FORMAT
+from simcoll.cli._options import FORMAT, PICTURES
 from simcoll.errors import InputError
 
 
@@ -46,7 +47,10 @@ def plot(
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
     conditions = dict(map(_condition, filters))
     rows = filtered(result_rows.read(source), conditions)
-    single = output is not None and output.suffix in (".png", ".svg", ".pdf") and not output.is_dir()
+    single = output is not None and _is_picture(output)
+    said = click.get_current_context().get_parameter_source("kind") is ParameterSource.COMMANDLINE
+    if output and single and said and output.suffix[1:].lower() != kind:
+        raise InputError(f"-o {output} and --format {kind} contradict each other", "leave out one of them")
     if x is not None:
         asked = KeyPlot(x=x, y=y, group=group or None, facet=facet)
         name = KeyPlot(x=x, y=y, facet=facet, where={key: "-".join(values) for key, values in conditions.items()}).name
@@ -66,6 +70,18 @@ def plot(
     folder = output.parent if output and single else output or source.parent / "plots"
     for path in run_plots.write(figures, folder, kind):
         print(path)
+
+
+def _is_picture(output: Path) -> bool:
+    """Whether `-o` names a picture, and no folder; raises InputError where it can be neither."""
+    if output.is_dir():
+        return False
+    if output.suffix[1:].lower() in PICTURES:
+        return True
+    if output.suffix or output.exists():
+        what = f"{output.suffix} is no kind of picture" if output.suffix else "what is there is no folder"
+        raise InputError(f"-o {output}: {what}", "name a folder, or a picture that ends in .png, .svg or .pdf")
+    return False
 
 
 def _condition(text: str) -> tuple[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from simcoll.prediction.row_verdicts import binds, took, trusted
 from simcoll.units import short_size
 
-_SHOWN: Final = 4  # ranges of sizes in a sentence
+_SHOWN: Final = 4  # ranges of sizes, or points, in a sentence
 JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
 
@@ -80,12 +80,15 @@ def of_comparison(document: JsonAnswer) -> str:
 def of_diagnosis(document: JsonAnswer) -> str:
     """Healthy, or what is off and what explains it."""
     off = [region for region in document["regions"] if region["off"]]
-    points = sum(region["points"] for region in document["regions"])
     if document["verdict"] == "healthy":
-        single = [point for point in document["points"] if point["single"]]
-        again = f", but for {len(single)} to be measured again" if single else ""
-        as_expected = f"{points} points are" if points > 1 else "1 point is"
-        return f"Healthy: {as_expected} as {document['system']} should be by {document['profile']}{again}."
+        points = document["points"]
+        inside = sum(point["verdict"] == "inside" for point in points)
+        single = sum(point["single"] for point in points)
+        some = f"{inside} of " if inside < len(points) else ""
+        counted = f"{some}{len(points)} points are" if len(points) > 1 else f"{some}1 point is"
+        again = f"; {single} to be measured again" if single else ""
+        by = f"as {document['system']} should be by {document['profile']}"
+        return f"Healthy: {counted} {by}{_outside(points)}{again}."
     worst = max(off, key=lambda region: float(region["distance"]))
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
     how += f", but others {worst['contrary_factor']:.2f} times" if worst["contrary_factor"] is not None else ""
@@ -95,6 +98,17 @@ def of_diagnosis(document: JsonAnswer) -> str:
             return f"Faster than expected, which is a finding and no fault: {where}."
         return f"Off, and nothing that was tried explains it: {where}."
     return f"Off: {where}; {explanation(document)} explains it best."
+
+
+def _outside(points: Sequence[JsonAnswer]) -> str:
+    """`; slow: all_reduce 256 MiB`: points outside of their bands, which put no region off."""
+    said = ""
+    for verdict in ("slow", "fast"):
+        outside = [point for point in points if point["verdict"] == verdict]
+        names = [f"{point['collective']} {short_size(point['size_bytes'])}" for point in outside[:_SHOWN]]
+        more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
+        said += f"; {verdict}: {', '.join(names)}{more}" if outside else ""
+    return said
 
 
 def only_faster(regions: Sequence[JsonAnswer]) -> bool:
@@ -120,7 +134,7 @@ def of_calibration(document: JsonAnswer) -> str:
     tail = f", {scored['mape']:.1f} % on {scored['rows']} rows that were not fitted" if scored else ""
     count = len(document["parameters"])
     named = "1 parameter" if count == 1 else f"{count} parameters"
-    done = f"{named} fitted to {fit['rows']} rows" if count else f"nothing is changed by {fit['rows']} rows"
+    done = f"{named} fitted to {fit['rows']} rows" if count else f"no parameter is moved by {fit['rows']} rows"
     return f"{document['profile']}: {done}, off by {fit['mape']:.1f} %{tail}."
 
 

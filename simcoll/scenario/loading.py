@@ -21,6 +21,7 @@ from simcoll.scenario._ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_keys import TopologySpec
 
 
@@ -56,6 +57,11 @@ def find_scenario(name: str) -> Path:
         return path
     if shipped:
         return known[stem]
+    if not path.exists() and name in shipped_systems():
+        cure = (
+            f"name a collective, and the system with --on, e.g. `simcoll predict all_reduce --on {name} --size 64MiB`"
+        )
+        raise InputError(f"{name}: a system, and no scenario", cure)
     own = {file.stem: str(file) for file in path.parent.glob("*.yaml")}
     near = difflib.get_close_matches(stem, [*own, *known, *COLLECTIVES], n=1)
     cure = "give a path, or a name that `simcoll list scenarios` prints"

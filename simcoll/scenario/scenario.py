@@ -260,7 +260,9 @@ class Scenario(Model):
         if value > MOST_BYTES:
             raise ValueError("more than can be counted; write at most '1048576 TiB'")
         width = ITEMSIZE[dtype := str(info.data.get("dtype", "int8"))]
-        if value % width or not value:
+        if not value:
+            raise ValueError(f"nothing is to be sent; ask for at least '{width} B'")
+        if value % width:
             above = value - value % width + width
             raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
         return value

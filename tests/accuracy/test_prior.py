@@ -180,14 +180,14 @@ def test_messages_do_not_move_the_links_of_other_calls(folder: Path):
 
 def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
     """From rows of the shipped profile itself, no prediction moves by more than the noise. The first line says that
-    nothing is changed, and the series to which the profile was fitted are covered as before."""
+    no parameter is moved, and the series to which the profile was fitted are covered as before."""
     chance = np.random.default_rng(3)
     plain = shipped()
     law = {key: plain[key] for key in ("name", "harness", "generations", *WHOLE)}
     table = measured(law, "t.csv", chance, 0.0, "collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]")
     found = fitted(table, "collective=all_reduce")
     assert errors(found)["fitted"] < 0.5
-    assert "nothing is changed by 15 rows" in of_calibration(found.document)
+    assert "no parameter is moved by 15 rows" in of_calibration(found.document)
     assert found.document["parameters"] == []
     now, before = (
         parse_profile(text, "p").calibration for text in (found.text, find_profile("nccl-hopper").read_text())

@@ -168,6 +168,10 @@ def test_words_that_are_no_command(words: list[str]):
         (["predict", "all_reduce", "--on", "hgx-h10", "--size", "1 MiB"], "did you mean 'hgx-h100'"),
         (["predict", "allreduce", "--on", "hgx-h100", "--size", "1 MiB"], "did you mean 'all_reduce'"),
         (["predict", "all_reduce", "--on", "hgx-h100", "--size", "1"], "no unit"),
+        (["predict", "all_reduce", "--on", "hgx-h100", "--size", "0"], "nothing is to be sent; ask for at least '4 B'"),
+        (["run", "quickstart", "--set", "size=0"], "nothing is to be sent; ask for at least '4 B'"),
+        (["run", "hgx-h100"], "a system, and no scenario; name a collective, and the system with --on"),
+        (["explain", "hgx-h100", "--size", "64 MiB"], "simcoll predict all_reduce --on hgx-h100"),
         (
             ["predict", "all_reduce", "--size", "1 MiB"],
             "nothing says which machine; add --on SYSTEM, e.g. --on hgx-h100",

@@ -127,6 +127,16 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
     refused = simcoll("plot", tmp_path / "out", "-o", tmp_path / "b.png")
     assert refused.status == 2 and "is one picture, and there are" in refused.err and "give a folder" in refused.err
     assert not (tmp_path / "b.png").exists()
+    for name, asked, said in (
+        ("c.gif", [], ".gif is no kind of picture; name a folder, or a picture that ends in .png, .svg or .pdf"),
+        ("c.png", ["--format", "pdf"], "contradict each other"),
+        ("out/results.csv", [], ".csv is no kind of picture"),
+    ):
+        wrong = simcoll("plot", tmp_path / "out", "--x", "size", "-o", tmp_path / name, *asked)
+        assert wrong.status == 2 and said in wrong.err
+        assert not (tmp_path / name).exists() or name.startswith("out")
+    (tmp_path / "c.gif").mkdir()
+    assert simcoll("plot", tmp_path / "out", "--x", "size", "-o", tmp_path / "c.gif").status == 0
     for of in (["run", "quickstart"], words, ["tune", "hgx-h100"], ["compare", "quickstart", "a.csv"]):
         assert "is a folder" in simcoll(*of, "-o", tmp_path / "b.png").err
         assert not (tmp_path / "b.png").exists()

@@ -33,11 +33,24 @@ def test_a_choice_of_another_executor_is_modelled() -> None:
 
 
 def test_one_point_is_healthy_as_many_are() -> None:
-    """The verdict of a diagnosis counts its points in the singular and the plural."""
-    answer = {"verdict": "healthy", "system": "hgx-h100", "profile": "nccl-hopper", "points": []}
-    for points, said in ((1, "Healthy: 1 point is as hgx-h100"), (2, "Healthy: 2 points are as hgx-h100")):
-        regions = [{"off": False, "points": points}]
-        assert verdicts.of_diagnosis({**answer, "regions": regions}).startswith(said)
+    """The verdict of a diagnosis counts its points in the singular and the plural, and names those outside of their
+    bands, the first four of them."""
+    answer = {"verdict": "healthy", "system": "hgx-h100", "profile": "nccl-hopper", "regions": []}
+    point = {"collective": "all_reduce", "size_bytes": 2**28, "single": False}
+    good, slow, fast = ({**point, "verdict": verdict} for verdict in ("inside", "slow", "fast"))
+    by = "as hgx-h100 should be by nccl-hopper"
+    for points, said in (
+        ([good], f"1 point is {by}."),
+        ([good, good], f"2 points are {by}."),
+        ([slow], f"0 of 1 point is {by}; slow: all_reduce 256 MiB."),
+        (
+            [good, {**slow, "single": True}],
+            f"1 of 2 points are {by}; slow: all_reduce 256 MiB; 1 to be measured again.",
+        ),
+        ([good, fast, slow], f"1 of 3 points are {by}; slow: all_reduce 256 MiB; fast: all_reduce 256 MiB."),
+        ([good, *[slow] * 6], f"1 of 7 points are {by}; slow: {', '.join(['all_reduce 256 MiB'] * 4)} and 2 more."),
+    ):
+        assert verdicts.of_diagnosis({**answer, "points": points}) == f"Healthy: {said}"
 
 
 def test_machines_have_a_sentence_each() -> None:
