@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -117,12 +117,33 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON docu
 Command = Callable[..., Any]
 
 
+# What names of files end in: a folder of such a name is meant as one only where it is there.
+OF_FILES: Final = frozenset(
+    [
+        ".png",
+        ".svg",
+        ".pdf",
+        ".gif",
+        ".jpg",
+        ".jpeg",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".bmp",
+        ".eps",
+        ".csv",
+        ".json",
+        ".html",
+    ]
+)
+
+
 class _Folder(click.Path):
     """A folder to write to: what is named as a file is none, unless it is there as one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(str(super().convert(value, param, ctx)))
-        if path.suffix in (".png", ".svg", ".pdf", ".csv", ".json", ".html") and not path.is_dir():
+        if path.suffix.lower() in OF_FILES and not path.is_dir():
             raise InputError(f"-o {path}: what is written there is a folder", f"give -o {path.with_suffix('')}")
         return path
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from simcoll.cli._options import FORMAT, PICTURES
+from simcoll.cli._options import FORMAT, OF_FILES, PICTURES
 from simcoll.errors import InputError
 
 
@@ -78,8 +78,9 @@ def _is_picture(output: Path) -> bool:
         return False
     if output.suffix[1:].lower() in PICTURES:
         return True
-    if output.suffix or output.exists():
-        what = f"{output.suffix} is no kind of picture" if output.suffix else "what is there is no folder"
+    named = output.suffix.lower() in OF_FILES
+    if named or output.exists():
+        what = f"{output.suffix} is no kind of picture" if named else "what is there is no folder"
         raise InputError(f"-o {output}: {what}", "name a folder, or a picture that ends in .png, .svg or .pdf")
     return False
 

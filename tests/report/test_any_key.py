@@ -136,7 +136,9 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
         assert wrong.status == 2 and said in wrong.err
         assert not (tmp_path / name).exists() or name.startswith("out")
     (tmp_path / "c.gif").mkdir()
-    assert simcoll("plot", tmp_path / "out", "--x", "size", "-o", tmp_path / "c.gif").status == 0
+    for folder in ("c.gif", "plots-1.5"):
+        assert simcoll("plot", tmp_path / "out", "--x", "size", "-o", tmp_path / folder).status == 0
+        assert list((tmp_path / folder).iterdir())
     for of in (["run", "quickstart"], words, ["tune", "hgx-h100"], ["compare", "quickstart", "a.csv"]):
         assert "is a folder" in simcoll(*of, "-o", tmp_path / "b.png").err
         assert not (tmp_path / "b.png").exists()
