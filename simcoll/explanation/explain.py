@@ -20,6 +20,7 @@ from simcoll.units import format_duration, format_size
 Explained = Mapping[str, Any]  # a point of the document, or a part of it
 SCHEMA: Final = "simcoll.explain/1"
 ENDS: Final = 100  # parts at either end of the path that a document holds; a whole path may have millions
+QUEUED: Final = ("serialisation", "contention")  # causes that faster links shorten
 SHOWN: Final = 10  # links in a document
 STRETCHES: Final = 4  # lines of text for either end of the path: with the gap a dozen lines at most
 GAIN: Final = 1.005  # a change that gains less than half a percent is listed as no gain
@@ -53,6 +54,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
         ],
         "leads": run.path.leads(),
         "links": _links(run, shares, kinds),
+        "binds": _binds(run, shares, kinds),
         "path": [part._asdict() for part in parts],
         "switches_from": run.ran.program.schedule.n,
         "path_omitted": 0 if few else len(run.path) - 2 * ENDS,
@@ -93,6 +95,22 @@ def _links(
         for link in order[:SHOWN]
         if used[link]
     ]
+
+
+def _binds(
+    run: ExplainedRun, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """The kind of links for whose bytes at least half of the path goes, with its busiest link; None if no kind has."""
+    on_kind: Counter[str] = Counter()
+    for (cause, where), ps in shares.items():
+        if where and cause in QUEUED:
+            on_kind[kinds[where]] += ps
+    kind, ps = max(on_kind.items(), key=lambda each: each[1], default=("", 0))
+    if not kind or 2 * ps < run.time_ps:
+        return None
+    names, used = run.ran.links.names, run.ran.busy
+    busiest = max((link for link, name in enumerate(names) if kinds[name] == kind), key=lambda link: float(used[link]))
+    return {"kind": kind, "link": names[busiest], "busy": float(used[busiest]), "path_share": ps / run.time_ps}
 
 
 def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segm
 from simcoll.explanation.critical_path import critical_path
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import monte_carlo
+from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
 from simcoll.prediction.predicted import LAUNCHING
@@ -235,7 +236,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
             ran, plain = _disturbed(ran, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
         return ExplainedRun(plain, ran, row_of(ran), drawn is not None)
     chosen: dict[str, Any] = {"algorithm": ran.algorithm}
-    if ran.protocol != "none":
+    if ran.protocol != "none" and executor(plain).protocols:  # messages take no name of one
         chosen["protocol"] = ran.protocol
     if drawn:
         if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):

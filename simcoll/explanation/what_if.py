@@ -170,7 +170,7 @@ def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str,
 
 def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, dict[str, str | None]]]:
     for algorithm, protocol in executor(scenario).choices(scenario.model_copy(update={"protocol": "auto"})):
-        if (algorithm, protocol) != (ran.algorithm, ran.protocol):
+        if algorithm != ran.algorithm or protocol not in (ran.protocol, "auto"):
             changed = {"algorithm": algorithm, "protocol": protocol, "executor": scenario.executed_by}
             yield f"algorithm {algorithm}, protocol {protocol}", changed
     if executor(scenario).tunable:

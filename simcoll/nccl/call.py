@@ -69,7 +69,7 @@ class NcclCall(CallShape):
             hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
             return launch + hops * costs.LL.hop
         block = self.block(costs)
-        wide = costs.grid - costs.grid // (self.parts.blocks if self.parts else self.channels)
+        wide = self.wide_ps(costs)
         others = block.peer * (0 if self.collective == "send_recv" else max(0, self.communicator.gpus - 2))
         if self.parts and self.protocol == "LL":
             return launch + wide + others + block.hop + service(self.parts.part, block.rate)
@@ -79,6 +79,11 @@ class NcclCall(CallShape):
             return launch + wide + others + beside + out + self.spread_ps(costs, bandwidth)
         step = self._handled(block, self.piece) if self.kind == "LL" else service(self.piece, bandwidth)
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
+
+    def wide_ps(self, costs: Kernels) -> int:
+        """Time by which all blocks launch later than one, in ps; those of symmetric kernels do not."""
+        blocks = self.parts.blocks if self.parts else self.channels
+        return 0 if self.registered else costs.grid - costs.grid // blocks
 
     def _own(self, block: BlockCosts) -> float:
         """Work that a rank does by itself, in steps."""

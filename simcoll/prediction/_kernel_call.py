@@ -372,9 +372,9 @@ class MessagesCall(KernelCall):
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
         """The same by cause."""
-        whole = self.launch_ps(costs)
-        launches = sum(times for times, _ in self.steps) * super().launch_ps(costs)
-        return {"launch": launches, "start": whole - launches}
+        kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
+        launches = sum(times * (launch + step.wide_ps(kernels)) for times, step in self.steps)
+        return {"launch": launches, "start": self.launch_ps(costs) - launches}
 
     def host_ps(self, costs: CostSetting) -> int:
         """Time of the host, which launches each step, in ps."""

@@ -128,7 +128,7 @@ class NcclChannel(PlainCall):
     def lead(self, costs: CostSetting) -> dict[str, int]:
         """The same by cause: launch, start of the protocol, spread of channels."""
         kernels, whole = costs.kernels or Kernels(), self.launch_ps(costs)
-        launch = super().launch_ps(costs) + kernels.grid - kernels.grid // self.call.channels
+        launch = super().launch_ps(costs) + self.call.wide_ps(kernels)
         spread = self.call.spread_ps(kernels, self._slowest(costs))
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 

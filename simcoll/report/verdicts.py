@@ -7,20 +7,31 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from simcoll.prediction.row_verdicts import binds, took, trusted
+from simcoll.prediction.row_verdicts import took, trusted
 from simcoll.units import short_size
 
 _SHOWN: Final = 4  # ranges of sizes, or points, in a sentence
+_SPELLED: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "xGMI"}  # kinds of links that are names
 JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
 
 def of_explanation(document: JsonAnswer) -> str:
-    """The main causes of a point's time, the link that binds, and the change that would help most."""
-    bound = binds(document.get("binding_link"), document.get("binding_busy"))
+    """The main causes of a point's time, what binds on its path, and the change that would help most."""
     gains = [each for each in document["what_if"] if each["factor"] >= 1.05]
     best = max(gains, key=lambda each: float(each["factor"]), default=None)
     help_ = f"; if {best['change']}: {took(best['time_us'])}" if best else ""
-    return f"{_what(document)} takes {took(document['time_us'])}: {_most(document, 2)}; {bound}{help_}."
+    return f"{_what(document)} takes {took(document['time_us'])}: {_most(document, 2)}; {_bound(document)}{help_}."
+
+
+def _bound(document: JsonAnswer) -> str:
+    """The host, if GPUs wait for it; else the kind of links that has most of the path, with its busiest link."""
+    if any(each["cause"] == "host" for each in document["causes"]):
+        return "the host's launches bind"
+    links = document["binds"]
+    if links is None:
+        return "no link binds"
+    kind = _SPELLED.get(links["kind"], links["kind"])
+    return f"{kind} binds ({links['link']} is {links['busy']:.0%} busy)"
 
 
 def of_several(documents: Sequence[JsonAnswer]) -> str:

@@ -19,6 +19,7 @@ from networks import GB_PER_S, full_mesh, program, star
 from oracle import random_case, random_faults, random_tasks
 from oracle_programs import changed, joint_program_of, program_of
 
+from simcoll import api
 from simcoll.cli import main
 from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
@@ -335,6 +336,43 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
             assert times[2] < 0.99 * took, kind
     if (found.row.binding_busy or 0) >= row_verdicts.BINDS:
         assert found.kinds[str(found.row.binding_link)] == max(on_links, key=lambda kind: on_links[kind])
+
+
+@pytest.mark.parametrize(
+    ("system", "nodes", "collective", "size", "algorithm"),
+    [
+        ("mi300x", 1, "all_to_all", "96 MiB", "auto"),  # links are busy, and wait for channels
+        ("dgx1-v100", 1, "broadcast", "96 MiB", "auto"),  # links are less busy, as blocks take turns, and bind
+        ("hgx-h100", 1, "broadcast", "64 MiB", "auto"),
+        ("dgx1-v100", 1, "all_to_all", "48 KiB", "auto"),  # a wide launch takes nearly all
+        ("gh200-4", 4, "all_to_all", "4 MiB", "auto"),
+        ("hgx-h100", 1, "all_gather", "64 KiB", "auto"),
+        ("dgx1-v100", 1, "all_reduce", "4 MiB", "halving_doubling"),  # by messages, a launch a step
+    ],
+)
+def test_what_binds_and_what_launches_take_is_what_faster_ones_gain(
+    system: str, nodes: int, collective: str, size: str, algorithm: str
+) -> None:
+    """Law: the sentence names the kind of links on which bytes take at least half of the path, and none else. Where it
+    names none, no kind twice as fast gains more than a quarter of the time, or 3 % by the order on links; where one, it
+    gains. Launches that take no time gain what is said of launches, to the picosecond."""
+    topology = {"system": system, "nodes": nodes}
+    executor = "nccl" if algorithm == "auto" else "p2p"
+    answer = api.explain(topology=topology, collective=collective, size=size, algorithm=algorithm, executor=executor)
+    (found,) = answer["points"]
+    on_links = Counter[str]()
+    for place in found["places"]:
+        if place["cause"] in ("serialisation", "contention"):
+            on_links[place["kind"]] += 2 * place["time_ps"]
+    binding = [kind for kind, twice in on_links.items() if twice >= found["time_ps"]]
+    assert [kind for kind in on_links if f"{kind} binds (node0" in answer.verdict.lower()] == binding
+    assert ("no link binds" in answer.verdict) == (not binding)
+    told = {each["change"]: each for each in found["what_if"]}
+    for kind in {each["kind"] for each in found["links"]}:
+        factor = told[f"links of kind {kind} twice as fast"]["factor"]
+        assert factor > 1.05 if kind in binding else 1 / factor > 0.72, kind
+    launch = next(each["time_us"] for each in found["causes"] if each["cause"] == "launch")
+    assert found["time_us"] - told["launches take no time"]["time_us"] == pytest.approx(launch, abs=1e-6)
 
 
 @pytest.mark.parametrize(("system", "nodes"), [("hgx-h100", 2), ("mi300x", 1)])

@@ -236,11 +236,13 @@ def test_an_all_to_all_meets_congestion_whoever_runs_it(executor: str, tmp_path:
 
 
 def test_each_step_of_sends_and_receives_is_a_launch():
-    """2(n−1) of a ring, one of all_pairs; the host launches as often."""
-    launch = load_profile("nccl-hopper").launch
+    """2(n−1) of a ring, one of all_pairs, which is wider: a block a rank; the host launches as often."""
+    profile = load_profile("nccl-hopper")
+    launch, kernels = profile.launch, profile.kernels
+    assert kernels
     ring, direct = (ran(algorithm=name, executor="p2p", size="1 KiB") for name in ("ring", "all_pairs"))
     assert ring.lead["launch"] == 14 * launch
-    assert direct.lead["launch"] == launch
+    assert direct.lead["launch"] == launch + kernels.grid - kernels.grid // 8
     paced = predict(scenario(algorithm="ring", executor="p2p", size="1 KiB", launch={"gpus_per_process": 1}))
     host = load_profile("nccl-hopper").host
     assert host
