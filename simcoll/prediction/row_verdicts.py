@@ -118,9 +118,11 @@ def _interval(row: ResultRow) -> str:
 
 
 def binds(link: str | None, busy: float | None) -> str:
-    """The link that binds, if one does."""
-    if link is None or busy is None or busy < BINDS:
+    """The link that binds, if one is busy all the time; else how busy the busiest is: a path shows what binds then."""
+    if link is None or busy is None:
         return "no link binds"
+    if busy < BINDS:
+        return f"its busiest link is {busy:.0%} busy"
     if link == "host":
         return "the host's launches bind"
     kind = next((kind for end, kind in _KINDS.items() if end in link), "the link")

@@ -142,7 +142,7 @@ def values_of(rows: Sequence[ResultRow], column: str) -> str:
 
 
 def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
-    """The busiest link of each algorithm at the largest size, and which of them no link binds."""
+    """The busiest link of each algorithm at the largest size, and for which of them more than links counts."""
     used = _with_asked([row for row in rows if row.binding_link])
     if not used:
         return []
@@ -158,7 +158,7 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
         waiting += [name] if round(share, 2) < BINDS else []
     links = [f"{link} ({few(names)} busy)" for link, names in busiest.items()]
     line = f"# busiest link at {short_size(size)}, {ranks} ranks: {few(links, '; ')}"
-    idle = f"# below {BINDS:.0%} no link binds but latency, costs per message and the order of steps: {few(waiting)}"
+    idle = f"# below {BINDS:.0%}: latency, costs per message and the order of steps count, too: {few(waiting)}"
     return [line, idle] if waiting else [line]
 
 
