@@ -15,7 +15,6 @@ from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
-BINDS: Final = 0.8  # share of the run for which a link must be busy to be called what binds
 TIE: Final = 1.005  # times nearer than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # of links, by the device at an end
 _SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
@@ -35,8 +34,8 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
     if len(good) == 1:
         row = good[0]
         rate = f", {format_bandwidth(1e9 * row.algbw_GBps)}" if row.algbw_GBps else ""
-        bound = binds(row.binding_link, row.binding_busy)
-        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {bound}."
+        used = busiest(row.binding_link, row.binding_busy)
+        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {used}."
     places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
     if len(places) == 1 and len({row.asked for row in good}) > 1:
         return f"Fastest: {_winners(good)}; {trust}."
@@ -117,16 +116,14 @@ def _interval(row: ResultRow) -> str:
     return f" (90 %: {low} to {high})"
 
 
-def binds(link: str | None, busy: float | None) -> str:
-    """The link that binds, if one is busy all the time; else how busy the busiest is: a path shows what binds then."""
+def busiest(link: str | None, busy: float | None) -> str:
+    """Say how busy the busiest link is; only a path shows whether it binds, and `explain` follows that."""
     if link is None or busy is None:
-        return "no link binds"
-    if busy < BINDS:
-        return f"its busiest link is {busy:.0%} busy"
+        return "no link is used"
     if link == "host":
         return "the host's launches bind"
-    kind = next((kind for end, kind in _KINDS.items() if end in link), "the link")
-    return f"{kind} binds ({link} is {busy:.0%} busy)"
+    kind = next((kind for end, kind in _KINDS.items() if end in link), "its busiest link")
+    return f"{kind} is {busy:.0%} busy"
 
 
 def _places(rows: Sequence[ResultRow]) -> list[str]:

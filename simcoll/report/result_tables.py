@@ -9,13 +9,14 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.prediction.row_verdicts import BINDS, of_rows, transports
+from simcoll.prediction.row_verdicts import of_rows, transports
 from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_titles import described, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size, short_size
 
+MOSTLY: Final = 0.8  # of the run: below, the busiest link leaves room for more than links
 SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
     "ranks × per-rank bytes); GB = 10^9 B"
@@ -155,10 +156,10 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
         name = " ".join(str(row.get(column)) for column in apart if row.get(column) is not None)
         share = row["binding_busy"] or 0.0
         busiest.setdefault(str(row["binding_link"]), []).append(f"{name} {share:.0%}")
-        waiting += [name] if round(share, 2) < BINDS else []
+        waiting += [name] if round(share, 2) < MOSTLY else []
     links = [f"{link} ({few(names)} busy)" for link, names in busiest.items()]
     line = f"# busiest link at {short_size(size)}, {ranks} ranks: {few(links, '; ')}"
-    idle = f"# below {BINDS:.0%}: latency, costs per message and the order of steps count, too: {few(waiting)}"
+    idle = f"# below {MOSTLY:.0%}: latency, costs per message and the order of steps count, too: {few(waiting)}"
     return [line, idle] if waiting else [line]
 
 
