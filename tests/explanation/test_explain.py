@@ -34,11 +34,11 @@ from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.recommendation import recommendations
 from simcoll.explanation.what_if import answers
 from simcoll.formats.schedules import msccl_writer
-from simcoll.prediction import row_verdicts, sweep
+from simcoll.prediction import sweep
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.report import recommendation_text
+from simcoll.report import recommendation_text, result_tables
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
@@ -334,7 +334,7 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
             assert time >= took + on_links[kind] * (1 / factor - 1) - 0.03 * took, (kind, factor)
         if on_links[kind] == max([*on_links.values(), *causes.values()]):
             assert times[2] < 0.99 * took, kind
-    if (found.row.binding_busy or 0) >= row_verdicts.BINDS:
+    if (found.row.binding_busy or 0) >= result_tables.MOSTLY:
         assert found.kinds[str(found.row.binding_link)] == max(on_links, key=lambda kind: on_links[kind])
 
 
