@@ -103,7 +103,7 @@ def _ranked(document: dict[str, Any]) -> list[str]:
     shown = document["hypotheses"][:SHOWN]
     rows = [{**h, "score": f"{100 * h['score']:.1f} %", "explains": "yes" if h["explains"] else "no"} for h in shown]
     ranked = ["hypothesis", "value", "error", "score", "assumes", "off", "explains"]
-    columns = "# score: the error, and a penalty for each thing assumed; off: regions that are still off"
+    columns = "# score: the error, and a penalty for what is assumed; off: regions that are still off"
     return [text_table.render(ranked, rows), columns, *(f"# {h['hypothesis']}: {h['text']}" for h in shown[:3])]
 
 

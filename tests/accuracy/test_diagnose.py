@@ -311,6 +311,18 @@ def test_the_way_to_the_network_is_one_choice(tmp_path: Path, slow: str):
     assert all(word in best["text"] for word in ("NIC", "cable", "PCIe"))
 
 
+def test_of_what_times_cannot_tell_apart_the_lesser_fault_comes_first(tmp_path: Path):
+    """All-to-alls under a NIC at half take times as under NVLinks at an eighth: both are named, the half first, though
+    it may be a little farther from the times by chance."""
+    faults = [{"link": link, "kind": "slow", "at": "0 s", "factor": 2} for link in ("node1.nic3->*", "*->node1.nic3")]
+    took = times(H100X2, LARGE, collective="all_to_all", faults=json.dumps(faults))
+    found = diagnosed(table(tmp_path, H100X2, took, 1, call="all_to_all"), "hgx-h100")
+    assert [found["verdict"], *found["also"]] == ["slow nic", "slow nvlink"]
+    half, eighth = found["hypotheses"][:2]
+    assert (half["value"], eighth["value"][-3:]) == ("one or all at 50%", "12%")
+    assert eighth["error"] < half["error"]
+
+
 @pytest.mark.long
 def test_what_noise_does_not_decide_is_a_choice(tmp_path: Path):
     """Two explanations that differ by less than the noise are both named, whichever is nearer by chance."""

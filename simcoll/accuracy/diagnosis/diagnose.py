@@ -16,8 +16,8 @@ import numpy as np
 
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.bad_rows import suspicious
-from simcoll.accuracy.diagnosis import _ranking
-from simcoll.accuracy.diagnosis._ranking import Fit, MeasuredTable
+from simcoll.accuracy.diagnosis import _fits, _ranking
+from simcoll.accuracy.diagnosis._fits import Fit, MeasuredTable
 from simcoll.accuracy.diagnosis._regions import WILD, Bands, Region
 from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
@@ -159,8 +159,8 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     measured = np.array([row.time_us for row in asked.rows])
     sizes = [row.size_bytes for row in asked.rows]
     series = tuple(tuple(sorted(members, key=sizes.__getitem__)) for members in alike(asked.series))
-    small = _ranking.launch_points(sizes, suspicious(asked.rows), series)
-    expected = asked.predicted + _ranking.shifts(measured, small, series, asked.predicted)
+    small = _fits.launch_points(sizes, suspicious(asked.rows), series)
+    expected = asked.predicted + _fits.shifts(measured, small, series, asked.predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = alike(list(zip(asked.series, names, strict=True)))
     return MeasuredTable(measured, small, series, groups, asked.bands(names), asked.scenarios), names
