@@ -17,7 +17,7 @@ STEPS: Final = 60  # of a refit at most, as in `refit`: most arrive within 15
 ARRIVED: Final = 1e-7  # share of each value that the last step of a refit changes at most
 TINY: Final = 1e-9  # keeps equations solvable where a draw has no row of a parameter: it then stays as it is
 
-Draw = Callable[[np.random.Generator], tuple[NDArray[np.int64], Floats]]
+Draw = Callable[["np.random.Generator"], tuple[NDArray[np.int64], Floats]]
 """Draws row numbers with replacement, and their times, both (rows,)."""
 
 
