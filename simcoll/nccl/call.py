@@ -53,8 +53,8 @@ class NcclCall(CallShape):
             # threads of their own send up and send down, chunk after chunk
             by_step = {"channels": self.steps, "channels_by": "step"}
         if tree and self.kind != "LL":
-            # with the buffers of a connection, each of whose steps holds a chunk; within a node, a block for each of
-            # the two trees
+            # with the buffers of a connection, each of whose steps holds a chunk; within a node, of the two connections
+            # of a rank with its neighbour: up and down
             held = figures().steps * -(-self.message // self.handed)
             credits = {"slots": held} if by_step else {"channels": 2 * figures().steps, "slots": 1}
             return {"o_send": block.slice, **by_step, **credits}

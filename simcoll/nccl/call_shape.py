@@ -81,10 +81,12 @@ class CallShape:
     def alike(self) -> int:
         """Number of units like the simulated one that run side by side: channels, or pairs of channels.
 
-        A pair has two trees, one for each of its channels. In LL the time is the block's own, so one channel is
-        simulated, and half of its data goes by each tree.
+        Over several nodes a pair has two trees, one for each of its channels; on one node both are the same chain, and
+        so are those of other pairs (NCCL's src/graph/connect.cc copies the channels, from memory): one is simulated. In
+        LL the time is the block's own, so one channel is simulated, too, and half of its data goes by each tree.
         """
-        paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and self.protocol != "LL")
+        two = self.communicator.nodes > 1 and self.protocol != "LL"
+        paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and two)
         return max(1, self.channels // 2) if paired else self.channels
 
     @cached_property
@@ -104,7 +106,7 @@ class CallShape:
     @cached_property
     def step(self) -> int:
         """Bytes of one transfer of rings (a block), chains (everything) and trees (half), a chunk at most."""
-        parts = {"chain": 1, "chain_tree": 2}.get(self.schedule, self.communicator.ranks)
+        parts = {"chain": 1, "chain_tree": min(2, self.communicator.nodes)}.get(self.schedule, self.communicator.ranks)
         return min(self.share // parts, self.chunk)
 
     @cached_property

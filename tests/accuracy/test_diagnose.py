@@ -286,11 +286,11 @@ def test_one_direction_of_one_gpu(tmp_path: Path):
 
 
 def test_the_nearer_explanation_comes_first(tmp_path: Path):
-    """Calls that go by trees, where large ones take a little longer: an explanation that leaves their region off is not
-    behind one that is farther from the times, and happens to leave none off."""
-    took = times(A100, algorithm="tree")
-    took = {size: time * (0.9 if size < 2**13 else 1.2 if size >= 2**21 else 1) for size, time in took.items()}
-    found = diagnosed(table(tmp_path, A100, took, noise=0), "dgx-a100")
+    """Calls that go by trees, where small and large ones take a little longer: an explanation that leaves their region
+    off is not behind one that is farther from the times, and happens to leave none off."""
+    took = times(H100, algorithm="tree")
+    took = {size: time * (1.1 if size < 2**13 else 1.2 if size >= 2**23 else 1) for size, time in took.items()}
+    found = diagnosed(table(tmp_path, H100, took, noise=0), "hgx-h100")
     first, *others = (each for each in found["hypotheses"] if each["explains"])
     assert found["verdict"] == first["hypothesis"] == "only tree"
     assert first["error"] < min(each["error"] for each in others)

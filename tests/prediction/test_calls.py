@@ -389,18 +389,33 @@ def test_more_nodes_are_never_faster(collective: str, protocol: Protocol) -> Non
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=9), st.randoms(use_true_random=False))
 def test_chain_trees_are_right(sizes: list[int], chance: Any) -> None:
     """Chains in groups of any sizes and order, trees across: every rank ends with the sum of all, by 2(n − 1) messages
-    a half; only the first ranks of groups talk to other groups."""
+    a half, or of everything in one group; only the first ranks of groups talk to other groups."""
     ranks = list(range(sum(sizes)))
     chance.shuffle(ranks)
     left = iter(ranks)
     groups = tuple(tuple(itertools.islice(left, size)) for size in sizes)
     schedule = build("all_reduce", "chain_tree", len(ranks), groups=groups)
     prove(schedule)
-    assert schedule.messages == 4 * (len(ranks) - 1)
+    halves = min(2, len(groups))
+    assert schedule.messages == halves * 2 * (len(ranks) - 1)
     of = {rank: group for group, its in enumerate(groups) for rank in its}
     across = [(t.src, t.dst) for t in schedule if of[t.src] != of[t.dst]]
     assert len(across) == 4 * (len(groups) - 1)
     assert {rank for ends in across for rank in ends} <= {its[0] for its in groups}
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_chunks_of_a_tree_on_one_node_share_links(ranks: int) -> None:
+    """On one node all channels of a tree are the same chain: up to a chunk a channel, what a call takes longer for more
+    bytes is 2(n − 1) hops of all of them at what channels have of the links together."""
+    how = {"ranks": ranks, "algorithm": "tree", "protocol": "Simple"}
+    small, large = (call("l40s-pcie", "all_reduce", size, **how) for size in (2**18, 2**19))
+    its = channel(large).call
+    assert its.channels * its.chunk >= 2**19
+    bandwidths = channel(large).bandwidths(large.costs)
+    speeds = [its.alike * int(bandwidths[link]) for link in channel(large).path]
+    more = (large.time_ps - small.time_ps) / (2 * (ranks - 1) * 2**18)
+    assert 1e12 / max(speeds) <= more <= 1.1e12 / min(speeds)  # and a rank's own blocks
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])

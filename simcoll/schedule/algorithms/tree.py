@@ -55,18 +55,20 @@ def _through_both(parents: Sequence[Ranks]) -> Iterator[StepPattern]:
 @register(
     "all_reduce",
     "chain_tree",
-    chunks=lambda request: 2,
+    chunks=lambda request: min(2, len(request.two_levels())),
     pipelined=True,
     uses_groups=True,
     library=True,
 )
 def chain_tree(request: Request) -> Iterator[StepPattern]:
     """Down a chain in each group to its first rank, two binary trees across, half the data each, and back; any groups.
+    In one group there is one chain, of all data.
 
     As NCCL's tree runs over nodes; its chains begin at other ranks for other channels.
     """
     groups = request.two_levels()
-    yield from _through_both([_chained(groups, across) for across in building_blocks.two_trees(len(groups))])
+    across = building_blocks.two_trees(len(groups))[: len(groups)]
+    yield from _through_both([_chained(groups, tree) for tree in across])
 
 
 def _chained(groups: Sequence[Sequence[int]], across: Ranks) -> Ranks:
