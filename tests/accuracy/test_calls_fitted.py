@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -236,18 +237,33 @@ def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
     gathered = [one for one in of_others if one["collective"] == "all_gather"]
     write("tables/far.csv", [{**one, "time_us": 2 * one["time_us"], "system": "h100_far"} for one in gathered])
     write("tables/ours.csv", [{**one, "system": "h100_ours"} for one in of_others])
+    met = [one for one in gathered if one["ranks"] == 4]
+    sizes = ", ".join(f"{one['size_bytes']} B" for one in met)
+    told = simcoll("predict", "all_gather", "--on", "hgx-h100", "--size", f"[{sizes}]", "--set", "ranks=4", "--json")
+    here = [
+        {**one, "system": "h100_here", "time_us": row["time_us"]}
+        for one, row in zip(met, told.json["points"], strict=True)
+    ]
+    write("tables/here.csv", here)
     Path("tables/mine.csv").rename("mine.csv")
     Path("v/studies/own.yaml").write_text(
         "title: Own\nplace: tables\ncases: [{table: mine.csv, system: hgx-h100}]\n", encoding="utf-8"
     )
-    text = "clusters:\n- {name: away, rows: [h100_far], system: hgx-h100}\n"
+    text = "clusters:\n- {name: away, rows: [h100_far], system: hgx-h100, lacks: It is far away.}\n"
+    text += "- {name: here, rows: [h100_here], system: hgx-h100, lacks: Nothing is lacking.}\n"
+    text += "- {name: ours, rows: [h100_ours], system: hgx-h100}\n"
     Path("v/clusters.yaml").write_text(text, encoding="utf-8")
     found = simcoll("validate", "own", "--folder", "v", "--tables", "tables", "-o", "out", "--quiet")
     assert found.status == 0, found.err
     board = Path("out/CLUSTERS.md").read_text(encoding="utf-8")
-    assert "| one node | 4 of 6 |" in board  # those that were made twice as slow are not near
+    assert "| one node | 5 of 7 |" in board  # those that were made twice as slow are not near
     assert "| away | all_gather | 1 |" in board
     assert all(name in board for name in ("NCCL's tuner", "nearest table", "What 90 % intervals hold"))
+    # a cluster that misses the goal of one node is told with what the model lacks there, others are not
+    goals = re.findall(r"^\| (away|here|ours) \|.*\| (met|missed) \|", board, re.M)
+    assert dict(goals) == {"away": "missed", "here": "met", "ours": "missed"}
+    asked_for = re.findall(r"^\* \*\*(.*)\*\*: (.*)$", board, re.M)
+    assert dict(asked_for) == {"away": "It is far away.", "ours": "not known."}
 
 
 EVERY = (*BESIDE, *OF_TRANSPORT, *OF_CALLS, *BLOCKS)

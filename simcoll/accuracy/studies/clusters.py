@@ -50,12 +50,13 @@ LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 class KnownCluster(Model):
     """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it;
-    None leaves them out."""
+    None leaves them out. `lacks`: what the model lacks there, as the residuals have it, in Markdown."""
 
     name: str
     rows: tuple[str, ...]
     system: str | None
     set: tuple[str, ...] = ()
+    lacks: str = ""
 
 
 class ClusterFile(Model):
@@ -83,6 +84,7 @@ class ClusterRow:
     busy: float
     predicted_us: float
     seen: bool
+    lacks: str = ""
     region: str = ""
     ends: tuple[float, float] | None = None
     left_out_us: float | None = None
@@ -191,7 +193,8 @@ def _predicted(
         seen = any(digest in _fitted_to(profile) for profile in profiles)
         binding = busiest_link(prediction)
         where, busy = place(prediction), binding.busy if binding else 0.0
-        found.append(ClusterRow(cluster.name, row, points[0], where, busy, prediction.time_ps / 1e6, seen))
+        took = prediction.time_ps / 1e6
+        found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, lacks=cluster.lacks))
     for why, count in refused.items():
         tell(f"left out: {count} rows of {cluster.name}: {why}")
     return found
