@@ -192,6 +192,18 @@ def format_duration(ps: float, digits: int = 4) -> str:
     return "0 us"
 
 
+def format_count(count: int) -> str:
+    """Up to six digits exact, beyond three digits in words.
+
+    >>> format_count(999_999), format_count(1_813_816_585)
+    ('999999', '1.81 billion')
+    """
+    for limit, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+        if count >= limit:
+            return f"{count / limit:.3g} {word}"
+    return str(count)
+
+
 def exact_us(ps: int) -> str:
     """Picoseconds as microseconds with all six decimals: loses nothing.
 

@@ -119,22 +119,8 @@ Command = Callable[..., Any]
 
 # What names of files end in: a folder of such a name is meant as one only where it is there.
 OF_FILES: Final = frozenset(
-    [
-        ".png",
-        ".svg",
-        ".pdf",
-        ".gif",
-        ".jpg",
-        ".jpeg",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".bmp",
-        ".eps",
-        ".csv",
-        ".json",
-        ".html",
-    ]
+    f".{end}"
+    for end in ("png", "svg", "pdf", "gif", "jpg", "jpeg", "webp", "tif", "tiff", "bmp", "eps", "csv", "json", "html")
 )
 
 
@@ -182,7 +168,8 @@ def with_algorithm(command: Command) -> Command:
 
     @functools.wraps(command)
     def asked(*args: Any, algorithm: str | None, sets: tuple[str, ...], **options: Any) -> Any:
-        return command(*args, sets=(*_assigned("algorithm", algorithm, "--algorithm"), *sets), **options)
+        own = _assigned("algorithm", algorithm and listed(algorithm), "--algorithm")
+        return command(*args, sets=(*own, *sets), **options)
 
     return ALGORITHM(asked)
 
@@ -227,8 +214,8 @@ def topology_key(system: str) -> str:
 
 
 def listed(text: str) -> str:
-    """Values as YAML has them: `1,2` is a list, too."""
-    return f"[{text}]" if "," in text and not text.lstrip().startswith(("[", "{")) else text
+    """Values as YAML has them: `1,2` is a list, too; commas of options in brackets, `swing(ports=one)`, are none."""
+    return f"[{text}]" if "," in text and not any(bracket in text for bracket in "[{(") else text
 
 
 def check_timeout(timeout: float) -> None:

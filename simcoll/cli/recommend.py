@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @SCENARIO_OR_KEYS
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write: JSON, or what --to says.")
 @click.option("--to", type=click.Choice(["json", "nccl-tuner"]), help="Write CSV of NCCL's example tuner plugin.")
-@click.option("--among", metavar="NAMES", help="Choose among these algorithms only, e.g. 'ring,tree'.")
+@click.option("--among", metavar="NAMES", multiple=True, help="Choose among these algorithms only, e.g. 'ring,tree'.")
 @SETS
 @click.option("--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all.")
 @JSON
@@ -32,7 +32,7 @@ def recommend(
     scenario: str | None,
     output: Path | None,
     to: str | None,
-    among: str | None,
+    among: tuple[str, ...],
     sets: tuple[str, ...],
     jobs: int,
     as_json: bool,
@@ -53,8 +53,8 @@ def recommend(
     check_jobs(jobs)
     if to and not output:
         raise InputError("--to says what to write, and not where", "name a file with -o")
-    names = [name.strip() for name in among.split(",")] if among is not None else None
-    asked = recommendations(load(scenario, sets), names)
+    names = [name.strip() for names in among for name in names.split(",")]
+    asked = recommendations(load(scenario, sets), names if among else None)
     _simulate(asked, jobs, quiet)
     document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [each.document() for each in asked]}
     notes = ImportLog()

@@ -147,7 +147,10 @@ def predict(
     from simcoll.prediction import sweep
     from simcoll.prediction.journal import Journal
     from simcoll.scenario.loading import points_of_call
+    from simcoll.topology.machine_files import shipped_systems
 
+    if system is None and collective in shipped_systems():
+        raise InputError(f"{collective} is a system", f"name a collective, and give e.g. all_reduce --on {collective}")
     if system is None:
         raise InputError("nothing says which machine", f"add --on {A_SYSTEM}")
 
@@ -161,7 +164,7 @@ def predict(
         "name": given("predict", "predict"),
         "topology": Node(topology, Place("--on", 1, 1)),
         "collective": given(collective, "COLLECTIVE"),
-        "algorithm": given(algorithm or "auto", "--algorithm"),
+        "algorithm": given(listed(algorithm or "auto"), "--algorithm"),
         "size": given(size, "--size"),
     }
     keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}

@@ -25,6 +25,7 @@ from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.steps import Repeat, StepPattern
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
+from simcoll.units import format_count
 
 WIDTH: Final = 8  # versions a participant is remembered by, before a table of all its slots takes over
 MOST_SLOTS: Final = 1 << 27  # entries of such a table
@@ -38,12 +39,12 @@ NOTHING: Final[Array] = np.zeros(0, np.int64)
 IDLE: Final = -(2**61)  # stands for the links that a shorter route has not: never busy
 
 
-def check_steps(messages: int, rows: int = 0) -> None:
+def check_steps(messages: int, rows: int = 0, key: str = "ranks") -> None:
     """Raise InputError where replaying so many messages one by one, and making so many rows of steps, takes longer than
     it may."""
     cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
     took_s = messages * REPLAYED_S + rows * MADE_S
-    check_time(took_s, f"{max(messages, rows)} messages, one by one,", cure, "ranks")
+    check_time(took_s, f"{format_count(max(messages, rows))} messages, one by one,", cure, key)
 
 
 def run(

@@ -14,6 +14,7 @@ from simcoll.nccl.call_names import name_of, names
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.prediction.lowering import PlainExecutor, executor
 from simcoll.prediction.placing import placed, topology_of
+from simcoll.prediction.work import ranks_of
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
@@ -122,26 +123,24 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     if scenario.protocol not in ("none", "auto"):
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or leave it out")
     nccl_names = names(collective)
-    topology = topology_of(_any_algorithm(scenario))  # one that is too large is left out, and no more
-    places = placed(scenario, topology)
-    large = len(places) > LARGE
+    ranks = rank_count(scenario)
+    topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # which takes long to build
     asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in CHOSEN]
     own = [run.algorithm for one in asked for run in runs.alternatives(one)]
     tried = [*registry.library(collective), *registry.names(collective), *own]
-    default = len(topology.default_groups(places) or registry.default_groups(len(places)))
     for name in dict.fromkeys(tried):
         if schedule_json.is_file(name):
             yield from _settled(scenario, Candidate(name))
             continue
         entry, options = registry.find(collective, name)
-        if large and not (entry.library or entry.uses_groups or name in named):
+        if topology is None and not (entry.library or entry.uses_groups or name in named):
             continue
         nccl = nccl_names.get(name_of(name, collective))
-        splits = _splits(len(places), default) if entry.uses_groups and not (scenario.groups or options) else [None]
+        splits = _splits(ranks) if entry.uses_groups and not (scenario.groups or options) else [None]
         for spelling in [name] if options else _spellings(entry):
             for groups in splits:
                 candidate = Candidate(spelling, groups=groups, nccl=nccl)
-                copies = 0 if large or options else runs.copies(candidate.of(scenario), topology)
+                copies = 0 if topology is None or options else runs.copies(candidate.of(scenario), topology)
                 yield from _settled(scenario, candidate, pipelined=entry.pipelined, copies=copies)
 
 
@@ -201,8 +200,23 @@ def _spellings(entry: registry.Algorithm) -> Iterator[str]:
         yield from (entry.spelt({option: choice}) for choice in choices[1:])  # the first choice is the default
 
 
-def _splits(n: int, default: int) -> list[int | None]:
-    return [None, *(g for g in range(2, n) if n % g == 0 and g != default)]
+def _splits(n: int) -> list[int | None]:
+    return [None, *(g for g in range(2, n) if n % g == 0)]
+
+
+def rank_count(scenario: Scenario) -> int:
+    """The number of ranks; a topology is built for it only where the scenario's own numbers do not say."""
+    return ranks_of(scenario) or len(placed(scenario, topology_of(_any_algorithm(scenario))))
+
+
+def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates without those that name as many groups as there are where none are named."""
+    if not any(candidate.groups for candidate in of):
+        return list(of)
+    topology = topology_of(_any_algorithm(scenario))
+    places = placed(scenario, topology)
+    default = len(topology.default_groups(places) or registry.default_groups(len(places)))
+    return [candidate for candidate in of if candidate.groups != default]
 
 
 def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, copies: int = 0) -> Iterator[Candidate]:

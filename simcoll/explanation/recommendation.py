@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
-from simcoll.explanation._search_space import Candidate, candidates, nccl_choice
+from simcoll.explanation._search_space import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.prediction.work import check_runs
 from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
@@ -295,12 +296,23 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
         sizes = [0] if first.workload else [scenario.nbytes for scenario in group]
         try:
             of = [each for one in by_protocol.values() for each in candidates(one, named, among)]
-            made.append(Recommendation(first, sizes, list(dict.fromkeys(of))))
+            made.append((first, sizes, list(dict.fromkeys(of))))
         except RefusedError as error:
             refused.append(error)
     if not made:
         raise refused[0]
-    return made
+    _check_choices(made)
+    return [Recommendation(first, sizes, distinct(first, of)) for first, sizes, of in made]
+
+
+def _check_choices(asked: Sequence[tuple[Scenario, Sequence[int], Sequence[Candidate]]]) -> None:
+    """Raise InputError where all choices together take too long, before a large topology is built for them."""
+    runs = [len(set(sizes)) * len(of) for _, sizes, of in asked]
+    rank_runs = sum(count * rank_count(scenario) for count, (scenario, _, _) in zip(runs, asked, strict=True))
+    what = f"{sum(runs)} runs, one for each choice and size,"
+    first = asked[0][2][0].algorithm
+    fewer = f"name fewer choices with --among, e.g. {first}, or the number of `groups`, or fewer sizes"
+    check_runs(rank_runs, what, fewer)
 
 
 def _key(scenario: Scenario) -> str:

@@ -136,16 +136,20 @@ def _plain(value: object) -> str:
     return str(value) if size is None else short_size(size)
 
 
-def _best(rows: Sequence[ResultRow]) -> str:
+def _best(rows: Sequence[ResultRow]) -> list[str]:
     """The fastest of some rows, and whatever ties with it."""
     least = min(map(_time, rows))
-    return " = ".join(dict.fromkeys(_asked(row) for row in rows if _time(row) <= least * TIE))
+    return list(dict.fromkeys(_asked(row) for row in rows if _time(row) <= least * TIE))
+
+
+def _tied(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{' or '.join(names)} (a tie)"
 
 
 def _winners(rows: Sequence[ResultRow]) -> str:
     """`naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
     sizes = sorted({row.size_bytes or 0 for row in rows})
-    best = [(size, _best([row for row in rows if (row.size_bytes or 0) == size])) for size in sizes]
+    best = [(size, _tied(_best([row for row in rows if (row.size_bytes or 0) == size]))) for size in sizes]
     ranges = [(name, [size for size, _ in group]) for name, group in groupby(best, key=lambda each: each[1])]
     if len(ranges) == 1:
         top = [row for row in rows if (row.size_bytes or 0) == sizes[-1]]
@@ -169,7 +173,7 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]]) -> str:
         for alike in grouped(rows, lambda row: row.size_bytes).values():
             if len({row.asked for row in alike}) > 1:
                 points += 1
-                best = _best(alike).split(" = ")
+                best = _best(alike)
                 ties.update(best[1:] and best)
                 for name in best:
                     wins[name] = wins.get(name, 0) + 1

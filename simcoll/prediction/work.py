@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_time import check_time
 from simcoll.engine.binding import BYTES
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
@@ -21,11 +22,13 @@ from simcoll.schedule.registry import Groups
 from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.topology.systems import described, leaf_width
 from simcoll.topology.topology_keys import Spread
+from simcoll.units import format_count
 
 FEW: Final = 256, 1024  # ranks of schedules from which one learns how they grow: squares, as groups go by roots
 SMALL: Final = 8192  # ranks: a topology of as many is built before its work is looked at
 COUNTED: Final = 4_000_000  # rows: a schedule that has about as few is made and counted in half a second
 GROWN: Final = 2  # times too large at most is an estimate: from 1024 to a million ranks that of n log n is 1.5 times
+SIMULATED_S: Final = 1e-5  # of the processor, for each rank of a run: few of the choices of recommend take less
 ROW_BYTES: Final = 150  # of memory that each row of a step takes while its routes are found
 
 CURE: Final = "ask for fewer ranks"
@@ -48,7 +51,7 @@ def is_whole(scenario: Scenario) -> bool:
 def check_work(scenario: Scenario) -> None:
     """Raise InputError where a run takes more memory than there is, or longer than anybody waits, if the scenario's
     numbers alone say so: a topology of a million hosts takes long to build."""
-    ranks = scenario.ranks or _places(scenario)
+    ranks = ranks_of(scenario)
     if ranks <= SMALL or (make := _maker(scenario, ranks)) is None:
         return
     try:
@@ -57,12 +60,28 @@ def check_work(scenario: Scenario) -> None:
         found = _counted(make(ranks)) if few else found
     except SimcollError:  # what is wrong with a schedule is said where it is made
         return
-    said = "" if few else "more than "
+    said, key = "" if few else "more than ", _key(scenario)
     if is_whole(scenario):
-        check_memory(found.transfers * BYTES, f"{said}{found.transfers} transfers", CURE, "ranks")
-    check_memory(found.largest * ROW_BYTES, f"{said}{found.largest} messages of one step", CURE, "ranks")
-    check_steps(0, found.rows)
-    check_steps(_one_by_one(scenario, make(ranks)) * found.transfers)
+        check_memory(found.transfers * BYTES, f"{said}{format_count(found.transfers)} transfers", CURE, key)
+    check_memory(found.largest * ROW_BYTES, f"{said}{format_count(found.largest)} messages of one step", CURE, key)
+    check_steps(0, found.rows, key)
+    check_steps(_one_by_one(scenario, make(ranks)) * found.transfers, key=key)
+
+
+def _key(scenario: Scenario) -> str:
+    """The key that says how many ranks there are."""
+    named = (name for name in ("hosts", "nodes") if getattr(scenario.topology, name))
+    return "ranks" if scenario.ranks else ".".join(["topology", *named])
+
+
+def check_runs(rank_runs: int, what: str, cure: str) -> None:
+    """Raise InputError where runs of so many ranks, all together, take longer than anybody waits."""
+    check_time(rank_runs * SIMULATED_S, what, cure, "algorithm")
+
+
+def ranks_of(scenario: Scenario) -> int:
+    """The ranks of a scenario, in as far as its own numbers say; 0 where they do not."""
+    return scenario.ranks or _places(scenario)
 
 
 def grown(make: Callable[[int], StreamedSchedule], ranks: int) -> ScheduleWork:

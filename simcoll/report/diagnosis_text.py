@@ -30,7 +30,9 @@ def text(document: dict[str, Any]) -> str:
     shown = regions if len(regions) <= MANY else [region for region in regions if region["off"]]
     why = [f"# {count} rows have no prediction: {reason}" for reason, count in document["refused"].items()]
     calm = [f"# {len(regions) - len(shown)} more regions are as they should be"] if len(shown) < len(regions) else []
-    launch = f"{document['launch_us']:+.1f} us"
+    launch = f"{document['launch_us']:+.1f}"
+    shown_by = f", {launch} us for the way of measuring, which the smallest sizes show"
+    added = shown_by if float(launch) else ""
     of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
     spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
     table, shared = text_table.fitted(columns, points, spare)
@@ -40,7 +42,7 @@ def text(document: dict[str, Any]) -> str:
         *(f"# warning: {line}" for line in document["warnings"]),
         f"# simcoll {__version__}: diagnose",
         f"# topology {document['system']}   profile {document['profile']}, fitted {_fitted(document['confidence'])}",
-        f"# expected: what is predicted, {launch} for the way of measuring, which the smallest sizes show",
+        f"# expected: what is predicted{added}",
         *([f"# {shared}"] if shared else []),
         table,
         *why,

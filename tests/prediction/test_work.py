@@ -15,8 +15,10 @@ from workloads import CABLE
 from simcoll.config import yaml_tree
 from simcoll.engine.streamed import check_steps
 from simcoll.errors import InputError
+from simcoll.explanation.recommendation import recommendations
 from simcoll.prediction.predict import predict
 from simcoll.prediction.work import FEW, ScheduleWork, grown
+from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.algorithms import stream
 from simcoll.schedule.registry import ALGORITHMS
@@ -72,11 +74,12 @@ def test_all_doors_refuse_it(door: str, tmp_path: Path) -> None:
     path.write_text(yaml_tree.dump({**RING, "algorithm": "all_pairs"}), encoding="utf-8")
     asked = simcoll(*door.split(), path)
     assert asked.status and "GB of memory, and this machine has" in asked.out + asked.err
+    assert door != "run" or f"{path}:5:3: topology.hosts: more than 507 billion messages" in asked.err
 
 
 def test_recommend_leaves_out_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And recommends another algorithm, also where the scenario names the one that is."""
-    monkeypatch.setenv("SIMCOLL_LONGEST", "50 ms")
+    monkeypatch.setenv("SIMCOLL_LONGEST", "200 ms")
     path, few = tmp_path / "large.yaml", {**RING, "size": "64 MiB", "groups": 8, "topology": {**STAR, "hosts": 8200}}
     path.write_text(yaml_tree.dump(few), encoding="utf-8")
     assert simcoll("run", path, "-o", tmp_path / "out").status
@@ -85,6 +88,26 @@ def test_recommend_leaves_out_what_is_too_large(tmp_path: Path, monkeypatch: pyt
     (advice,) = json.loads(found.out)["recommendations"]
     assert advice["ranges"][0]["algorithm"] == "hierarchical_leader"
     assert "SIMCOLL_LONGEST" in advice["left_out"]["ring"]
+
+
+def test_recommend_refuses_more_choices_than_anybody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a topology is built; fewer choices are taken, and so is a longer time."""
+    points = [Point(Scenario.model_validate(RING | {"topology": TREE, "size": size})) for size in ("1 MB", "4 MB")]
+
+    def asked() -> None:
+        with pytest.raises(InputError, match=r"1848 runs, .* 5\.13 h .*--among, e\.g\. ring, .*SIMCOLL_LONGEST"):
+            recommendations(points)
+
+    assert made(asked) < MOST_MADE
+    few = [Point(Scenario.model_validate(RING | {"topology": {**TREE, "hosts": 1000}, "size": "4 MB"}))]
+    monkeypatch.setenv("SIMCOLL_LONGEST", "1 s")
+    with pytest.raises(InputError, match=r"runs, .* at most 1 s are taken"):
+        recommendations(few)
+    assert recommendations(few, ["ring"])
+    monkeypatch.setenv("SIMCOLL_LONGEST", "1 h")
+    (found,) = recommendations(few)
+    named = {each.groups for each in found.of}
+    assert None in named and 2 in named and 250 not in named  # leaves of four hosts, as where no groups are named
 
 
 def test_who_has_patience_lets_it_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from simcoll.config.import_log import ImportLog
@@ -12,6 +13,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, NCCL_PROTOCOLS, spellings
 
 OFTEN: Final = 1000  # launches of a graph, of which the first is nothing
+STEP: Final = 1 << 20  # bytes between sizes where nccl-tests gets no step
 _TESTS: Final = spellings(COLLECTIVES, lambda row: row.nccl_tests)
 _TYPES: Final = {row.name: row for row in DTYPES}
 _PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
@@ -50,7 +52,8 @@ def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
     launches = int(replays or OFTEN) if str(graph).lower() == "true" else 0
     runs = f"warmup iters: 0 iters: 1 graph: {launches}"
     yield f"# simcoll: predicted, {_TESTS[name]}_perf, algorithm {algorithm}, {topology}"
-    yield f"# nThread {int(ranks) // gpus} nGpus {gpus} minBytes {sizes[0]} maxBytes {sizes[-1]} step: 1(factor) {runs}"
+    threads = f"nThread {each // gpus} nGpus {gpus}"
+    yield f"# {threads} minBytes {sizes[0]} maxBytes {sizes[-1]} step: {_step(sizes)} {runs}"
     yield "# Using devices"
     for rank in range(int(ranks)):
         yield f"#  Rank {rank:2d} Group  0 Pid {1:6d} on host{rank // each} device {rank % each:2d} [0x00] predicted"
@@ -68,6 +71,16 @@ def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
     yield "# Out of bounds values : 0 OK"
     yield f"# Avg bus bandwidth    : {total / len(rows):g}"
     yield "#"
+
+
+def _step(sizes: Sequence[int]) -> str:
+    """The step between sizes in nccl-tests' words, a factor where one leads to all; its default where none does."""
+    pairs = list(pairwise(sizes))
+    factors = {high / low if low else 0 for low, high in pairs}
+    if len(factors) == 1 and (factor := min(factors)) == int(factor) > 1:
+        return f"{int(factor)}(factor)"
+    added = {high - low for low, high in pairs}
+    return f"{min(added) if len(added) == 1 else STEP}(bytes)"
 
 
 def _line(row: ResultRow) -> str:
