@@ -26,7 +26,7 @@ from simcoll.topology._homes import Homes
 from simcoll.topology._least_latencies import LinksByEnd
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
-from simcoll.topology.wiring import MEMORY, Link, Wiring, linked_with
+from simcoll.topology.wiring import MEMORY, Link, Wiring
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -159,7 +159,7 @@ class Topology:
 
     @cached_property
     def _agents_near(self) -> dict[str, list[str]]:
-        return linked_with(self.agents, self.links)
+        return self.wiring.linked_with(self.agents)
 
     def default_groups(self, devices: Sequence[str]) -> RankGroups:
         """Ranks (positions in `devices`) by node; with one rank a node, by the switch that their node hangs on.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -166,6 +166,16 @@ class Wiring:
         found.fill(self.devices.items(), self)
         return found
 
+    def linked_with(self, some: Iterable[str]) -> dict[str, list[str]]:
+        """For each device those of `some` devices, in their order, that it is linked with, both ways."""
+        near: dict[str, list[str]] = {}
+        for device in some:
+            behind = self.behind[device]
+            for other in self.ahead[device]:
+                if other in behind:
+                    near.setdefault(other, []).append(device)
+        return near
+
     @property
     def both_ways(self) -> bool:
         """Whether there is a link back for each."""
@@ -188,19 +198,3 @@ def _check_device(device: object, data: Mapping[str, Any]) -> None:
     node = data.get("node")
     if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
         raise TopologyError(f"device {device!r}: node {node!r} is no index", "give an int, or leave it out")
-
-
-def linked_with(some: Sequence[str], links: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """For each device those of `some` devices, in their order, that it is linked with, both ways."""
-    if not some:
-        return {}
-    behind: dict[str, list[str]] = {device: [] for device in some}
-    near: dict[str, list[str]] = {}
-    ways = set(links)
-    for u, v in ways:
-        if u in behind and (v, u) in ways:
-            behind[u].append(v)
-    for device, others in behind.items():
-        for other in others:
-            near.setdefault(other, []).append(device)
-    return near
