@@ -222,9 +222,8 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     if len(program) and program.latencies.max() > 1:
         yield "latencies of links halved", partial(played, latencies=np.maximum(1, program.latencies // 2))
     launching = of.kind == LAUNCHING
-    if launching.any() or any(getattr(part, name) for part in program.parts for name in OVERHEADS):
-        text = NO_OVERHEADS if runs.tunable else "launches and hops take no time"
-        yield text, partial(played, **lasting(0, launching), **costing(**dict.fromkeys(OVERHEADS, 0)))
+    if runs.tunable and (launching.any() or any(getattr(part, name) for part in program.parts for name in OVERHEADS)):
+        yield NO_OVERHEADS, partial(played, **lasting(0, launching), **costing(**dict.fromkeys(OVERHEADS, 0)))
     if scenario.faults:
         yield "no faults", partial(makespan_ps, dataclasses.replace(program, changes=None))
     if any(part.gamma for part in program.parts):
@@ -232,6 +231,8 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     if explained.drawn:  # a new program would draw new disturbances
         yield "nothing disturbed", anew
         return
+    if not runs.tunable:
+        yield "launches take no time", partial(ran.retimed, ran.costs.launched_free)
     if runs.tunable:
         largest = max((work.call.nbytes for work in ran.plan.works if work.call), default=0)
         for text, given in _settings(scenario.params(), largest):

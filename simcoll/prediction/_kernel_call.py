@@ -250,8 +250,7 @@ class PrimitivesCall(KernelCall):
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
         """Launches and hops that cost less."""
         kernels = costs.kernels or Kernels()
-        free = kernels.model_copy(update={"grid": 0})
-        yield "launches take no time", replace(costs, launch=0, graph=None, kernels=free)
+        yield "launches take no time", costs.launched_free
         block = self._block(kernels)
         transport = self.transport(costs)
         halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
@@ -382,5 +381,4 @@ class MessagesCall(KernelCall):
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
         """Launches that cost less."""
-        free = (costs.kernels or Kernels()).model_copy(update={"grid": 0})
-        yield "launches take no time", replace(costs, launch=0, graph=None, kernels=free)
+        yield "launches take no time", costs.launched_free

@@ -6,7 +6,7 @@ A calibrated profile also records which rows were fitted, and how large the erro
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -334,6 +334,12 @@ class CostSetting:
     def launch_ps(self, launch: Launch) -> int:
         """Launch of one call, in ps."""
         return self.graph.launch if launch.graph and self.graph else self.launch
+
+    @property
+    def launched_free(self) -> Self:
+        """The same where launches take no time, nor the blocks of a call to begin."""
+        kernels = (self.kernels or Kernels()).model_copy(update={"grid": 0})
+        return replace(self, launch=0, graph=None, kernels=kernels)
 
 
 _COSTS: Final[LruCache[tuple[Profile, CostSetting]]] = LruCache(64, lambda _: 1)

@@ -425,6 +425,17 @@ def test_an_answer_is_the_ratio_of_two_runs(name: str, change: str, changed: dic
     assert (answer.time_ps, answer.factor) == (other, plain / other)
 
 
+def test_launches_of_a_step_cost_no_more_than_launches(tmp_path: Path) -> None:
+    """What a step gains where launches take no time is what it gains under a profile that has none: hops between GPUs
+    and what blocks begin with stay."""
+    free, fitted = tmp_path / "free.yaml", Path(api.__file__).parents[1] / "scenario/profiles/nccl-hopper.yaml"
+    text = re.sub(r"(?m)^(launch|  grid): .*", r"\1: 0 us", fitted.read_text(encoding="utf-8"))
+    free.write_text(text, encoding="utf-8")
+    answer = next(one for one in answers(explained_run(points(POINTS["ddp"])[0])) if one.change.startswith("launches"))
+    (other,) = points({**POINTS["ddp"], "profile": str(free)})
+    assert answer.time_ps == sweep.run_point(other).time_ps
+
+
 def test_a_fault_is_blamed_on_its_link() -> None:
     """While a link of a ring is down, the time goes by waiting for that link: what is left of the outage when the path
     comes there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from command import simcoll
 import simcoll as api
 from simcoll.nccl.env_filter import parse
 from simcoll.prediction import result_rows
+from simcoll.report.exports import nccl_tables
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 
@@ -164,3 +166,20 @@ def test_rows_of_two_kinds_are_refused(column: str, tmp_path: Path) -> None:
     found = simcoll("export", path, "--to", "nccl-tuner")
     assert found.status == 2
     assert f"rows differ in {column} (one, other)" in found.err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "step"),
+    [
+        ((1 << 20,), "1048576(bytes)"),
+        ((8, 16, 32), "2(factor)"),
+        ((1000, 4000), "4(factor)"),
+        ((1000, 1500, 2000), "500(bytes)"),
+        ((8, 16, 1000), "1048576(bytes)"),
+    ],
+)
+def test_nccl_tests_step_leads_from_size_to_size(sizes: Sequence[int], step: str) -> None:
+    """As its header has it: a factor, or bytes; its default where no step leads to all."""
+    row = result_rows.ResultRow(status="ok", collective="all_reduce", ranks=16, nodes=2, time_us=1.0, op="sum")
+    text = nccl_tables.tests([dataclasses.replace(row, size_bytes=size) for size in sizes])
+    assert f"# nThread 8 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step} warmup" in text
