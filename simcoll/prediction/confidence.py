@@ -123,14 +123,13 @@ def _factors(parts: Parts) -> tuple[float, float]:
 
 def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Parts:
     """The uncertainty of a profile on a machine to which it was not fitted; `known` replaces what is shipped."""
-    error = error_of(asked, known)
-    return Parts(noise_of(known), 0.0, error.spread, error.groups)
+    return Parts(noise_of(known), 0.0, error_of(asked, known), math.inf)  # how few clusters show it is in the error
 
 
 def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) -> Parts:
     """The uncertainty of a profile on the machine that it was fitted to, by what is new in a call.
 
-    Of a number of nodes of GPUs that no row has, the errors of other machines hold if they are larger.
+    Of a number of nodes of GPUs that no row has, the errors of other machines hold if they are wider.
     """
     own = known.uncertainty
     if own is None:  # of a fit that an older release made
@@ -150,7 +149,7 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) ->
     if not news["nodes"]:
         return parts
     elsewhere = of_another_machine(asked.where)
-    return parts._replace(model=max(model, elsewhere.model), groups=elsewhere.groups)
+    return max(parts, parts._replace(model=elsewhere.model, groups=elsewhere.groups), key=lambda each: each.median)
 
 
 def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, float]:

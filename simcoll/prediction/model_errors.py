@@ -1,8 +1,10 @@
 """Errors that the model itself makes, learnt from measured machines, by where a call runs.
 
 `model_errors.yaml` is written by `tools/model_errors.py` from measured tables of several clusters. Each cluster counts
-once for each cell, however many rows it has: errors of one cluster are alike. A cell with few clusters is drawn to the
-cell around it. Of the spreads of its clusters it has the median, so that one cluster that is far off decides little.
+once for each cell, however many rows it has: errors of one cluster are alike. Of the spreads of its clusters a cell has
+the one within which the next cluster's is two times in three: of few clusters nearly the largest, of many one that a
+cluster far off does not move. A cell with few clusters is drawn to the cell around it, in logarithms, as spreads differ
+by factors: a network that is known well keeps its narrow interval inside networks that are not.
 
 What counts beside the kind of machine is how much of a call's time its busiest link carries data: bandwidths are known
 better than latencies and launches, on every machine, whatever the sizes at which it goes from one to the other.
@@ -21,9 +23,9 @@ from simcoll.config.yaml_tree import Model
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import Noise
 
-# Clusters for which the cell around counts beside the clusters of a cell. With three, intervals of clusters that are
-# left out hold as many rows as with one or two, and are narrower by a fifth or a tenth; with four they hold fewer.
-AROUND: Final = 3.0
+# Clusters for which the cell around counts beside the clusters of a cell. With 1.5 to 3 what intervals hold of clusters
+# that are left out moves by less than a point.
+AROUND: Final = 2.0
 FILE: Final = Path(__file__).with_name("model_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((0.2, "to 20 % busy"), (0.6, "to 60 % busy"), (math.inf, "above"))
@@ -40,7 +42,7 @@ LogError = Annotated[float, Field(ge=0)]
 class CellErrors(Model):
     """Standard deviation of the logarithm of measured / predicted, and from how many clusters."""
 
-    error: LogError
+    error: Annotated[float, Field(gt=0)]
     clusters: Annotated[int, Field(ge=1)]
 
 
@@ -96,15 +98,9 @@ def zone_of(busy: float) -> str:
     return next(name for most, name in ZONES if busy <= most)
 
 
-class ModelError(NamedTuple):
-    """The standard deviation of the model's own error, and how many groups show it."""
-
-    spread: float
-    groups: float
-
-
-def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
-    """Return the error of the model on a machine that it was not fitted to; `known` replaces what is shipped.
+def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
+    """Return the standard deviation of the model's own error, in logarithms, on a machine that it was not fitted to;
+    `known` replaces what is shipped.
 
     Around an edge of a zone the variance goes over evenly to that of the next: errors do not jump.
     """
@@ -113,31 +109,27 @@ def error_of(setting: Setting, known: ModelErrors | None = None) -> ModelError:
         return _of_zone(setting, known)
     below, above = (_of_zone(setting._replace(busy=edge + beyond), known) for beyond in (-BLEND, BLEND))
     share = (1 + (setting.busy - edge) / BLEND) / 2
-    variance = (1 - share) * below.spread**2 + share * above.spread**2
-    return ModelError(math.sqrt(variance), (1 - share) * below.groups + share * above.groups)
+    return math.sqrt((1 - share) * below**2 + share * above**2)
 
 
-def _of_zone(setting: Setting, known: ModelErrors | None) -> ModelError:
+def _of_zone(setting: Setting, known: ModelErrors | None) -> float:
     if known is not None:
         return _error(tuple(cells_of(setting)), known)
     return _shipped_error(setting._replace(busy=next(most for most, _ in ZONES if setting.busy <= most)))
 
 
-def _error(cells: Sequence[str], known: ModelErrors) -> ModelError:
-    """Draw each cell to the one around it. The spread is a mean of two, of which each is known from so many groups: so
-    is the mean from as many as have its relative variance (Welch and Satterthwaite)."""
-    found: ModelError | None = None
+def _error(cells: Sequence[str], known: ModelErrors) -> float:
+    """Draw each cell to the one around it."""
+    found: float | None = None
     for name in reversed(cells):
         if cell := known.cells.get(name):
-            own, around = cell.clusters * cell.error, AROUND * found.spread if found else 0.0
-            doubt = own**2 / cell.clusters + (around**2 / found.groups if found else 0.0)
-            groups = (own + around) ** 2 / doubt if doubt else cell.clusters
-            found = ModelError((own + around) / (cell.clusters + (AROUND if found else 0.0)), groups)
-    return found or ModelError(max((cell.error for cell in known.cells.values()), default=1.0), 1)
+            share = cell.clusters / (cell.clusters + AROUND) if found else 1.0
+            found = cell.error**share * (found or 1.0) ** (1 - share)
+    return found or max((cell.error for cell in known.cells.values()), default=1.0)
 
 
 @functools.cache
-def _shipped_error(setting: Setting) -> ModelError:
+def _shipped_error(setting: Setting) -> float:
     return _error(tuple(cells_of(setting)), shipped())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_law import point_of
 
-from simcoll.accuracy.studies.clusters import ClusterRow, learnt
+from simcoll.accuracy.studies.clusters import NEXT, ClusterRow, learnt
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.confidence import of_another_machine
-from simcoll.prediction.intervals import NORMAL_90, Noise, Parts, noise, shrunk
+from simcoll.prediction.intervals import LEAST_NOISE, NORMAL_90, Noise, Parts, noise, shrunk
 from simcoll.prediction.model_errors import AROUND, CellErrors, ModelErrors, Setting, cells_of, error_of
 
 SIZES = [1 << k for k in range(10, 30)]
@@ -56,26 +57,32 @@ def test_few_groups_are_drawn_to_what_is_known(errors: list[float], known: float
 
 
 def test_cells_widen() -> None:
-    """A cell with many clusters is its own; an unknown one has the error of what is around it, and is less sure."""
+    """A cell with many clusters is its own; an unknown one has the error of what is around it."""
     call = Setting("all_gather", 2, "efa", 0.4)
     narrow, *_, wide = cells_of(call)
     cells = {wide: CellErrors(error=0.4, clusters=5), narrow: CellErrors(error=0.1, clusters=1000)}
     known = ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells)
-    assert error_of(call, known).spread == pytest.approx(0.1, abs=0.01)
+    assert error_of(call, known) == pytest.approx(0.1, abs=0.01)
     other = error_of(call._replace(place="carrier pigeons"), known)
-    assert other.spread == pytest.approx(0.4, abs=0.05)
-    assert other.groups < error_of(call, known).groups
+    assert other == pytest.approx(0.4, abs=0.05)
     assert next(cells_of(call._replace(graph=True))).startswith("graphs on ")
 
 
-def test_a_mean_of_two_is_known_better_than_its_parts() -> None:
-    """A cell of one cluster inside one of nine, both with the same spread: it is known from between 1 + 1 and 10."""
+@given(st.floats(0.01, 1), st.floats(0.01, 1), st.integers(1, 40))
+def test_few_clusters_are_drawn_by_factors(own: float, around: float, clusters: int) -> None:
+    """As many clusters as the cell around counts for: half-way in logarithms. More are nearer to their own, always
+    between both."""
     call = Setting("all_gather", 2, "efa", 0.4)
     narrow, *_, wide = cells_of(call)
-    cells = {wide: CellErrors(error=0.2, clusters=9), narrow: CellErrors(error=0.2, clusters=1)}
-    found = error_of(call, ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells))
-    assert found.spread == pytest.approx(0.2)
-    assert found.groups == pytest.approx((1 + AROUND) ** 2 / (1 / 1 + AROUND**2 / 9))
+
+    def found(count: int) -> float:
+        cells = {wide: CellErrors(error=around, clusters=9), narrow: CellErrors(error=own, clusters=count)}
+        return error_of(call, ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells))
+
+    assert found(round(AROUND)) == pytest.approx(math.sqrt(own * around))
+    less, more = (abs(math.log(found(count) / own)) for count in (clusters, clusters + 1))
+    assert more <= less + 1e-12
+    assert min(own, around) * (1 - 1e-12) <= found(clusters) <= max(own, around) * (1 + 1e-12)
 
 
 @given(
@@ -86,23 +93,50 @@ def test_a_mean_of_two_is_known_better_than_its_parts() -> None:
 def test_errors_do_not_jump(nodes: int, place: str, collective: str) -> None:
     """As links are busier by a tenth the variance moves by a quarter of what lies between two zones, at most."""
     call = Setting(collective, nodes, place, 0.0)
-    variances = [error_of(call._replace(busy=tenth / 10)).spread ** 2 for tenth in range(11)]
-    zones = [error_of(call._replace(busy=busy)).spread ** 2 for busy in (0.0, 0.4, 1.0)]
+    variances = [error_of(call._replace(busy=tenth / 10)) ** 2 for tenth in range(11)]
+    zones = [error_of(call._replace(busy=busy)) ** 2 for busy in (0.0, 0.4, 1.0)]
     assert np.abs(np.diff(variances)).max() <= np.abs(np.diff(zones)).max() / 4 + 1e-12
     assert len(set(zones)) == 3
 
 
+POINT = {"topology": "hgx-h100", "collective": "all_reduce", "ranks": 8, "algorithm": "ring", "size": "1 KiB"}
+
+
+def rows_of(errors: Mapping[tuple[str, str], float]) -> list[ClusterRow]:
+    """Return rows of machines: four at each (machine, kind of links), all with this error."""
+    point = point_of("name: law\n", **POINT)
+    return [
+        ClusterRow(cluster, row, point, place, 0.0, 1.0, seen=False)
+        for (cluster, place), error in errors.items()
+        for row in [MeasuredRow(collective="all_reduce", ranks=8, size_bytes=1024, time_us=math.exp(error))] * 4
+    ]
+
+
 @given(st.floats(0.02, 0.3), st.floats(0.02, 9))
 def test_a_machine_that_is_far_off_decides_little(usual: float, off: float) -> None:
-    """Of four machines alike and one that is not, a cell has the error of the four."""
-    call = {"topology": "hgx-h100", "collective": "all_reduce", "ranks": 8, "algorithm": "ring", "size": "1 KiB"}
-    point = point_of("name: law\n", **call)
-    rows = []
-    for cluster, error in enumerate([usual] * 4 + [off]):
-        row = MeasuredRow(collective="all_reduce", ranks=8, size_bytes=1024, time_us=math.exp(error))
-        rows += [ClusterRow(str(cluster), row, point, "nvlink", 0.0, 1.0, seen=False)] * 9
-    cells = learnt(rows, {}).cells
+    """Of four machines alike and one that is not, a cell has the error of the four, or less."""
+    errors = {(str(number), "nvlink"): error for number, error in enumerate([usual] * 4 + [off])}
+    cells = learnt(rows_of(errors), {}).cells
     assert {cell.error for cell in cells.values()} == {round(usual / NORMAL_90, 4)}
+
+
+@pytest.mark.parametrize("machines", [2, 5])
+def test_the_next_machine_is_within_a_cell(machines: int, seed: int = 7) -> None:
+    """Whatever law the spreads of machines have, the next one's is within the cell two times in three: few machines
+    make wide cells."""
+    chance, kinds = np.random.default_rng(seed), 800 // machines
+    spreads = np.exp(chance.normal(-2, 0.7, (kinds, machines + 1)))
+    errors = {(str(at), str(kind)): spreads[kind, at] for kind in range(kinds) for at in range(machines)}
+    cells = learnt(rows_of(errors), {}).cells
+    names = [next(cells_of(Setting("all_reduce", 1, str(kind), 0.0))) for kind in range(kinds)]
+    inside = [spreads[kind, -1] <= NORMAL_90 * cells[name].error for kind, name in enumerate(names)]
+    assert np.mean(inside) == pytest.approx(NEXT, abs=0.06)
+
+
+def test_machines_that_agree_leave_some_width() -> None:
+    """Rows without any error have the noise that any machine has: no interval is of no width."""
+    known = learnt(rows_of({("one", "nvlink"): 0.0, ("other", "nvlink"): 0.0}), {})
+    assert error_of(Setting("all_reduce", 1, "nvlink", 0.0), known) == pytest.approx(LEAST_NOISE)
 
 
 def test_clusters_teach_the_width(seed: int = 7) -> None:
