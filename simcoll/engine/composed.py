@@ -6,161 +6,24 @@ message of a call came to it behind the last one of the calls before. Then the t
 every rule of the joined program, and only one solution does. Where the check fails, the joined program has to be run.
 
 A call that has its links for itself is not run at first: it is known by when it is over at the latest (see `longest`).
-If all that waits for it waits longer for something else, as where a call lies beside computation, it never is.
+If all that waits for it waits longer for something else, as where a call lies beside computation, it never is. Nor is
+one that begins, rank by rank, when such a call is over: calls of such a chain are known by when each is over at the
+latest, whoever is ahead.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cached_property
-from typing import Final
+from collections.abc import Sequence
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers, distinct
-from simcoll.dataclass import dataclass
+from simcoll.config.arrays import Numbers
 from simcoll.engine import fast
-from simcoll.engine.binding import bind
-from simcoll.engine.folding import Folded, fold
+from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation
-from simcoll.engine.longest import longest_ps
-from simcoll.engine.looped import LoopedProgram
-from simcoll.engine.program import Program
-from simcoll.engine.run import StreamedProgram
-from simcoll.engine.streamed import loop_sizes
-from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
+from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
 from simcoll.named_tuple import NamedTuple
-from simcoll.schedule.streamed import StreamedSchedule
-
-LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
-
-
-class CallSums(NamedTuple):
-    """Sums of a call: the bytes over each link, (links,), those that each of its ranks sends, (ranks,), the
-    messages, and the payload summed over links."""
-
-    carried: Numbers
-    sent: Numbers
-    messages: int
-    wire_bytes: int
-
-
-@dataclass(frozen=True, eq=False)
-class CallProgram:
-    """A call of a plan: its program, bound when it is needed, and where its schedule is a stream, that, which is folded
-    if it has more than `long` transfers and can be. `in_loops` makes the same of the columns of one loop, if it can."""
-
-    make: Callable[[], Program]
-    stream: StreamedProgram | None = None
-    long: int = LONG
-    in_loops: Callable[[], LoopedProgram | None] = lambda: None
-
-    @cached_property
-    def program(self) -> Program:
-        """The program of all its transfers."""
-        return self.make()
-
-    @cached_property
-    def _looped(self) -> LoopedProgram | None:
-        return self.in_loops()
-
-    @property
-    def _bound(self) -> Program:
-        """The program of one loop, where that is enough, or of all."""
-        return self._looped.one if self._looped else self.program
-
-    @property
-    def network(self) -> RoutedNetwork | Program:
-        """Links as the call has them."""
-        return self.stream.network if self.stream else self._bound
-
-    @property
-    def params(self) -> Params:
-        """The parameters of the call, but for the size of its pieces."""
-        return self.stream.params if self.stream else self._bound.params
-
-    @cached_property
-    def _few(self) -> tuple[Folded, Program] | None:
-        """The program of a few ranks that stand for all of a long stream."""
-        whole = self.stream
-        if whole is None or not isinstance(whole.stream, StreamedSchedule) or whole.transfers <= self.long:
-            return None
-        if whole.params.channels != 1 or whole.params.slots:
-            return None
-        (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
-        folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
-        if folded is None or folded.apart:
-            return None
-        nbytes = int(sizes[0]) * whole.stream.n_chunks
-        return folded, bind(folded.schedule, folded, folded.devices, whole.params, nbytes, itemsize=whole.itemsize)
-
-    @cached_property
-    def sums(self) -> CallSums:
-        """The sums of the call."""
-        if self._few is None:
-            program = self._bound
-            messages = program.schedule.messages * (self._looped or program).loops
-            return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
-        folded, program = self._few
-        carried = np.zeros(len(self.network.bandwidths), np.int64)
-        carried[folded.stands_for] = program.carried[:, None]
-        messages = program.schedule.messages * program.loops * folded.times
-        return CallSums(carried, np.tile(program.sent_bytes, folded.times), messages, program.wire_bytes * folded.times)
-
-    @cached_property
-    def links(self) -> Numbers:
-        """The links that messages of the call go over."""
-        if self._few is None:
-            return distinct(self._bound.routes.links)
-        return distinct(self._few[0].stands_for)
-
-    @cached_property
-    def longest_ps(self) -> int | None:
-        """The longest that the call takes from when its last rank comes, whenever the others did, if that is known."""
-        if self._few is not None:
-            return None
-        if one := self._looped:
-            return longest_ps(one.one, one.loops, one.piece, one.slots)
-        program = self.program
-        return longest_ps(program, 1, int(program.sizes.max(initial=0)), program.params.slots)
-
-    def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
-        from then on. None if it cannot finish."""
-        if self._few is None:
-            return self._whole(came, busy)
-        folded, program = self._few
-        few, members = program.schedule.n, folded.stands_for
-        if (came != np.tile(came[:few], folded.times)).any() or (busy[members] != busy[members[:, :1]]).any():
-            return self._whole(came, busy)
-        found = _alone(program, came[:few], busy[members[:, 0]])
-        if found is None:
-            return None
-
-        def spread(column: Numbers, none: int) -> Numbers:
-            whole = np.full(len(busy), none)
-            whole[members] = column[:, None]
-            return whole
-
-        first, last, free = spread(found.first, NEVER), spread(found.last, -NEVER), spread(found.free, -NEVER)
-        return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
-
-    def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call of all its ranks by itself."""
-        if self._looped is None:
-            return _alone(self.program, came, busy)
-        return self._looped.ends(_of_all(came, self._looped.one), busy)
-
-
-def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-    return fast.ends(replace(program, arrivals=_of_all(came, program)), busy)
-
-
-def _of_all(came: Numbers, program: Program) -> Numbers:
-    """The arrivals of ranks and agents, which are there from the start."""
-    return np.append(came, np.zeros(program.schedule.agents, np.int64))
 
 
 def composed_ps(
@@ -180,18 +43,36 @@ def composed_ps(
 
 
 class _Hidden(NamedTuple):
-    """A call that is not run as long as nobody needs to know when it ends: its ranks come at `opened`, and it is over
-    at `latest`, in ps."""
+    """An operation of which it is not known yet when it ends: a call that is not run as long as nobody needs to know,
+    or None, what launches such a call. Its ranks begin at `opened`, or in a `chain` behind its first, whose number that
+    is, perhaps later; it is over at `latest`, in ps."""
 
     number: int
-    call: CallProgram
+    call: CallProgram | None
     opened: Numbers
     latest: int
+    chain: int
+
+
+class _Opened(NamedTuple):
+    """The times at which ranks may begin an operation, and the latest of all. In a `chain` of another one that is
+    hidden the times are the soonest there may be."""
+
+    when: Numbers
+    latest: int
+    chain: int
+
+
+class _Taken(NamedTuple):
+    """Times by link: the last message came, and it is free again."""
+
+    came: Numbers
+    free: Numbers
 
 
 class _Composition:
-    """The times of a plan, operation by operation. By link: from when on it is free, when the last message came, and
-    of which operation that was. By operation: when its work ends on each rank; of those `hidden`, at the least."""
+    """The times of a plan, operation by operation. By link: what was `taken`, and the operation of which the last
+    message was. By operation: when its work ends on each rank; of those `hidden`, at the least."""
 
     def __init__(
         self,
@@ -202,56 +83,69 @@ class _Composition:
         ran: set[CallProgram],
     ):
         self.operations, self.calls, self.ran = operations, calls, ran
-        self.free, self.came, self.owner = np.zeros(links, np.int64), np.full(links, -NEVER), np.zeros(links, np.int64)
+        self.taken = _Taken(np.full(links, -NEVER), np.zeros(links, np.int64))
+        self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
         self.done, self.hidden = dict[int, Numbers](), dict[int, _Hidden]()
+        self.chains = dict[int, list[_Hidden]]()  # by the number of the first
         self.place, self.known, self.last = np.full(n, -1, np.int64), _Known(), 0
-        self.idle = np.zeros(links, np.int64)
+        self.behind = [list[int]() for _ in operations]
+        for number, op in enumerate(operations):
+            for before in op.after:
+                self.behind[before].append(number)
 
     def took(self) -> int | None:
         """The time that all takes together; None where calls meet."""
-        left, behind = [len(op.after) for op in self.operations], [list[int]() for _ in self.operations]
-        for number, op in enumerate(self.operations):
-            for before in op.after:
-                behind[before].append(number)
+        left = [len(op.after) for op in self.operations]
         queue: list[tuple[int, int]] = []
-        opened: dict[int, Numbers] = {}
+        opened: dict[int, _Opened] = {}
         ready = [number for number, before in enumerate(left) if not before]
         while ready or queue:
             for number in ready:
                 if (when := self._opened(number)) is None:
                     return None
                 opened[number] = when
-                heapq.heappush(queue, (int(when.min(initial=0)), number))
+                heapq.heappush(queue, (int(when.when.min(initial=0)), number))
             _, number = heapq.heappop(queue)  # about in the order in which first ranks begin
-            when, call = opened.pop(number), self.calls[number]
-            self.done[number] = when + self.operations[number].duration
-            self.last = max(self.last, int(self.done[number].max(initial=0)))
-            if call is not None and not self._call(_Hidden(number, call, when, NEVER)):
+            if not self._enter(number, opened.pop(number)):
                 return None
-            for after in behind[number]:
+            for after in self.behind[number]:
                 left[after] -= 1
-            ready = [after for after in dict.fromkeys(behind[number]) if not left[after]]
-        for late in sorted(self.hidden.values(), key=lambda late: -late.latest):
-            if late.latest > self.last and not self._uncover(late):
+            ready = [after for after in dict.fromkeys(self.behind[number]) if not left[after]]
+        while late := max(self.hidden.values(), key=lambda late: late.latest, default=None):
+            if late.latest <= self.last:
+                break
+            if not self._uncover(late):
                 return None
         return self.last
 
-    def _opened(self, number: int) -> Numbers | None:
-        """The times at which ranks may begin an operation. Of hidden calls those are run that may end later than all
-        else; None where one cannot finish."""
+    def _opened(self, number: int) -> _Opened | None:
+        """The times at which ranks may begin an operation. Of what is hidden that is run which may end later than all
+        else, but for the end of a chain that the operation goes on with; None where something cannot finish."""
+        while True:
+            when = self._since(number)
+            hidden = [self.hidden[before] for before in self.operations[number].after if before in self.hidden]
+            late = [each for each in hidden if each.latest > self._soonest(each.number, number, when)]
+            if not late:
+                return _Opened(when, int(when.max(initial=0)), number)
+            last = max(late, key=lambda each: each.latest)
+            if len(late) == 1 and self._goes_on(number, last):
+                return _Opened(when, max(int(when.max(initial=0)), last.latest), last.chain)
+            if not self._uncover(last):
+                return None
+
+    def _since(self, number: int) -> Numbers:
+        """The times at which what an operation waits for ends on its ranks: of hidden ones, at the least."""
         op = self.operations[number]
         when = np.zeros(len(op.ranks), np.int64)
         for before in op.after:
-            if before not in self.hidden:
-                self._after(before, self._shared(before, op), when)
-        hidden = [self.hidden[before] for before in op.after if before in self.hidden]
-        for late in sorted(hidden, key=lambda late: -late.latest):
-            shared = self._shared(late.number, op)
-            if late.latest > (when if shared is None else when[shared >= 0]).min(initial=NEVER):
-                if not self._uncover(late):
-                    return None
-                self._after(late.number, shared, when)
+            done, shared = self.done[before], self._shared(before, op)
+            np.maximum(when, done if shared is None else np.where(shared >= 0, done[shared], 0), out=when)
         return when
+
+    def _soonest(self, before: int, number: int, when: Numbers) -> int:
+        """The soonest of the times of an operation's ranks that have a part in an earlier one."""
+        shared = self._shared(before, self.operations[number])
+        return int((when if shared is None else when[shared >= 0]).min(initial=NEVER))
 
     def _shared(self, before: int, op: Operation) -> Numbers | None:
         """The place of each rank of an operation among those of an earlier one, −1 where it has no part in that; None
@@ -264,48 +158,113 @@ class _Composition:
         place[others] = -1
         return found
 
-    def _after(self, before: int, shared: Numbers | None, when: Numbers) -> None:
-        """Raise the times `when` at which ranks may begin to those at which their part in an earlier operation ends."""
-        done = self.done[before]
-        np.maximum(when, done if shared is None else np.where(shared >= 0, done[shared], 0), out=when)
+    def _goes_on(self, number: int, late: _Hidden) -> bool:
+        """Whether an operation goes on with the chain of which a hidden one is the last: a call of the same ranks that
+        may follow it, or what launches only that."""
+        if late is not self.chains[late.chain][-1]:
+            return False
+        if late.call is None:  # what launches this call
+            return True
+        only = number if self.calls[number] else self.behind[number][0] if len(self.behind[number]) == 1 else NONE
+        call, ranks = self.calls[only], self.operations[late.number].ranks
+        alike = only != NONE and call is not None and call.turns is not None and call.turns == late.call.turns
+        return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
-    def _call(self, new: _Hidden) -> bool:
+    def _enter(self, number: int, opened: _Opened) -> bool:
+        """Note when an operation begins. Says whether all that has to be run for that ends."""
+        op, call = self.operations[number], self.calls[number]
+        if opened.chain != number:  # of which some may be known by now
+            if (now := self._opened(number)) is None:
+                return False
+            opened = now
+        self.done[number] = opened.when + op.duration
+        self.last = max(self.last, int(self.done[number].max(initial=0)))
+        if call is not None:
+            return self._call(number, call, opened)
+        if opened.chain != number:
+            latest = opened.latest + int(np.max(op.duration, initial=0))
+            self._hide(_Hidden(number, None, opened.when, latest, opened.chain))
+        return True
+
+    def _hide(self, new: _Hidden) -> None:
+        self.hidden[new.number] = new
+        self.chains.setdefault(new.chain, []).append(new)
+
+    def _call(self, number: int, call: CallProgram, opened: _Opened) -> bool:
         """Hide a call that has its links for itself, if it is over some time later at the latest; else run it. Says
         whether it does not meet others, and ends."""
-        (_, call, opened, _), first = new, int(new.opened.min())
-        used = np.zeros(len(self.free), np.bool_)
+        when, latest, chain = opened
+        first = int(when.min())
+        used = np.zeros(len(self.idle), np.bool_)
         used[call.links] = True
-        for late in list(self.hidden.values()):
-            if late.latest >= first and used[late.call.links].any() and not self._uncover(late):
+
+        def meets(late: _Hidden) -> bool:
+            there = late.call is not None and late.chain != chain and late.latest >= first
+            return there and late.call is not None and bool(used[late.call.links].any())
+
+        while late := next(filter(meets, self.hidden.values()), None):
+            if not self._uncover(late):
                 return False
-        met = max(self.free[used].max(initial=0), self.came[used].max(initial=0)) >= first
-        if met or call not in self.ran or self.known.alike(call, opened - first, self.idle) or not call.longest_ps:
-            return self._run(new, met)
-        self.hidden[new.number] = new._replace(latest=int(opened.max()) + call.longest_ps)
-        return True
+        met = self._met(self.taken, call, first)
+        follows = chain != number
+        runs = call not in self.ran or (not follows and self.known.alike(call, when - first, self.idle))
+        if not met and not runs and call.longest_ps:
+            self._hide(_Hidden(number, call, when, latest + call.longest_ps, chain))
+            return True
+        if not follows:
+            return self._run(number, call, when, self.taken if met else None) is not None
+        return self._uncover(self.chains[chain][-1]) and self._enter(number, opened)
+
+    def _met(self, taken: _Taken, call: CallProgram, first: int) -> bool:
+        """Whether messages on links of a call may come, or be served, when it begins."""
+        return bool(max(column[call.links].max(initial=0) for column in taken) >= first)
 
     def _uncover(self, late: _Hidden) -> bool:
-        """Run a hidden call; all others on its links were over before, or begin after it. Says whether it ends."""
-        del self.hidden[late.number]
-        return self._run(late, met=False)
+        """Run a hidden call; all others on its links but those of its chain were over before, or begin after it. Of its
+        chain those are run that are ahead of it, and behind it as many as meet. Says whether they end."""
+        chain = self.chains.pop(late.chain)
+        for each in chain:
+            del self.hidden[each.number]
+        wanted, taken = chain.index(late), None
+        for place, each in enumerate(chain):
+            number, call, when = each.number, each.call, self._since(each.number) if place else each.opened
+            self.done[number] = when + self.operations[number].duration
+            self.last = max(self.last, int(self.done[number].max(initial=0)))
+            if call is None:
+                continue
+            met = taken is not None and self._met(taken, call, int(when.min()))
+            if place > wanted and not met:
+                assert call.longest_ps
+                first = each._replace(opened=when, latest=min(each.latest, int(when.max()) + call.longest_ps))
+                for left in (first, *chain[place + 1 :]):
+                    self._hide(left._replace(chain=number))
+                return True
+            taken = self._run(number, call, when, taken if met else None)
+            if taken is None:
+                return False
+        return True
 
-    def _run(self, new: _Hidden, met: bool) -> bool:
-        """Run a call by itself. Says whether it ends, and where it may have `met` earlier ones, whether it did not."""
-        number, call, opened, _ = new
+    def _run(self, number: int, call: CallProgram, opened: Numbers, before: _Taken | None) -> _Taken | None:
+        """Run a call by itself, whose messages may meet those that were there `before`. Gives what it takes; None where
+        it does not end, or does meet them."""
         first = int(opened.min())
-        busy = np.maximum(self.free - first, 0) if met else self.idle
+        busy = self.idle if before is None else np.maximum(before.free - first, 0)
         self.ran.add(call)
         if (alone := self.known.alone(call, opened - first, busy)) is None:
-            return False
+            return None
         head, uses = alone.first + first, alone.last > -NEVER
-        if met and ((head < self.came) | ((head == self.came) & (self.owner > number)))[uses].any():
-            return False
-        last = alone.last + first
-        uses &= last >= self.came  # else there were later ones
-        self.came[uses], self.owner[uses], self.free[uses] = last[uses], number, (alone.free + first)[uses]
+        if before is not None:
+            late = before is self.taken and (head == before.came) & (self.owner > number)
+            if ((head < before.came) | late)[uses].any():
+                return None
+        took = _Taken(np.where(uses, alone.last + first, -NEVER), np.where(uses, alone.free + first, 0))
+        uses &= took.came >= self.taken.came  # else there were later ones
+        for column, new in zip(self.taken, took, strict=True):
+            column[uses] = new[uses]
+        self.owner[uses] = number
         np.maximum(self.done[number], alone.done + first, out=self.done[number])
         self.last = max(self.last, alone.over + first)
-        return True
+        return took
 
 
 class _Known:

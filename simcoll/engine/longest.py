@@ -15,6 +15,7 @@ meet. For most calls it is one to three times what they take; where many channel
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -28,18 +29,23 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.named_tuple import NamedTuple
 
+MOST_ROWS: Final = 50_000  # of a program of which it is asked whether it runs in turn: some 0.1 s
 
-def longest_ps(program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None) -> int | None:
+
+def longest_ps(
+    program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
+) -> int | None:
     """The longest that a program may take from when all its ranks have come and no other uses its links, in ps. It is
     run in `loops`, each of which moves at most `piece` bytes of a transfer, and of a connection `slots` may be on their
     way, 0: any number. None where links are dead or times may leave the clock.
 
-    Links serve in turn, without barriers or blocking sends.
+    Links serve in turn, without barriers or blocking sends. `among` programs that run `in_turn` before and behind it,
+    with the same columns but sizes, it counts from when those before are over, too.
     """
-    sized = replace(program, sizes=np.minimum(program.sizes, piece))
+    sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
     kernel = Loops(waits, choose(len(program) * loops, compiled, longest_kernel))
     run_ = KernelRun(sized, kernel, "nothing")
-    waits_ = _waits(sized, run_, loops, slots) if len(program) else None
+    waits_ = _waits(sized, run_, max(loops, slots) if among else loops, slots) if len(program) else None
     if waits_ is None:
         return None
     (held, takes), by_way, rows = waits_, program.by_way, len(program)
@@ -70,6 +76,40 @@ def longest_ps(program: Program, loops: int, piece: int, slots: int, compiled: b
         deep=deep,
     )
     return int(kernel.like(longest_kernel).longest(run))
+
+
+def in_turn(program: Program) -> bool:
+    """Whether, where each rank begins a program when it is through with one that has the same columns but sizes, every
+    channel begins in the second when all that it sent in the first has ended; so that `longest_ps` counts as many ahead
+    as of one. False also where that would take long to say.
+
+    A transfer begins when the ranks have begun that it hears of; these have then all that they receive in the first
+    program, and that all has ended of which they hear there.
+    """
+    rows, ranks = len(program), program.schedule.n
+    if rows > MOST_ROWS:
+        return False
+    src, dst = ([1 << rank if rank < ranks else 0 for rank in column.tolist()] for column in (program.src, program.dst))
+    reads, chain, reduce = program.reads.tolist(), program.chain.tolist(), program.reduce.tolist()
+    begun, brought = src, list(src)  # ranks of which a transfer hears before it begins, and what it brings
+    heard = dst  # ranks that hear of a transfer in the end
+    for row in range(rows):
+        if reads[row] >= 0:
+            begun[row] |= brought[reads[row]]
+        brought[row] = begun[row]
+        if chain[row] >= 0:
+            brought[row] |= brought[chain[row]]
+        elif reduce[row]:
+            brought[row] |= dst[row]
+    for row in reversed(range(rows)):
+        for before in (reads[row], chain[row]):
+            if before >= 0:
+                heard[before] |= heard[row]
+    known: dict[int, int] = {}  # by channel: the ranks of which all its transfers hear
+    channels = program.channel.tolist()
+    for channel, ranks_ in zip(channels, begun, strict=True):
+        known[channel] = known.get(channel, ranks_) & ranks_
+    return all(known[channel] & ranks_ for channel, ranks_ in zip(channels, heard, strict=True))
 
 
 class _Visits(NamedTuple):

@@ -11,7 +11,8 @@ import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.binding import bind, written_out
-from simcoll.engine.composed import CallProgram, composed_ps
+from simcoll.engine.call_program import CallProgram
+from simcoll.engine.composed import composed_ps
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
@@ -119,10 +120,11 @@ def _operations(
     calls: list[CallProgram | None] = []
     kinds: list[int] = []
     members: dict[int, Array] = {}  # of tuples of ranks, of which there are few
+    equal: dict[tuple[int, ...], Array] = {}
     last: list[int] = []  # the operation that ends each of the plan's
     for work in plan.works:
         if id(work.ranks) not in members:
-            members[id(work.ranks)] = np.asarray(work.ranks, np.int32)
+            members[id(work.ranks)] = equal.setdefault(work.ranks, np.asarray(work.ranks, np.int32))
         ranks = members[id(work.ranks)]
         after = tuple(last[before] for before in work.before)
         if work.call is None:

@@ -31,7 +31,7 @@ from simcoll.units import format_duration, format_size
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 
 if TYPE_CHECKING:
-    from simcoll.engine.composed import CallProgram
+    from simcoll.engine.call_program import CallProgram
 
 COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import numpy as np
@@ -10,8 +11,10 @@ from networks import devices, schedule, star
 
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
-from simcoll.engine.composed import CallProgram, composed_ps
+from simcoll.engine.call_program import CallProgram
+from simcoll.engine.composed import composed_ps
 from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.looped import looped
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.timing_model import Params
 from simcoll.schedule import algorithms
@@ -104,6 +107,47 @@ def test_a_plan_is_its_calls_at_length(batch: int) -> None:
     """The same for 2,000 more."""
     for seed in range(100 + batch * 100, 200 + batch * 100):
         check(seed)
+
+
+@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize("name", ["nvls", "naive", "tree"])
+def test_calls_that_follow_each_other_need_not_be_run(name: str, launched: bool) -> None:
+    """Calls that begin, rank by rank, when the one before is over; beside computation that ends before the last of
+    them, or while one of them is under way; or something waits for one of them."""
+    n, topology = RANKS, star(RANKS, Link(50 * 10**9, 500_000))
+    plan, ranks = schedule("all_reduce", name, n), np.arange(n)
+    where = (*topology.ranks, *devices(topology, plan)[n:])
+    params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=2)
+    made = []
+    for size in (8_000, 4_000, 16_000):
+        options = (plan, topology, where, params, size * n)
+        made.append(CallProgram(functools.partial(bind, *options), in_loops=functools.partial(looped, *options)))
+    longest = made[0].longest_ps
+    assert longest
+    for eighths in range(2, 40, 3):
+        asked = eighths % 5 * 2 + 1  # the number of an operation, which may be a call
+        operations, calls, work = list[Operation](), list[CallProgram | None](), 0
+        for number in range(6):
+            apart = (2 + number) * longest // 8 if number else 1
+            operations.append(Operation(ranks, None, apart + 1_000 * ranks[::-1], (work,) if number else ()))
+            work, after = len(calls), (len(calls), len(calls) - 1) if number else (0,)
+            calls.append(None)
+            if launched:
+                operations.append(Operation(ranks, None, 3_000 * ranks, after))
+                calls.append(None)
+                after = (work + 1,)
+            operations.append(Operation(ranks, None, 0, after))
+            calls.append(made[number % 3])
+        operations.append(Operation(ranks, None, eighths * longest // 8, (work,)))
+        calls.append(None)
+        if eighths % 2:
+            operations.append(Operation(ranks, None, 4 * longest, (asked,)))
+            calls.append(None)
+        found = composed_ps(operations, calls, n, topology, set(made))
+        whole = [op._replace(program=call and call.program) for op, call in zip(operations, calls, strict=True)]
+        expected = fast.totals(join(whole, n, topology))
+        assert expected is not None
+        assert found == expected.makespan_ps
 
 
 @pytest.mark.parametrize("eighths", range(1, 12))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from networks import program, star
+from networks import devices, program, schedule, star
 
 from simcoll.engine import fast
-from simcoll.engine.longest import longest_ps
+from simcoll.engine.binding import bind
+from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.longest import in_turn, longest_ps
 from simcoll.engine.program import Program
+from simcoll.engine.timing_model import Params
 from simcoll.topology.graph import Link
 
 QUICK, SLOW = Link(50 * 10**9, 500_000), Link(10**9, 500_000)
@@ -56,3 +60,40 @@ def test_what_may_never_end_has_no_longest_time() -> None:
     """A dead link on the way."""
     made = program("all_gather/ring", star(3, QUICK, {("h0", "switch"): Link(0, 1)}), 3_000, sharing="fifo")
     assert longest_ps(made, 1, 3_000, 0) is None
+
+
+IN_TURN = {"all_reduce/tree": True, "all_reduce/nvls": True, "all_reduce/nvls_tree": True}
+IN_TURN |= {"all_reduce/ring": False, "broadcast/chain": False}  # of which some ranks run ahead
+
+
+@pytest.mark.parametrize(("name", "turns"), IN_TURN.items())
+def test_of_calls_in_turn_no_channel_serves_two(name: str, turns: bool) -> None:
+    """Three calls that ranks begin, some of them late, as soon as they are through with the one before: no channel
+    begins before all that it sent has ended, and each call is over in time."""
+    n, slots, ahead = 5, 2, False
+    plan = schedule(*name.split("/"), n)
+    topology = star(n, QUICK, {("h1", "switch"): SLOW})
+    where = (*topology.ranks, *devices(topology, plan)[n:])
+    params = Params(sharing="fifo", channels=1, chunk=500, slots=slots)
+    made = [bind(plan, topology, where, params, n * size) for size in (2_000, 4_000, 1_000)]
+    assert {in_turn(each) for each in made} == {turns}
+    for late in (0, 10**5, 10**7):
+        came = [np.array([late * ((rank * each + each) % n) for rank in range(n)]) for each in (0, 1, 3)]
+        operations: list[Operation] = []
+        for before, (each, launch) in enumerate(zip(made, came, strict=True)):
+            operations.append(Operation(np.arange(n), None, launch, (2 * before - 1,) if before else ()))
+            operations.append(Operation(np.arange(n), each, 0, (2 * before,)))
+        timeline = fast.run(join(operations, n, topology)).timeline
+        assert timeline is not None
+        ends = np.cumsum([0, *map(len, made)])
+        over, free = 0, np.zeros(int(made[0].channel.max()) + 1, np.int64)
+        for each, launch, first, last in zip(made, came, ends[:-1], ends[1:], strict=True):
+            begin = np.full(len(free), 2**62)
+            np.minimum.at(begin, each.channel, timeline.start[first:last])
+            ahead |= bool((begin < free).any())
+            np.maximum.at(free, each.channel, timeline.end[first:last])
+            most = longest_ps(each, 1, 500, slots, among=True)
+            assert most is not None
+            over = over + int(launch.max()) + most
+            assert not turns or timeline.end[first:last].max() <= over
+    assert ahead is not turns

@@ -1,0 +1,175 @@
+"""A call of a plan by itself: its program, bound when it is needed, its sums, and when it ends."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from simcoll.config.arrays import Numbers, distinct
+from simcoll.dataclass import dataclass
+from simcoll.engine import fast
+from simcoll.engine.binding import bind
+from simcoll.engine.folding import Folded, fold
+from simcoll.engine.longest import in_turn, longest_ps
+from simcoll.engine.looped import LoopedProgram
+from simcoll.engine.program import Program
+from simcoll.engine.run import StreamedProgram
+from simcoll.engine.streamed import loop_sizes
+from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
+from simcoll.named_tuple import NamedTuple
+from simcoll.schedule.streamed import StreamedSchedule
+
+LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
+
+
+class CallSums(NamedTuple):
+    """Sums of a call: the bytes over each link, (links,), those that each of its ranks sends, (ranks,), the
+    messages, and the payload summed over links."""
+
+    carried: Numbers
+    sent: Numbers
+    messages: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class CallProgram:
+    """A call of a plan: its program, bound when it is needed, and where its schedule is a stream, that, which is folded
+    if it has more than `long` transfers and can be. `in_loops` makes the same of the columns of one loop, if it can."""
+
+    make: Callable[[], Program]
+    stream: StreamedProgram | None = None
+    long: int = LONG
+    in_loops: Callable[[], LoopedProgram | None] = lambda: None
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of all its transfers."""
+        return self.make()
+
+    @cached_property
+    def _looped(self) -> LoopedProgram | None:
+        return self.in_loops()
+
+    @property
+    def _bound(self) -> Program:
+        """The program of one loop, where that is enough, or of all."""
+        return self._looped.one if self._looped else self.program
+
+    @property
+    def network(self) -> RoutedNetwork | Program:
+        """Links as the call has them."""
+        return self.stream.network if self.stream else self._bound
+
+    @property
+    def params(self) -> Params:
+        """The parameters of the call, but for the size of its pieces."""
+        return self.stream.params if self.stream else self._bound.params
+
+    @cached_property
+    def _few(self) -> tuple[Folded, Program] | None:
+        """The program of a few ranks that stand for all of a long stream."""
+        whole = self.stream
+        if whole is None or not isinstance(whole.stream, StreamedSchedule) or whole.transfers <= self.long:
+            return None
+        if whole.params.channels != 1 or whole.params.slots:
+            return None
+        (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
+        folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
+        if folded is None or folded.apart:
+            return None
+        nbytes = int(sizes[0]) * whole.stream.n_chunks
+        return folded, bind(folded.schedule, folded, folded.devices, whole.params, nbytes, itemsize=whole.itemsize)
+
+    @cached_property
+    def sums(self) -> CallSums:
+        """The sums of the call."""
+        if self._few is None:
+            program = self._bound
+            messages = program.schedule.messages * (self._looped or program).loops
+            return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
+        folded, program = self._few
+        carried = np.zeros(len(self.network.bandwidths), np.int64)
+        carried[folded.stands_for] = program.carried[:, None]
+        messages = program.schedule.messages * program.loops * folded.times
+        return CallSums(carried, np.tile(program.sent_bytes, folded.times), messages, program.wire_bytes * folded.times)
+
+    @cached_property
+    def links(self) -> Numbers:
+        """The links that messages of the call go over."""
+        if self._few is None:
+            return distinct(self._bound.routes.links)
+        return distinct(self._few[0].stands_for)
+
+    @cached_property
+    def longest_ps(self) -> int | None:
+        """The longest that the call takes from when its last rank comes, whenever the others did, if that is known;
+        also where calls of the same `turns` are ahead or behind."""
+        if self._few is not None:
+            return None
+        return longest_ps(*self._in_loops, among=self.turns is not None)
+
+    @property
+    def _in_loops(self) -> tuple[Program, int, int, int]:
+        """A program, how often it is run, the bytes of a piece at the most, and how many of these may be on the way."""
+        if one := self._looped:
+            return one.one, one.loops, one.piece, one.slots
+        program = self.program
+        return program, 1, int(program.sizes.max(initial=0)), program.params.slots
+
+    @cached_property
+    def turns(self) -> bytes | None:
+        """The same for calls that differ in sizes only, of which one may follow the other, rank by rank, before that is
+        over: no channel has messages of both on the way (see `longest.in_turn`). None where that is not so."""
+        if self._few is not None:
+            return None
+        program, _, piece, slots = self._in_loops
+        if not slots or not in_turn(program):
+            return None
+        columns = program.way, program.channel, program.side, program.reads, program.chain, program.reduce
+        numbers = program.bandwidths, program.latencies, np.array([piece, slots, program.schedule.n])
+        found = hashlib.sha256(repr(replace(program.params, slots=0)).encode())
+        for column in (*columns, *program.routes, *numbers):
+            found.update(np.ascontiguousarray(column).tobytes())
+        return found.digest()
+
+    def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+        """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
+        from then on. None if it cannot finish."""
+        if self._few is None:
+            return self._whole(came, busy)
+        folded, program = self._few
+        few, members = program.schedule.n, folded.stands_for
+        if (came != np.tile(came[:few], folded.times)).any() or (busy[members] != busy[members[:, :1]]).any():
+            return self._whole(came, busy)
+        found = _alone(program, came[:few], busy[members[:, 0]])
+        if found is None:
+            return None
+
+        def spread(column: Numbers, none: int) -> Numbers:
+            whole = np.full(len(busy), none)
+            whole[members] = column[:, None]
+            return whole
+
+        first, last, free = spread(found.first, NEVER), spread(found.last, -NEVER), spread(found.free, -NEVER)
+        return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
+
+    def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+        """The call of all its ranks by itself."""
+        if self._looped is None:
+            return _alone(self.program, came, busy)
+        return self._looped.ends(_of_all(came, self._looped.one), busy)
+
+
+def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+    return fast.ends(replace(program, arrivals=_of_all(came, program)), busy)
+
+
+def _of_all(came: Numbers, program: Program) -> Numbers:
+    """The arrivals of ranks and agents, which are there from the start."""
+    return np.append(came, np.zeros(program.schedule.agents, np.int64))
