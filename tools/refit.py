@@ -2,7 +2,7 @@
 
     python tools/refit.py nccl-hopper nccl-ampere --tables DIR     these, or all that have a record
     python tools/refit.py --common --tables DIR                    what generations of GPUs have in common, together
-    python tools/refit.py --transports DIR                         all transports between nodes, together
+    python tools/refit.py --transports DIR                         all between nodes, together (but --keep NAME)
     python tools/refit.py --list                                   what would be fitted from which tables
 
 Transports are fitted to the clusters of `validation/accuracy/clusters.yaml` in DIR: see `accuracy/fit/transports.py`.
@@ -212,18 +212,22 @@ def fit_common(folders: Sequence[Path]) -> None:
 # --- transports between nodes ---
 
 
-def fit_transports(tables: Path, folder: Path, tell: Tell) -> None:
-    """Fit the transports to the clusters of a folder of tables, and write their profiles and those of families."""
+def fit_transports(tables: Path, folder: Path, keep: Sequence[str], tell: Tell) -> None:
+    """Fit the transports to the clusters of a folder of tables, and write their profiles and those of families. Those
+    to `keep` are as they are for the others, too."""
     rows = clusters.rows_of(tables, folder, tell, least_nodes=2)
     samples = left_out.samples_of(rows)
-    together = transports.fit_together(samples, left_out.networks(), tell)
+    together = transports.fit_together(samples, left_out.networks(), tell, keep)
     missed = {each.name: each.times(together.without(each).values, together.start[each.transport]) for each in samples}
     sources = _sources(tables, rows)
     for name, known in together.known.items():
+        if name in keep:
+            continue
         own = [each for each in samples if each.transport == name]
         _write(name, known, own, missed, _about(own, rows, sources), together.start)
-    for name, known in together.common.families.items():
+    for name in together.common.families:
         of = [each for each in samples if together.family[each.transport] == name]
+        known = together.common.of(load_network(name))
         _write(name, known, of, missed, _about(of, rows, sources), together.start)
 
 
@@ -302,11 +306,12 @@ def main() -> int:
     )
     parser.add_argument("--common", action="store_true", help="fit what generations of GPUs have in common")
     parser.add_argument("--transports", type=Path, metavar="DIR", help="fit the transports to the tables of clusters")
+    parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="a transport that keeps its costs")
     parser.add_argument("--folder", type=Path, default=Path("validation/accuracy"), help="where clusters.yaml is")
     parser.add_argument("--list", action="store_true", help="only say what would be fitted")
     asked = parser.parse_args()
     if asked.transports:
-        fit_transports(asked.transports, asked.folder, lambda line: print(line, file=sys.stderr))
+        fit_transports(asked.transports, asked.folder, asked.keep, lambda line: print(line, file=sys.stderr))
         return 0
     folders = [yaml_tree.shipped("measured"), *asked.tables]
     if asked.common:

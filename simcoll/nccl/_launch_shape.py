@@ -25,8 +25,7 @@ def launch(
     """The shape of a call of `nbytes` (the largest buffer of a rank): small sizes lose channels first, then threads."""
     threads = figures().threads
     if algorithm in ("nvls", "nvls_tree"):
-        channels = communicator.nvls_channels(constants)
-        return LaunchShape(min(channels, communicator.channels) if communicator.nodes > 1 else channels, threads.others)
+        return LaunchShape(communicator.nvls_channels(constants), threads.others)
     wire = figures().protocols[protocol]
     ring = algorithm == "ring"
     least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)

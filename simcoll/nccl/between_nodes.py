@@ -43,8 +43,8 @@ class Transport(Model):
     """Where the host says where a message goes that has come, and not the NIC: bytes up to which it puts one into a
     GPU's memory by its own stores, at no cost that shows. It copies larger ones."""
     connection: BandwidthCap = 0
-    """Bandwidth at which a message by itself is brought from memory to memory; of several at once each takes as long.
-    `none`: as fast as the links."""
+    """Bandwidth at which software, or a provider's own protocol, brings a message by itself from memory to memory; of
+    several at once each takes as long. `none`: as fast as the links, as packets of InfiniBand and RoCE pass."""
     unexpected: Duration = 0
     """Time of a proxy for a message that came before its buffer was there: one point to point that is `sent_at_once`,
     or one of a ring or tree that is not `held`, after those that fill a connection's slots, for which buffers lie ready

@@ -97,6 +97,23 @@ def test_what_own_hosts_cause_says_nothing_of_the_family(together: Together) -> 
     assert missed.widths[at] > before.widths[at]
 
 
+def test_what_only_some_have_is_shared_by_those_that_have_it(together: Together) -> None:
+    """A transport without a cost that only some have stays without it, and surely so, whatever its family has; those
+    that have it are as they are without that one."""
+    cost, at = "transport.connection", COSTS.index("transport.connection")
+    none = LIKE.transport.model_copy(update={"connection": 0}) if LIKE.transport else None
+    start = {**together.start, "c": together.start["a"].model_copy(update={"name": "c", "transport": none})}
+    known = {**together.known, "c": transports.recorded(start["c"])}
+    shared = transports.common(known, start, together.common)
+    missed, others = shared.of(start["c"]), (together.known[name].costs[cost] for name in LATENCIES)
+    assert (missed.costs[cost], missed.widths[at], known["c"].widths[at]) == (0, 0, 0)
+    assert missed.costs["transport.latency"] > 0
+    alone = transports.common(together.known, together.start, together.common).of(start["a"])
+    assert shared.of(start["a"]).values[at] == alone.values[at]
+    low, high = sorted(others)
+    assert 0.999 * low <= alone.costs[cost] <= 1.001 * high
+
+
 def test_a_record_is_read_as_it_is_written() -> None:
     """What a fit found is in the profile that it makes, with its intervals."""
     profile: Profile = load_network("ib-ndr")
@@ -104,4 +121,4 @@ def test_a_record_is_read_as_it_is_written() -> None:
     again = transports.recorded(known.network(profile))
     np.testing.assert_allclose(again.values, known.values, rtol=1e-3)
     np.testing.assert_allclose(again.widths, known.widths, rtol=1e-3)
-    assert set(known.intervals) == set(COSTS) - {"transport.unexpected"}  # which InfiniBand does not have
+    assert set(known.intervals) == set(COSTS) - set(transports.OF_SOME)  # which InfiniBand does not have

@@ -229,7 +229,7 @@ def test_what_no_memory_holds_is_refused_before_its_topology_is_built(
     with its links, which only the topology knows."""
     topology = {**STAR, "hosts": 40_000, "links": {"no->where": {"bandwidth": "1 GB/s"}}}
     found = row(*faults, **RING, **keys, topology=topology)
-    assert "3199920000 transfers take 1120 GB of memory, and this machine has" in found["status"]
+    assert "3.2 billion transfers take 1120 GB of memory, and this machine has" in found["status"]
     found = row(*faults, **RING, **keys, topology={**topology, "hosts": 4})
     assert "no->where" in found["status"]
 

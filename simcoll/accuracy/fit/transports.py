@@ -10,7 +10,7 @@ network that nobody measured has the common values and their spread. Where physi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -45,7 +45,10 @@ _ABOUT: Final[Mapping[str, tuple[float, float, float, float]]] = {
     "transport.congestion": (0.7, 0.01, 4.0, 0.2),
     SHARE: (0.08, 0.5, 5.0, 1.1),
 }
-OF_SOME: Final = ("transport.unexpected",)  # messages before their buffers trouble Slingshot's provider only
+# What only some networks have, as their profiles say. A queue pair of InfiniBand or RoCE moves packets as fast as the
+# port: messages by themselves are slower where software or a provider's own protocol brings them. Messages before their
+# buffers trouble Slingshot's provider only.
+OF_SOME: Final = ("transport.connection", "transport.unexpected")
 _RARE: Final = np.array([name in OF_SOME for name in COSTS])
 # Costs of one cause in one family and of another in another: sockets copy, where proxies of RDMA read flags.
 OF_FAMILIES: Final = ("transport.staging",)
@@ -96,15 +99,23 @@ def recorded(profile: Profile) -> Known:
 
     What only some have, and this one lacks, stays away.
     """
-    least, own = _bounds().lower, [parameters.cost(name, profile, Params()) for name in COSTS]
+    least, own, lacked = _bounds().lower, _own(profile), _lacked(profile)
     costs = [cost or _ABOUT[name][3] for name, cost in zip(COSTS, own, strict=True)]
-    lacked = _RARE & [not cost for cost in own]
     fixed = lacked | [name == SHARE and not (profile.of_nics and CABLE in profile.links) for name in COSTS]
     values, widths = np.where(lacked, least, np.maximum(np.log(costs), least)), np.where(fixed, 0.0, _FIRST)
     for name, pair in (_intervals(profile) if profile.calibration else {}).items():
         low, high = (parameters.cost_of(name, each) for each in pair)
         widths[COSTS.index(name)] = abs(np.log(high / low)) / 2 / NORMAL_90
     return Known(values, widths)
+
+
+def _own(profile: Profile) -> list[float]:
+    return [parameters.cost(name, profile, Params()) for name in COSTS]
+
+
+def _lacked(profile: Profile) -> Array:
+    """Whether each cost is one that only some have, and this one has not."""
+    return _RARE & [not cost for cost in _own(profile)]
 
 
 def _costs(values: Floats) -> dict[str, float]:
@@ -147,13 +158,14 @@ class Common(NamedTuple):
         for name, text in like.derived.items():
             at = COSTS.index(name)
             values[at], widths[at] = np.log(parameters.cost_of(name, text)), _FIRST[at]
-        return Known(values, np.where(_owned(like), OTHER_FAMILY * _FIRST, widths))
+        widths, lacked = np.where(_owned(like), OTHER_FAMILY * _FIRST, widths), _lacked(like)
+        return Known(np.where(lacked, _bounds().lower, values), np.where(lacked, 0.0, widths))
 
     def belief(self, like: Profile, given: Known, share: float) -> Belief:
         """Return what is believed of a transport before its rows; a cost that `given` has no width of stays."""
         values, widths = self.of(like)
         fixed = given.widths == 0
-        own = fixed | _RARE
+        own = fixed | (_RARE & (values <= _bounds().lower))  # of which no other says anything
         return Belief(np.where(own, given.values, values), np.where(fixed, 1e-6, widths), share)
 
 
@@ -171,13 +183,13 @@ def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Com
         counted = (doubts > 0) & ~np.array([_owned(start[each]) for each in members])
         weights = counted / (spread**2 + doubts**2)
         others = np.mean([each.values for each in found.values()], axis=0)
-        other = np.where(_APART | (len(found) == 1), 0.0, 1 / (OTHER_FAMILY * _FIRST) ** 2)
+        other = np.where(_APART | _RARE | (len(found) == 1), 0.0, 1 / (OTHER_FAMILY * _FIRST) ** 2)
         total = weights.sum(axis=0) + other
         mean = ((weights * values).sum(axis=0) + other * others) / np.where(total > 0, total, 1.0)
-        middle = np.where(total > 0, mean, middle)
+        middle = np.where(total > 0, mean, np.where(_RARE, _bounds().lower, middle))
         squares = (counted * ((values - middle) ** 2 + doubts**2)).sum(axis=0)
         spread = np.sqrt((AS_MANY * _FIRST**2 + squares) / (AS_MANY + counted.sum(axis=0)))
-        found[name] = Known(np.where(_RARE, _bounds().lower, middle), np.where(_RARE | _BY_HOSTS, _FIRST, spread))
+        found[name] = Known(middle, np.where(_BY_HOSTS, _FIRST, spread))
     return Common(found)
 
 
@@ -246,8 +258,10 @@ def lined(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell
     return _shared(Together(coarse, start, known, _first(known, start), lines))
 
 
-def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell: Tell) -> Together:
-    """Fit the transports of clusters, beginning at the profiles of NICs `start`, by name."""
+def fit_together(
+    clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell: Tell, keep: Collection[str] = ()
+) -> Together:
+    """Fit the transports of clusters, beginning at the profiles of NICs `start`, by name; those to `keep` stay."""
     coarse = [each.coarse for each in clusters]
     names = list(dict.fromkeys(each.transport for each in coarse))
     known = {name: recorded(start[name]) for name in names}
@@ -261,8 +275,11 @@ def fit_together(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile
             measured, share = _measured(own)
             belief = together.common.belief(start[name], given[name], share)
             begin = np.clip(known[name].values, *_bounds()[:2])
-            line = _least_squares.fit(_model(own, start[name]), measured, begin, _bounds(), belief, ROUNDS)
-            known[name] = Known(line.values, _widths(line, measured, belief, given[name]))
+            if name in keep:
+                line = _least_squares.line(_model(own, start[name]), given[name].values, _bounds())
+            else:
+                line = _least_squares.fit(_model(own, start[name]), measured, begin, _bounds(), belief, ROUNDS)
+                known[name] = Known(line.values, _widths(line, measured, belief, given[name]))
             at = np.cumsum([len(each.samples) for each in own])[:-1]
             rows = zip(own, np.split(line.times, at), np.split(line.slopes, at), strict=True)
             lines |= {each.name: Line(line.values, times, slopes) for each, times, slopes in rows}
@@ -289,7 +306,7 @@ def _first(known: Mapping[str, Known], start: Mapping[str, Profile]) -> Common:
 
 
 def _family(profile: Profile) -> str:
-    return profile.family or ""
+    return profile.family or profile.name
 
 
 def _owned(profile: Profile) -> Array:
