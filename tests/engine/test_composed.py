@@ -150,6 +150,28 @@ def test_calls_that_follow_each_other_need_not_be_run(name: str, launched: bool)
         assert found == expected.makespan_ps
 
 
+@pytest.mark.parametrize("eighths", range(2, 24))
+def test_of_two_calls_behind_the_same_one_each_waits_for_the_other(eighths: int) -> None:
+    """Calls that begin together when another one is over take longer than one of them; beside something that ends when
+    they are under way."""
+    n, topology = RANKS, star(RANKS, Link(10**9, 1_000))
+    plan, ranks = schedule("all_reduce", "nvls", n), np.arange(n)
+    params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=8)
+    where = (*topology.ranks, *devices(topology, plan)[n:])
+    call = CallProgram(functools.partial(bind, plan, topology, where, params, 8_000 * n))
+    assert call.longest_ps and call.turns
+    operations = [Operation(ranks, None, 1), Operation(ranks, None, 0, (0,))]
+    operations += [Operation(ranks, None, call.longest_ps // 2 + 1_000 * ranks, (0,))]
+    operations += [Operation(ranks, None, 0, (1, 2)), Operation(ranks, None, 0, (1, 2))]
+    operations += [Operation(ranks, None, eighths * call.longest_ps // 8, (2,))]
+    calls = [None, call, None, call, call, None]
+    found = composed_ps(operations, calls, n, topology, {call})
+    whole = [op._replace(program=each and each.program) for op, each in zip(operations, calls, strict=True)]
+    expected = fast.totals(join(whole, n, topology))
+    assert expected is not None
+    assert found in (None, expected.makespan_ps)
+
+
 @pytest.mark.parametrize("eighths", range(1, 12))
 def test_calls_that_overlap_are_seen_whichever_were_run_before(eighths: int) -> None:
     """A call that begins while another one is under way, or soon after, though neither waits for the other; and a third
