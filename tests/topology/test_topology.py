@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 import zlib
 from collections import Counter
 
@@ -95,11 +96,28 @@ def test_routes_do_not_depend_on_what_was_asked_before(name: str) -> None:
 BARE = ["switch", "tree", "three levels", "torus", "cube", "ring", "mesh"]
 
 
+SIDE_WAYS = "side ways"
+
+
+def routed(name: str, policy: str) -> Topology:
+    """One of `SEVERAL`; or hosts on three switches: on one with many neighbours, and on two that are linked, each two
+    links away from it."""
+    if name != SIDE_WAYS:
+        return make(**SEVERAL[name], routing=policy)
+    switches = [("middle", "root"), ("middle", "left"), ("middle", "right"), ("left", "right")]
+    hosts = [(switch, f"{switch}.host") for switch in ("left", "right", "root")]
+    graph = nx.DiGraph()
+    for u, v in (*switches, *(("root", f"spare{i}") for i in range(6)), *hosts):
+        graph.add_edges_from([(u, v), (v, u)], link=LINK)
+    nx.set_node_attributes(graph, {device: "host" if "host" in device else "switch" for device in graph}, "kind")
+    return Topology.from_graph(graph, routing=policy)
+
+
 @pytest.mark.parametrize("policy", ["shortest", "ecmp", "rails", "own-nics"])
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("name", [*SEVERAL, SIDE_WAYS])
 def test_routes_of_many_pairs_are_those_of_each(name: str, policy: str) -> None:
     """Routes put together from shared legs are, link by link, those that are searched for one by one."""
-    topology, alone = make(**SEVERAL[name], routing=policy), make(**SEVERAL[name], routing=policy)
+    topology, alone = routed(name, policy), routed(name, policy)
     ranks = topology.ranks
     pairs = list(itertools.product(range(len(ranks)), repeat=2))
     src, dst = np.tile(np.array(pairs).T, -(-3_000 // len(pairs)))
@@ -108,6 +126,24 @@ def test_routes_of_many_pairs_are_those_of_each(name: str, policy: str) -> None:
         assert tuple(links[hop[i] : hop[i + 1]].tolist()) == alone.route(ranks[a], ranks[b])
     first = links[: hop[len(pairs)]]
     assert np.array_equal(links, np.resize(first, len(links)))
+
+
+def test_a_route_takes_as_much_work_in_a_larger_tree() -> None:
+    """Law: of a fat tree of three levels, a route between pods looks at the switches of its two pods and at those above
+    them, not at all pods: Python calls as many functions in a tree of 32 pods as in one of 8."""
+
+    def calls(pods: int) -> int:
+        topology = make(fabric="fat-tree", levels=3, hosts=16 * pods, hosts_per_leaf=4, spines=4, link=CABLE)
+        ends, many, counted = topology.ranks[:64:16], np.zeros(3_000, np.int64), Counter[str]()
+        topology.routes(ends, many, many + 1)  # finds what hangs on what
+        sys.setprofile(lambda frame, event, argument: counted.update([event]))
+        try:
+            topology.routes(ends, many + 2, many + 3)
+        finally:
+            sys.setprofile(None)
+        return counted["call"]
+
+    assert calls(8) == calls(32) > 0
 
 
 @pytest.mark.parametrize("dims", [(2, 2), (1, 5), (4, 4), (5, 2), (6, 3), (2, 2, 4), (3, 4, 2), (4, 1, 6), (36, 36)])
@@ -129,11 +165,11 @@ def test_routes_on_a_torus_have_a_closed_form(dims: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("policy", ["shortest", "ecmp"])
-@pytest.mark.parametrize("name", BARE)
+@pytest.mark.parametrize("name", [*BARE, SIDE_WAYS])
 def test_routes_are_those_of_breadth_first_search(name: str, policy: str) -> None:
     """`shortest` takes, of the routes with fewest hops, the least sequence of links; `ecmp` the one whose place among
     them is CRC-32 of `src->dst` modulo their number."""
-    topology = make(**SEVERAL[name], routing=policy)
+    topology = routed(name, policy)
     number = {ends: link for link, ends in enumerate(topology.links)}
     for src, dst in itertools.permutations(topology.ranks, 2):
         paths = nx.all_shortest_paths(topology.graph, src, dst)
