@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from simcoll.config import numba_loader
 from simcoll.config.arrays import Array
 from simcoll.config.machine_time import check_time
-from simcoll.config.numba_loader import WORTH_COMPILING, WORTH_LOADING, compile_kernel, have_numba, is_at_hand
+from simcoll.config.numba_loader import WORTH_COMPILING, WORTH_LOADING, compile_kernel, is_at_hand
 from simcoll.engine.kernels import stream_kernel
 from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 from simcoll.engine.kernels.stream_parts import RoutedPart, RoutedParts
@@ -68,7 +69,7 @@ def run(
     if compiled is None:
         even = all(loop.min() == loop.max() for loop in sizes)  # else no step is run as columns
         least = WORTH_LOADING if is_at_hand(stream_kernel) else WORTH_COMPILING
-        compiled = have_numba() and parts.work(whole and even, PEELED + 1) * len(sizes) >= least
+        compiled = numba_loader.have_numba() and parts.work(whole and even, PEELED + 1) * len(sizes) >= least
     for width in (WIDTH, 0):
         if width or stream.participants * stream.n_slots <= MOST_SLOTS:
             found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)
@@ -90,15 +91,16 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
     if not chunk:
         return [held]
     piece = max(itemsize, chunk // itemsize * itemsize)
-    loops = max(1, -(-int(held.max()) // piece))
-    return [np.clip(held - loop * piece, 0, piece) for loop in range(loops)]
+    loops, whole = max(1, -(-int(held.max()) // piece)), int(held.min()) // piece
+    return [np.full_like(held, piece)] * whole + [np.clip(held - k * piece, 0, piece) for k in range(whole, loops)]
 
 
 def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
     """Whether loops follow each other, channels are the sender's alone, sizes go by slot, and no link is down."""
-    by_slot = len({int(size) for loop in sizes for size in (loop.min(), loop.max())}) == 1 or _keeps_slots(stream)
     looped = len(sizes) > 1 and stream.pipelined
-    return not (looped or stream.agents or params.blocking != "no") and by_slot and bool(network.bandwidths.all())
+    if looped or stream.agents or params.blocking != "no" or not network.bandwidths.all():
+        return False
+    return len({int(size) for loop in sizes for size in (loop.min(), loop.max())}) == 1 or _keeps_slots(stream)
 
 
 def _keeps_slots(stream: StreamedSchedule) -> bool:

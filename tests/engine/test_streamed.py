@@ -118,6 +118,21 @@ def _random_parts(rng: random.Random, n: int, chunks: int) -> list[Step | Repeat
     return parts
 
 
+@given(st.data())
+def test_loops_cut_each_slot_into_pieces(data: st.DataObject) -> None:
+    """Law: loop k moves of each slot what lies from the k-th piece on, at most a piece; loops of whole pieces are one
+    column, so that a million of them take no memory."""
+    n, itemsize = data.draw(st.integers(2, 6)), data.draw(st.sampled_from([1, 2, 4]))
+    source = stream("all_reduce", "ring", n)
+    nbytes, chunk = data.draw(st.integers(0, 400)) * itemsize, data.draw(st.integers(1, 40))
+    (held,) = streamed.loop_sizes(source, nbytes, itemsize, 0)
+    loops, piece = streamed.loop_sizes(source, nbytes, itemsize, chunk), max(itemsize, chunk // itemsize * itemsize)
+    assert np.array_equal(sum(loops), held)
+    assert all(np.array_equal(loop, np.clip(held - k * piece, 0, piece)) for k, loop in enumerate(loops))
+    assert len(loops) == max(1, -(-held.max() // piece))
+    assert len({id(loop) for loop in loops if loop.min() == piece}) <= 1
+
+
 @BATCHES
 def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
     """The same for 100 streams of random steps and repeats: versions that are read late, slots that come round again,
