@@ -22,6 +22,7 @@ from simcoll.schedule.algorithms import build, stream
 from simcoll.schedule.ir import Schedule, side_by_side
 from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import ALGORITHMS, Groups
+from simcoll.schedule.steps import Repeat, send
 
 Array = NDArray[Any]
 
@@ -469,6 +470,26 @@ def test_tree_sends_up_by_height() -> None:
     up = [(int(t.step), int(t.src), int(t.dst)) for t in s if t.reduce]
     assert sorted(up) == [(0, 3, 1), (0, 4, 1), (0, 5, 2), (1, 1, 0), (1, 2, 0)]
     assert {(t.dst, t.src) for t in s if not t.reduce} == {(src, dst) for _, src, dst in up}
+
+
+@given(
+    st.one_of(
+        st.lists(st.integers(0, 5), max_size=12),  # whoever sends, whenever
+        st.builds(np.repeat, st.lists(st.integers(0, 9), unique=True), st.integers(1, 4)),  # all as often, one by one
+        st.builds(np.repeat, st.sets(st.integers(0, 9)).map(sorted), st.integers(1, 4)),
+    )
+)
+def test_steps_are_ordered_by_place_and_sender(senders: list[int]) -> None:
+    """Law: the first rows of all senders, then the second ones, …, the lowest sender first; what one sender does keeps
+    its order."""
+    row = np.arange(len(senders), dtype=np.int32)  # which says where it was
+    step = send(senders, row + 20, row)
+    place = [list(senders[:i]).count(sender) for i, sender in enumerate(senders)]
+    expected = sorted(row.tolist(), key=lambda i: (place[i], senders[i]))
+    again = Repeat(step, 2, row, 1, 0).in_order()
+    for found in (step.in_order(), again.first):
+        assert [column.tolist() for column in found] == [column[expected].tolist() for column in step]
+    assert again.base.tolist() == expected
 
 
 @pytest.mark.parametrize(("collective", "name"), [("all_reduce", "all_pairs"), ("all_to_all", "direct")])
