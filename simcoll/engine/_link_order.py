@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcoll.config.arrays import Array
+from simcoll.config.arrays import Array, pieces
 from simcoll.config.numba_loader import Loops
 from simcoll.engine._kernel_run import NO_INDICES, KernelResult, KernelRun
 from simcoll.engine.kernels import link_kernel
 from simcoll.engine.kernels.link_records import BLOCK, LinkRun, MarkedRoutes, Queued, Queues, SettingOut, Waiting
 from simcoll.engine.kernels.records import Servers
-from simcoll.engine.program import BLOCK as AT_ONCE
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.named_tuple import NamedTuple
@@ -142,7 +141,7 @@ def _set_out(src: Array, hop: Array, links: Array) -> Array:
     some = np.flatnonzero(np.diff(hop) > 0)
     count = int(links.max(initial=-1)) + 1
     first = links[hop[some]]
-    passed = (np.bincount(links[at : at + AT_ONCE], minlength=count) for at in range(0, len(links), AT_ONCE))
+    passed = (np.bincount(links[piece], minlength=count) for piece in pieces(len(links)))
     behind = sum(passed, np.zeros(count, np.int64)) > np.bincount(first, minlength=count)
     owner = np.full(count, NONE, np.int64)
     owner[first] = src[some]

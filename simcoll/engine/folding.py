@@ -25,10 +25,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Array, Numbers, distinct
+from simcoll.config.arrays import Array, Numbers, distinct, pieces
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
-from simcoll.engine.program import BLOCK
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step, StepPattern, join, stable_order
@@ -199,10 +198,10 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
     found = np.zeros(count, np.int64)
     for at in range(int(np.diff(hop).max(initial=0))):
         found *= base
-        for first in range(0, count, BLOCK):  # all at once would take much memory
-            begin = hop[first : first + BLOCK + 1]
+        for rows in pieces(count):
+            begin = hop[rows.start : rows.stop + 1]
             there = np.flatnonzero(np.diff(begin) > at)
-            found[first + there] += sorts[path[begin[there] + at]] + 1
+            found[rows][there] += sorts[path[begin[there] + at]] + 1
         if found.max() >= 2**62 // base:
             found = np.searchsorted(distinct(found), found)
     return found

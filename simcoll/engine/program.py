@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.arrays import pieces
 from simcoll.dataclass import dataclass
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.tasks import Tasks
@@ -20,7 +21,6 @@ from simcoll.schedule.ir import Schedule
 
 Memo = dict[str, tuple[tuple[object, ...], Any]]  # of `Program.once`
 T = TypeVar("T")
-BLOCK: Final = 1 << 18  # ways whose links are looked at together
 
 
 class ProgramRoutes(NamedTuple):
@@ -206,10 +206,9 @@ class Program:
         src, dst, hop, links = self.routes
         carried, sent = (np.zeros(count, np.int64) for count in (len(self.bandwidths), self.schedule.participants))
         crossed = 0
-        for first in range(0, len(src), BLOCK):  # all hops at once would take much memory
-            ways = slice(first, first + BLOCK)
-            hops = np.diff(hop[first : first + BLOCK + 1])
-            taken = links[hop[first] : hop[min(first + BLOCK, len(src))]]
+        for ways in pieces(len(src)):
+            hops = np.diff(hop[ways.start : ways.stop + 1])
+            taken = links[hop[ways.start] : hop[ways.stop]]
             np.add.at(carried, taken, np.repeat(on_way[ways], hops))
             away = np.where(src[ways] == dst[ways], 0, on_way[ways])
             np.add.at(sent, src[ways], away)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from networks import full_mesh, grid, star, two_level
 
+from simcoll.config import arrays
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
@@ -100,6 +101,21 @@ def test_link_by_link_is_event_by_event() -> None:
     """Of 160 random programs of one step, on stars, trees, meshes, lines and rings, with channels, loops, costs, late
     ranks and ties, each ends when it does event by event; enough of them are run link by link."""
     assert sum(map(_checked, range(160))) >= 32
+
+
+def test_long_columns_may_be_taken_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows are looked at together, 40 random programs end alike, by the same shortcuts and over the same
+    links; enough of them link by link."""
+
+    def found() -> list[list[object]]:
+        runs = [fast.totals(_random_program(seed), compiled=False) for seed in range(40)]
+        return [[np.asarray(value).tolist() for value in vars(totals).values()] for totals in runs]
+
+    expected = found()
+    assert sum("by link" in values for values in expected) >= 5
+    for rows in (1, 3):
+        monkeypatch.setattr(arrays, "AT_ONCE", rows)
+        assert found() == expected
 
 
 @pytest.mark.parametrize("hosts", [3, 5, 8])

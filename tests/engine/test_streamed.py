@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, RANKS_ONLY, full_mesh, star, two_level
 
 import simcoll
+from simcoll.config import arrays
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast, streamed
 from simcoll.engine.binding import bind
@@ -270,6 +271,20 @@ def test_ties_are_not_folded() -> None:
         assert source.rotation is not None
         assert source.rotation.holds(source.parts(), "all_reduce", n, 3)
         assert (fold(source, star(n, link), [f"h{r}" for r in rank]) is not None) == folds
+
+
+@pytest.mark.parametrize("entry", TURNING[:3], ids="/".join)
+def test_routes_are_compared_by_pieces_before_folding(entry: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few routes are looked at together, as many ranks stand for 12 on a star whose even links are slower."""
+    n, slow = 12, Link(40 * GB_PER_S, 500_000)
+    own = {ends: slow for r in range(0, n, 2) for ends in ((f"h{r}", "switch"), ("switch", f"h{r}"))}
+    kept = []
+    for rows in (arrays.AT_ONCE, 1, 5):
+        monkeypatch.setattr(arrays, "AT_ONCE", rows)
+        topology = star(n, Link(50 * GB_PER_S, 500_000), own)
+        found = fold(stream(*entry, n), topology, topology.ranks)
+        kept.append(found and (found.schedule.n, found.devices, found.bandwidths.tolist(), found.latencies.tolist()))
+    assert kept[0] is not None and kept[1:] == kept[:1] * 2
 
 
 @pytest.mark.parametrize("n", [1024, 4096])

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.arrays import Array, distinct
+from simcoll.config.arrays import Array, distinct, pieces
 from simcoll.engine.link_changes import LinkChanges
-from simcoll.engine.program import BLOCK, Program
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, service_ps
 
 SENDER: Final = -2  # in place of the link before the first
@@ -74,8 +74,8 @@ class LinkTables:
         views of a link are several, since the heads that come to it do so by several ways."""
         _, _, hop, links = self.routes
         before, several = np.full(self.links, NONE, np.int32), np.zeros(self.links, np.bool_)
-        for first in range(0, len(hop) - 1, BLOCK):  # all at once would take much memory
-            begins = hop[first : first + BLOCK + 1]
+        for ways in pieces(len(hop) - 1):
+            begins = hop[ways.start : ways.stop + 1]
             here = links[begins[0] : begins[-1]]
             behind = np.append(np.int32(NONE), here)[: len(here)]
             behind[begins[:-1][np.diff(begins) > 0] - begins[0]] = SENDER
