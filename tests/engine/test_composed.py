@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from networks import devices, schedule, star
+from networks import devices, full_mesh, schedule, star, two_level
 
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
@@ -170,6 +170,68 @@ def test_of_two_calls_behind_the_same_one_each_waits_for_the_other(eighths: int)
     expected = fast.totals(join(whole, n, topology))
     assert expected is not None
     assert found in (None, expected.makespan_ps)
+
+
+def check_chain(seed: int) -> bool:
+    """Calls alike but for their sizes, each of which begins when the one before is over, of ranks in any places of a
+    network whose trunk is slow one way: they meet there. Something waits for one of them. Says whether they were put
+    together."""
+    rng, n = random.Random(seed), 5
+    plan, near, far = schedule("all_reduce", "tree", n), Link(10**10, 1), Link(10**10, 10**6)
+    topology = two_level(n, near, 1)
+    links = (Link(10**8, 1) if pair == ("leaf0", "spine") else rng.choice([near, far]) for pair in topology.links)
+    topology = topology.with_links(links)
+    where = tuple(rng.sample(topology.ranks, n))
+    params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=32)
+    made = []
+    for size in (1_400, 28_000):
+        options = (plan, topology, where, params, size)
+        made.append(CallProgram(functools.partial(bind, *options), in_loops=functools.partial(looped, *options)))
+    assert made[0].turns and made[0].turns == made[1].turns
+    calls, ranks, asked = rng.choices(made, k=3), np.arange(n), rng.choice([1, 2])
+    operations = [Operation(ranks, None, 1), *(Operation(ranks, None, 0, (before,)) for before in range(3))]
+    operations += [Operation(ranks, None, rng.randint(0, 10**9), (0,)), Operation(ranks, None, 10**10, (asked, 4))]
+    all_calls = [None, *calls, None, None]
+    found = composed_ps(operations, all_calls, n, topology, set(made))
+    whole = [op._replace(program=call and call.program) for op, call in zip(operations, all_calls, strict=True)]
+    timeline = fast.run(join(whole, n, topology)).timeline
+    assert timeline is not None
+    assert found in (None, timeline.makespan_ps), seed
+    over = 1
+    for call, end in zip(calls, np.cumsum([len(call.program) for call in calls]), strict=True):
+        assert call.longest_ps
+        over += call.longest_ps
+        assert timeline.end[end - len(call.program) : end].max() <= over, seed
+    return found is not None
+
+
+@pytest.mark.parametrize("batch", [0, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(1, 20))])
+def test_calls_that_follow_each_other_may_meet(batch: int) -> None:
+    """Of 50 chains every one that can be put together takes as long as joined, and many can; each call is over in
+    time."""
+    assert sum(map(check_chain, range(50 * batch, 50 * batch + 50))) >= 30
+
+
+def test_a_call_behind_two_that_are_not_known_waits_for_both() -> None:
+    """One of them is of other ranks, on other links, and ends later than the one that the call follows; the bound of
+    that is later, as it does not know that the rank with a slow link came before the others."""
+    slow, ranks, pair = 10**6, np.arange(3), np.array([2, 3])
+    topology = full_mesh(4, Link(10**10, 1), {("h2", "h0"): Link(10**9, 1)})
+    params = Params(sharing="fifo", channels=1, slots=2)
+    tree, two = schedule("all_reduce", "tree", 3), schedule("all_reduce", "tree", 2)
+    call, other = (
+        CallProgram(functools.partial(bind, each, topology, tuple(f"h{rank}" for rank in of), params, nbytes))
+        for each, of, nbytes in ((tree, ranks, slow // 1_000), (two, pair, 15 * slow // 2_000))
+    )
+    assert call.turns and call.longest_ps and other.longest_ps
+    assert slow < other.longest_ps < slow + call.longest_ps
+    operations = [Operation(ranks, None, np.array([1, slow, 1])), Operation(ranks, None, 0, (0,))]
+    operations += [Operation(pair, None, 1), Operation(pair, None, 0, (2,))]
+    operations += [Operation(ranks, None, 0, (1, 3)), Operation(ranks, None, slow, (4,))]
+    calls = [None, call, None, other, call, None]
+    whole = [op._replace(program=each and each.program) for op, each in zip(operations, calls, strict=True)]
+    found = composed_ps(operations, calls, 4, topology, {call, other})
+    assert found == fast.totals(join(whole, 4, topology)).makespan_ps
 
 
 @pytest.mark.parametrize("eighths", range(1, 12))
