@@ -1,12 +1,15 @@
-"""Names for types of NumPy arrays in annotations, the distinct numbers of an array, and long columns by pieces."""
+"""Names for types of NumPy arrays in annotations, the distinct numbers of an array, long columns by pieces, and sets of
+numbers laid end to end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from simcoll.named_tuple import NamedTuple
 
 Array = NDArray[Any]  # integers of any width, or floats: the text beside says which
 Numbers = NDArray[np.int64]
@@ -35,3 +38,37 @@ def pieces(rows: int) -> Iterator[slice]:
     [slice(0, 262144, None), slice(262144, 300000, None)]
     """
     return (slice(first, min(first + AT_ONCE, rows)) for first in range(0, rows, AT_ONCE))
+
+
+class Sets(NamedTuple):
+    """Sets of numbers laid end to end: each has the next `counts` of `members`."""
+
+    members: Numbers
+    counts: Numbers
+
+    @classmethod
+    def by(cls, keys: Numbers, count: int) -> Self:
+        """For each key from 0 to `count` - 1 the positions that have it, in order."""
+        return cls(np.argsort(keys, kind="stable"), np.bincount(keys, minlength=count))
+
+    @property
+    def first(self) -> Numbers:
+        """The place in `members` at which each set begins."""
+        return np.cumsum(self.counts) - self.counts
+
+    def taken(self, which: Numbers) -> Self:
+        """These sets, in this order.
+
+        >>> Sets(np.array([5, 6, 7]), np.array([2, 1])).taken(np.array([1, 0, 1])).members
+        array([7, 5, 6, 7])
+        """
+        counts = self.counts[which]
+        shift = self.first[which] - np.cumsum(counts) + counts
+        return type(self)(self.members[np.arange(counts.sum()) + np.repeat(shift, counts)], counts)
+
+    def sums(self, values: Numbers) -> Numbers:
+        """The sum over each set of `values`, one for each number from 0 on."""
+        sums, some = np.zeros(len(self.counts), np.int64), self.counts > 0
+        if some.any():
+            sums[some] = np.add.reduceat(values[self.members], self.first[some])
+        return sums

@@ -12,15 +12,14 @@ optimal all-reduce algorithms for clusters of workstations", 2009).
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.groups import grouped
+from simcoll.config.arrays import Sets
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
@@ -180,60 +179,38 @@ def _bandwidth_ps(
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 
 
-class _LinkSets(NamedTuple):
-    """Sets of links, one behind the other: set s begins at `links[first[s]]`, if it is one of `some` that has any."""
-
-    links: NDArray[np.int64]
-    first: NDArray[np.int64]
-    some: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, links: NDArray[np.int64], counts: NDArray[np.int64], more: Sequence[NDArray[np.int64]]) -> Self:
-        """Sets of so many links each, laid end to end, and more of them."""
-        counts = np.append(counts, [len(each) for each in more]).astype(np.int64)
-        return cls(np.concatenate([links, *more]), np.cumsum(counts) - counts, counts > 0)
-
-    def sums(self, of_links: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum over each set of what each link has, int64 (sets,)."""
-        found = np.zeros(len(self.some), np.int64)
-        found[self.some] = np.add.reduceat(of_links[self.links], self.first[self.some]) if len(self.links) else 0
-        return found
-
-
 class _CutLinks(NamedTuple):
     """The places that each cut is around, and the links out of it and into it. `ranks` is the number of places around
     which each of the first cuts is: those of one device each."""
 
-    members: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    out: _LinkSets
-    into: _LinkSets
+    places: Sets
+    out: Sets
+    into: Sets
     ranks: NDArray[np.int64]
 
 
-_CUT_LINKS: Final[LruCache[_CutLinks]] = LruCache(4_000_000, lambda cut: len(cut.out.links) + len(cut.into.links))
+_CUT_LINKS: Final[LruCache[_CutLinks]] = LruCache(4_000_000, lambda cut: len(cut.out.members) + len(cut.into.members))
 
 
 def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
     links = _CUT_LINKS.get((topology.layout, places), lambda: _cut_links(topology, places))
     out, into = links.out.sums(topology.bandwidths), links.into.sums(topology.bandwidths)
     alone = int(out[: len(links.ranks)] @ links.ranks)
-    return Cuts(len(places), links.members, links.starts, out, into, alone)
+    return Cuts(len(places), links.places.members, links.places.first, out, into, alone)
 
 
 def _cut_links(topology: Topology, places: tuple[str, ...]) -> _CutLinks:
-    at = grouped(range(len(places)), places.__getitem__)
-    members, crossing = list(at.values()), list[tuple[NDArray[np.int64], NDArray[np.int64]]]()
-    ranks = np.array([len(of) for of in members])
-    for inside in topology.enclosures(places, least=2):
-        within = [place for device in inside for place in at.get(device, ())]
-        if 0 < len(within) < len(places):
-            members.append(within)
-            crossing.append(topology.crossing(inside))
-    starts = np.cumsum([0, *map(len, members)])[:-1]
-    more = zip(*crossing, strict=True) if crossing else ((), ())
-    out, into = (_LinkSets.of(*of, extra) for of, extra in zip(topology.crossing_each(at), more, strict=True))
-    return _CutLinks(np.fromiter(itertools.chain.from_iterable(members), np.int64), starts, out, into, ranks)
+    alone = {device: place for place, device in enumerate(dict.fromkeys(places))}
+    sets = topology.enclosures(tuple(alone))
+    at = sets.members[[alone[device] for device in places]]
+    here = Sets.by(at, len(topology.kinds))
+    apart = sets.sums(here.counts) < len(places)
+    apart[: len(alone)] = True
+    sets = sets.taken(np.flatnonzero(apart))
+    within, counts = here.taken(sets.members)
+    owner = np.repeat(np.arange(len(sets.counts)), sets.counts)
+    inside = Sets(within, np.bincount(np.repeat(owner, counts), minlength=len(sets.counts)))
+    return _CutLinks(inside, *topology.crossing(sets), here.counts[sets.members[: len(alone)]])
 
 
 def _to_root(sizes: Sizes, cuts: Cuts, root: int) -> tuple[Sizes, Sizes]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.arrays import Numbers, Sets, distinct
 
 
 class Homes:
@@ -35,7 +35,7 @@ class Homes:
         return dict(zip(homes.tolist(), head[out[first]].tolist(), strict=True))
 
     @cached_property
-    def gates(self) -> list[int]:
+    def gates(self) -> Numbers:
         """The only device outside of each machine with which it is linked; −1 where there are several, or none."""
         lowest, highest = np.full(self.count, len(self.of)), np.full(self.count, -1)
         for near, far in (self.ends.T, self.ends.T[::-1]):
@@ -43,8 +43,36 @@ class Homes:
             out = (home >= 0) & (home != self.of[far])
             np.minimum.at(lowest, home[out], far[out])
             np.maximum.at(highest, home[out], far[out])
-        gates: list[int] = np.where(lowest == highest, lowest, -1).tolist()
-        return gates
+        return np.where(lowest == highest, lowest, -1)
+
+    def enclosures(self, some: Numbers) -> Sets:
+        """Sets of devices worth cutting out: each of `some` alone, each of their machines that has several, and each
+        device with all of these machines that hang on it alone."""
+        asked = np.zeros(self.count + 1, bool)
+        asked[self.of[some]] = True
+        asked[-1] = False  # the place of devices without a machine
+        inside = np.flatnonzero(asked[self.of])
+        home = self.of[inside]
+        several, gate = np.bincount(home, minlength=self.count)[home] > 1, self.gates[home]
+        hubs = distinct(gate[gate >= 0])
+        devices = np.concatenate([inside[several], inside[gate >= 0], hubs])
+        sets = np.concatenate([home[several], self.count + gate[gate >= 0], self.count + hubs])
+        counts = np.bincount(sets)
+        members = np.concatenate([some, devices[np.argsort(sets, kind="stable")]])
+        return Sets(members, np.concatenate([np.ones(len(some), np.int64), counts[counts > 0]]))
+
+    def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
+        """The links out of each set of devices, and those into it."""
+        devices, of = len(self.of), np.repeat(np.arange(len(sets.counts)), sets.counts)
+        known = np.sort(of * devices + sets.members)
+        found = []
+        for near, far in (self.ends.T, self.ends.T[::-1]):
+            links, counts = Sets.by(near, devices).taken(sets.members)
+            owner = np.repeat(of, counts)
+            key = owner * devices + far[links]
+            out = known[np.minimum(np.searchsorted(known, key), len(known) - 1)] != key
+            found.append(Sets(links[out], np.bincount(owner[out], minlength=len(sets.counts))))
+        return found[0], found[1]
 
     def stubs(self, fabric: NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
         """Devices of machines that hang on one device of the `fabric`, (devices,), by one link each way: the link out,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, distinct
+from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import alike, grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
@@ -411,39 +411,14 @@ class Topology:
         least = _LEAST.get(known, lambda: ways.least(latencies, np.array(known[2])))
         return least[:, [number[self._known(target)] for target in targets]]
 
-    def crossing(self, inside: Collection[str]) -> tuple[Numbers, Numbers]:
-        """The links out of a set of devices, and those into it, by number."""
-        out = (self._id[u, v] for u in inside for v in self.wiring.ahead[u] if v not in inside)
-        into = (self._id[u, v] for v in inside for u in self.wiring.behind[v] if u not in inside)
-        return np.fromiter(out, np.int64), np.fromiter(into, np.int64)
+    def enclosures(self, devices: Sequence[str]) -> Sets:
+        """Sets of devices worth cutting out, by number: each of these alone, in their order, then each of their nodes
+        that has several devices, and each switch with all of these nodes that hang on it alone."""
+        return self._homes.enclosures(np.array([self._number[self._known(device)] for device in devices], np.int64))
 
-    def crossing_each(self, devices: Iterable[str]) -> list[tuple[Numbers, Numbers]]:
-        """The same of each device alone, for many: the links of all laid end to end, and how many each has."""
-        far = np.flatnonzero(self._ends[:, 0] != self._ends[:, 1])
-        numbers, sides = np.array([self._number[device] for device in devices]), list[tuple[Numbers, Numbers]]()
-        for ends in self._ends.T:
-            order = far[np.argsort(ends[far], kind="stable")]
-            first = np.searchsorted(ends[order], np.arange(len(self.kinds) + 1))
-            counts = np.diff(first)[numbers]
-            at = np.arange(counts.sum()) + np.repeat(first[numbers] - np.cumsum(counts) + counts, counts)
-            sides.append((order[at], counts))
-        return sides
-
-    def enclosures(self, devices: Sequence[str], least: int = 1) -> Iterator[set[str]]:
-        """Sets of devices worth cutting out: each node of at least so many, and each switch with all nodes that hang on
-        it alone."""
-        nodes = dict.fromkeys(self._node[device] for device in devices)
-        names, gates, number = tuple(self.kinds), self._homes.gates, self._homes.number
-        below: dict[str, set[str]] = {}
-        for node in nodes:
-            if node is None:
-                continue
-            inside, gate = self.members[node], gates[number[node]]
-            if len(inside) >= least:
-                yield set(inside)
-            if gate >= 0:
-                below.setdefault(names[gate], set()).update(inside)
-        yield from (inside | {switch} for switch, inside in below.items())
+    def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
+        """The links out of each set of devices, and those into it, all by number."""
+        return self._homes.crossing(sets)
 
 
 def _nested(part: list[Any]) -> RankGroups:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.named_tuple import NamedTuple
 from simcoll.topology._torus_routes import TorusRoutes
-from simcoll.topology.routing import BY_NICS, ENDPOINTS, NO_HOME, REGIONS, NextSteps, Route, Router, SearchState
+from simcoll.topology.routing import BY_NICS, ENDPOINTS, NextSteps, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
 AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time: what is made meanwhile stays in the cache
@@ -41,57 +42,63 @@ Found = tuple[Numbers, list[_Part]]  # the rows of pairs that have routes, and t
 
 class _Answers:
     """Answers of `find` to keys, each asked once. Keys are rows of numbers from −1 on; an answer is a tuple of numbers.
-    A table has the place of each answer as long as keys are small; else the keys are sorted each time."""
+    A table has the place of each answer as long as keys are small; else it is searched for among the keys."""
 
     def __init__(self, find: Callable[..., tuple[int, ...]]):
         self.find = find
-        self._place: dict[tuple[int, ...], int] = {}
-        self._answers: list[tuple[int, ...]] = []
-        self._columns = np.zeros((0, 0), np.int64)  # of as many answers as there were then
         self._spans: tuple[int, ...] = ()
+        self._rows = np.zeros((0, 0), np.int64)  # the keys asked so far, one a row
+        self._columns = np.zeros((0, 0), np.int64)  # of their answers
         self._table = np.zeros(0, np.int32)
+        self._sorted, self._order = np.zeros(0, np.int64), np.zeros(0, np.int64)  # the keys, and their places
 
     def __call__(self, *columns: Numbers) -> tuple[Numbers, ...]:
         """The columns of the answers to keys, of which there are some."""
         spans = tuple(int(column.max()) + 2 for column in columns)
         if not self._spans or any(map(int.__gt__, spans, self._spans)):
             have = self._spans or spans
-            self._widen(tuple(max(2 * b, a) if a > b else b for a, b in zip(spans, have, strict=True)))
-        if len(self._table):
-            key = self._key(columns)
-            place = self._table[key]
-            unknown = np.flatnonzero(place < 0)
-            if len(unknown):
-                fresh, first = np.unique(key[unknown], return_index=True)
-                self._table[fresh] = self._found([column[unknown[first]] for column in columns])
-                place = self._table[key]
-        else:
-            rows, where = np.unique(np.stack(columns), axis=1, return_inverse=True)
-            place = np.array(self._found(list(rows)), np.int32)[where.ravel()]
-        if self._columns.shape[-1] < len(self._answers):
-            self._columns = np.array(self._answers, np.int64).T
+            self._spans = tuple(max(2 * b, a) if a > b else b for a, b in zip(spans, have, strict=True))
+            self._table = np.full(math.prod(self._spans) if math.prod(self._spans) <= MOST_KEYS else 0, NONE, np.int32)
+            self._lay()
+        key = self._key(columns)
+        place = self._placed(key)
+        unknown = np.flatnonzero(place < 0)
+        if len(unknown):
+            order = unknown[np.argsort(key[unknown], kind="stable")]
+            fresh = order[np.diff(key[order], prepend=-1) > 0]
+            rows = np.stack([column[fresh] for column in columns], axis=1)
+            answers = np.array([self.find(*row) for row in rows.tolist()], np.int64)
+            self._rows = np.concatenate([self._rows, rows]) if len(self._rows) else rows
+            self._columns = np.concatenate([self._columns, answers.T], axis=1) if self._columns.size else answers.T
+            self._lay()
+            place = self._placed(key)
         return tuple(column[place] for column in self._columns)
 
-    def _key(self, columns: Sequence[Numbers]) -> Numbers:
-        key = np.zeros(len(columns[0]), np.int64)
+    def _key(self, columns: Iterable[Numbers]) -> Numbers:
+        key: Numbers = np.zeros(1, np.int64)
         for column, span in zip(columns, self._spans, strict=True):
             key = key * span + (column + 1)
         return key
 
-    def _found(self, columns: list[Numbers]) -> list[int]:
-        """The places of answers to keys that differ."""
-        keys = list(zip(*(column.tolist() for column in columns), strict=True))
-        for key in keys:
-            if key not in self._place:
-                self._place[key] = len(self._answers)
-                self._answers.append(self.find(*key))
-        return [self._place[key] for key in keys]
+    def _placed(self, key: Numbers) -> Numbers:
+        """The place of the answer to each key, −1 where it was not asked for yet."""
+        if len(self._table):
+            return self._table[key].astype(np.int64)
+        if not len(self._sorted):
+            return np.full(len(key), NONE)
+        at = np.minimum(np.searchsorted(self._sorted, key), len(self._sorted) - 1)
+        return np.where(self._sorted[at] == key, self._order[at], NONE)
 
-    def _widen(self, spans: tuple[int, ...]) -> None:
-        self._spans = spans
-        self._table = np.full(math.prod(spans) if math.prod(spans) <= MOST_KEYS else 0, NONE, np.int32)
-        if len(self._table) and self._place:
-            self._table[self._key(list(np.array(list(self._place), np.int64).T))] = list(self._place.values())
+    def _lay(self) -> None:
+        """Make the places of all answers known."""
+        if not len(self._rows):
+            return
+        key = self._key(self._rows.T)
+        if len(self._table):
+            self._table[key] = np.arange(len(key))
+        else:
+            self._order = np.argsort(key, kind="stable")
+            self._sorted = key[self._order]
 
 
 class _Legs:
@@ -282,55 +289,63 @@ class _Across:
     """Routes between devices that hang on switches of the fabric, over a region of `REGIONS`."""
 
     def __init__(self, router: Router, where: str):
-        self.router, self.net, self.where, self.region = router, router.net, where, REGIONS[where]
+        self.net, self.where = router.net, where
         self.legs = _Legs(self._paths, self._route)
-        self._ups, self._downs = _Answers(self._up), _Answers(self._down)
-        self._hubs: dict[SearchState, int] = {}  # the switches that devices hang on, numbered
-        self._switches: list[SearchState] = []  # by number
         self._fields: dict[SearchState, _Field] = {}
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
         """Up from the first device, across, and down to the last."""
-        if not len(first):
-            return first, []
-        (leaf, up), (root, down) = self._ups(first), self._downs(last)
+        (leaf, up), (root, down) = (side[:, ends] for side, ends in zip(self._stubs, (first, last), strict=True))
         some = np.flatnonzero((leaf != NONE) & (root != NONE))
         some = some[self.legs.counts(leaf[some], root[some]) > 0]
         at, one = np.arange(len(some)), np.ones(len(some), np.int64)
         across = self.legs.part(number[some], leaf[some], root[some])
         return some, [_Part(at, one, up[some]), across, _Part(at, one, down[some])]
 
-    def _up(self, device: int) -> tuple[int, int]:
-        """The only switch that a device sends to, and its link there; −1 where there is more to choose."""
-        net, y = self.net, self.net.source[device]
-        goes = self.region.goes
-        ways = [
-            (link, x)
-            for link, x in net.out[y]
-            if net.passable(x) and self.region.passes(net, x) and goes(net, NO_HOME, y, x)
-        ]
-        return self._only(ways)
+    @cached_property
+    def _stubs(self) -> tuple[Numbers, Numbers]:
+        """For each device the only switch of the fabric that it sends to, as a place in `_hubs`, and its link there;
+        and the only one from which messages come to it, and its link from there: (2, devices) each, −1 where there is
+        more to choose."""
+        net, (link, leave, enter) = self.net, self.net.ways
+        home = np.array([NONE if node is None else node for node in net.node], np.int64)
+        relay, bridge = np.array(net.kind) == "relay", home[enter] == NONE
+        if self.where == "everywhere":  # as `REGIONS` has it
+            up, down = bridge | relay[enter] | (home[leave] == home[enter]), np.ones(len(link), bool)
+        else:
+            up, down = bridge, home[leave] != home[enter]
+        up = up & self._passable[enter]
+        found = []
+        for ends, ways, near, far in ((net.source, up, leave, enter), (net.sink, down, enter, leave)):
+            ways = np.flatnonzero(ways)
+            only = np.full((2, len(net.node)), NONE)
+            only[:, near[ways]] = far[ways], link[ways]
+            only[:, (np.bincount(near[ways], minlength=len(net.node)) != 1) | ~self._fabric[only[0]]] = NONE
+            found.append(only[:, ends])
+        hubs = distinct(np.concatenate([NONE, found[0][0], found[1][0]], axis=None))
+        for side in found:
+            side[0] = np.searchsorted(hubs, side[0]) - 1
+        self._hubs: list[SearchState] = hubs[1:].tolist()
+        return found[0], found[1]
 
-    def _down(self, device: int) -> tuple[int, int]:
-        """The only switch from which messages come to a device, and its link from there."""
-        net, x, home = self.net, self.net.sink[device], self.router.nodes[device]
-        return self._only([(link, y) for link, y in net.into[x] if self.region.goes(net, home, y, x)])
+    @cached_property
+    def _passable(self) -> NDArray[np.bool_]:
+        """Whether a message can come to each state and go on."""
+        _, leave, enter = self.net.ways
+        states = len(self.net.node)
+        return (np.bincount(enter, minlength=states) > 0) & (np.bincount(leave, minlength=states) > 0)
 
-    def _only(self, ways: list[tuple[int, int]]) -> tuple[int, int]:
-        link, switch = ways[0] if len(ways) == 1 else (NONE, NONE)
-        inner = switch == NONE or self.net.node[switch] is not None or self.net.kind[switch] in (*ENDPOINTS, "relay")
-        if inner or not self.net.passable(switch):
-            return NONE, NONE
-        if switch not in self._hubs:
-            self._hubs[switch] = len(self._switches)
-            self._switches.append(switch)
-        return self._hubs[switch], link
+    @cached_property
+    def _fabric(self) -> NDArray[np.bool_]:
+        """Whether each state is a switch of the fabric that hands on."""
+        hands_on = [kind not in (*ENDPOINTS, "relay") for kind in self.net.kind]
+        return self._passable & hands_on & [node is None for node in self.net.node]
 
     def _paths(self, leaf: int, root: int) -> int:
-        return self._field(self._switches[root]).ways(self._switches[leaf]).paths
+        return self._field(self._hubs[root]).ways(self._hubs[leaf]).paths
 
     def _route(self, of: int, to: int, number: int) -> Route:
-        leaf, root, route = self._switches[of], self._switches[to], list[int]()
+        leaf, root, route = self._hubs[of], self._hubs[to], list[int]()
         field = self._field(root)
         while leaf != root:
             for link, after in field.ways(leaf).steps:
@@ -348,17 +363,10 @@ class _Across:
 
     @cached_property
     def _trunks(self) -> tuple[list[NextSteps], list[NextSteps]]:
-        """For each switch the links that come from other switches, and these; and those that go to others."""
-        net = self.net
-        fabric = [
-            net.node[x] is None and net.kind[x] not in (*ENDPOINTS, "relay") and net.passable(x)
-            for x in range(len(net.into))
-        ]
-        into, out = (
-            [[(link, y) for link, y in ways if fabric[y]] if fabric[x] else [] for x, ways in enumerate(side)]
-            for side in (net.into, net.out)
-        )
-        return into, out
+        """For each state the links that come from switches to a switch, and these; and those that go to others."""
+        trunks = self._fabric[self.net.ways[1]] & self._fabric[self.net.ways[2]]
+        link, leave, enter = (column[trunks] for column in self.net.ways)
+        return self.net.steps(enter, link, leave), self.net.steps(leave, link, enter)
 
 
 class _Field:

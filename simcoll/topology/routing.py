@@ -19,6 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.arrays import Numbers, Sets
 from simcoll.config.groups import grouped
 from simcoll.named_tuple import NamedTuple
 
@@ -37,41 +41,56 @@ class SearchNet:
     """A graph made ready for searching backwards; devices are numbers.
 
     A state is what a message can be at: an endpoint is three states (a source, a sink, a relay between direct links to
-    its own kind), any other device is one. `into[x]` are the (link, state) from which a message comes to x, `out[x]`
-    those to which it can go.
+    its own kind), any other device is one.
     """
 
     def __init__(self, links: Sequence[tuple[int, int]], kinds: Sequence[str], nodes: Sequence[int | None]):
-        self.source: list[SearchState] = []
-        self.sink: list[SearchState] = []
-        self.relay: list[SearchState | None] = []
-        self.node: list[int | None] = []
-        self.kind: list[str] = []
-        for kind, node in zip(kinds, nodes, strict=True):
-            computes = kind in ENDPOINTS
-            self.source.append(self._state(kind, node))
-            self.sink.append(self._state(kind, node) if computes else self.source[-1])
-            self.relay.append(self._state("relay", node) if computes else None)
-        self.into: list[NextSteps] = [[] for _ in self.node]
-        self.out: list[NextSteps] = [[] for _ in self.node]
-        for link, (u, v) in enumerate(links):
-            if u != v:
-                self._connect(u, v, link)
+        computes = np.array([kind in ENDPOINTS for kind in kinds], bool)
+        size = np.where(computes, 3, 1)
+        source = np.cumsum(size) - size
+        self.source: list[SearchState] = source.tolist()
+        self.sink: list[SearchState] = (source + computes).tolist()
+        self.relay: list[SearchState | None] = [
+            y + 2 if three else None for y, three in zip(self.source, computes, strict=True)
+        ]
+        self.node = [node for node, states in zip(nodes, size.tolist(), strict=True) for _ in range(states)]
+        self.kind = [of for kind in kinds for of in ((kind, kind, "relay") if kind in ENDPOINTS else (kind,))]
+        self.ways = self._ways(np.array(links, np.int64).reshape(-1, 2), kinds, source, computes)
         self._passing: dict[SearchRegion, list[bool]] = {}
 
-    def _state(self, kind: str, node: int | None) -> SearchState:
-        self.kind.append(kind)
-        self.node.append(node)
-        return len(self.node) - 1
+    @staticmethod
+    def _ways(
+        links: Numbers, kinds: Sequence[str], source: Numbers, computes: NDArray[np.bool_]
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """The link of each way from state to state, the state that it leaves and that to which it leads, in the order
+        of links."""
+        u, v = links.T
+        number: dict[str, int] = {}
+        kind = np.array([number.setdefault(kind, len(number)) for kind in kinds], np.int64)
+        direct = (u != v) & computes[u] & (kind[u] == kind[v])  # between computing devices of one kind: by relays, too
+        tail, head, before, onward = source[u], source[v] + computes[v], source[u] + 2, source[v] + 2
+        there = np.stack([u != v, direct, direct, direct], axis=1)
+        leave, enter = np.stack([tail, before, tail, before], axis=1), np.stack([head, head, onward, onward], axis=1)
+        return np.repeat(np.arange(len(links)), there.sum(axis=1)), leave[there], enter[there]
 
-    def _connect(self, u: int, v: int, link: int) -> None:
-        tail, head, onward, before = self.source[u], self.sink[v], self.relay[v], self.relay[u]
-        ways = [(tail, head)]
-        if onward is not None and before is not None and self.kind[tail] == self.kind[head]:
-            ways += [(before, head), (tail, onward), (before, onward)]
-        for y, x in ways:
-            self.into[x].append((link, y))
-            self.out[y].append((link, x))
+    @cached_property
+    def into(self) -> list[NextSteps]:
+        """For each state the links by which a message comes to it, and from which states."""
+        link, leave, enter = self.ways
+        return self.steps(enter, link, leave)
+
+    @cached_property
+    def out(self) -> list[NextSteps]:
+        """For each state the links by which a message goes on, and to which states."""
+        link, leave, enter = self.ways
+        return self.steps(leave, link, enter)
+
+    def steps(self, near: Numbers, link: Numbers, far: Numbers) -> list[NextSteps]:
+        """For each state the links and far states of the ways that have it as their near one."""
+        order, counts = Sets.by(near, len(self.node))
+        steps = list(zip(link[order].tolist(), far[order].tolist(), strict=True))
+        ends = np.cumsum(counts).tolist()
+        return [steps[at:end] for at, end in zip([0, *ends], ends, strict=False)]
 
     def passable(self, x: SearchState) -> bool:
         """Whether a message can come to x and go on."""

@@ -16,6 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from simcoll.config import yaml_tree
+from simcoll.config.arrays import Sets
 from simcoll.errors import TopologyError
 from simcoll.topology import fabrics
 from simcoll.topology._least_latencies import UNREACHED
@@ -38,6 +39,11 @@ def names(topology: Topology, src: str, dst: str) -> list[str]:
     hops = [topology.links[link] for link in topology.route(src, dst)]
     assert all(a[1] == b[0] for a, b in itertools.pairwise(hops))
     return [src, *(v for _, v in hops)]
+
+
+def parted(sets: Sets) -> list[list[int]]:
+    """The members of each set."""
+    return [part.tolist() for part in np.split(sets.members, sets.first[1:])]
 
 
 def star(n: int, kind: str = "gpu") -> nx.DiGraph:
@@ -126,6 +132,19 @@ def test_routes_of_many_pairs_are_those_of_each(name: str, policy: str) -> None:
         assert tuple(links[hop[i] : hop[i + 1]].tolist()) == alone.route(ranks[a], ranks[b])
     first = links[: hop[len(pairs)]]
     assert np.array_equal(links, np.resize(first, len(links)))
+
+
+def test_routes_between_more_switches_than_a_table_holds() -> None:
+    """They are those of each pair, too, whether all are asked at once or some before: 4,200 leaves, whose pairs are
+    17,640,000."""
+    tree = make(fabric="fat-tree", hosts=4_200, hosts_per_leaf=1, spines=2, link=CABLE)
+    src = np.random.default_rng(0).integers(0, 4_200, 6_000)
+    dst = (src + 1 + np.arange(6_000) % 4_199) % 4_200
+    tree.routes(tree.ranks, src[::2], dst[::2])
+    hop, links = tree.routes(tree.ranks, src, dst)
+    for at in range(0, 6_000, 25):
+        route = tree.route(tree.ranks[src[at]], tree.ranks[dst[at]])
+        assert tuple(links[hop[at] : hop[at + 1]]) == route
 
 
 def test_a_route_takes_as_much_work_in_a_larger_tree() -> None:
@@ -453,14 +472,46 @@ def test_bisection_bandwidth(keys: dict[str, object], bandwidth: float) -> None:
 def test_cuts() -> None:
     """What crosses a cut is its links, each way; enclosures are the nodes and what hangs on one switch."""
     tree = make(**SEVERAL["tree"], links={"host0->leaf0": {"bandwidth": "1 GB/s"}})
-    assert [tree.bandwidths[cut].tolist() for cut in tree.crossing({"host0"})] == [[1_000_000_000], [50_000_000_000]]
-    assert not any(cut.size for cut in tree.crossing(set(tree.kinds)))
-    for side, (links, counts) in enumerate(tree.crossing_each(tree.ranks)):
-        alone = np.split(links, np.cumsum(counts)[:-1])
-        assert all(sorted(a) == sorted(tree.crossing({rank})[side]) for rank, a in zip(tree.ranks, alone, strict=True))
-    enclosures = list(tree.enclosures(tree.ranks))
-    assert {"host0"} in enclosures and {"leaf2", "host8", "host9", "host10"} in enclosures
-    assert len(enclosures) == 11 + 3
+    sets, names = tree.enclosures(tree.ranks), list(tree.kinds)
+    out, into = tree.crossing(sets)
+    assert tree.bandwidths[out.members[:1]] == [1_000_000_000] and tree.bandwidths[into.members[:1]] == [50_000_000_000]
+    enclosures = [{names[device] for device in part} for part in parted(sets)]
+    assert enclosures[:11] == [{rank} for rank in tree.ranks] and len(enclosures) == 11 + 3
+    assert enclosures[-1] == {"leaf2", "host8", "host9", "host10"}
+    whole = Sets(np.arange(len(names)), np.array([len(names)]))
+    assert not any(crossed.members.size for crossed in tree.crossing(whole))
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(sorted(SEVERAL)), data=st.data())
+def test_what_crosses_a_set_leaves_or_enters_it(name: str, data: st.DataObject) -> None:
+    """Any sets of devices, at once: a link crosses out of a set if its tail is inside and its head is not."""
+    topology = make(**SEVERAL[name])
+    names = list(topology.kinds)
+    drawn = data.draw(st.lists(st.sets(st.integers(0, len(names) - 1)), min_size=1, max_size=4))
+    sets = Sets(np.array([at for each in drawn for at in each], np.int64), np.array(list(map(len, drawn))))
+    sides = zip(*map(parted, topology.crossing(sets)), strict=True)
+    for inside, (out, into) in zip(drawn, sides, strict=True):
+        ends = [tuple(names.index(end) in inside for end in link) for link in topology.links]
+        assert sorted(out) == [link for link, end in enumerate(ends) if end == (True, False)]
+        assert sorted(into) == [link for link, end in enumerate(ends) if end == (False, True)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(name=st.sampled_from(sorted(SEVERAL)), data=st.data())
+def test_enclosures_are_ranks_nodes_and_what_hangs_on_a_switch(name: str, data: st.DataObject) -> None:
+    """As sets of names, from the links of each node alone."""
+    topology = make(**SEVERAL[name])
+    ranks, names = data.draw(st.lists(st.sampled_from(topology.ranks), min_size=1, unique=True)), list(topology.kinds)
+    want, hanging = [{rank} for rank in ranks], dict[str, set[str]]()
+    for node in {topology.node_of(rank) for rank in ranks} - {None}:
+        inside = {device for device in names if topology.node_of(device) == node}
+        near = {b if a in inside else a for a, b in topology.links if (a in inside) != (b in inside)}
+        want += [inside] * (len(inside) > 1)
+        if len(near) == 1:
+            hanging.setdefault(*near, set(near)).update(inside)
+    found = [{names[device] for device in part} for part in parted(topology.enclosures(ranks))]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, want + list(hanging.values())))
 
 
 @settings(max_examples=30, deadline=None)
