@@ -37,10 +37,11 @@ def measure(work: str, *, limit: int = 0, **what: Any) -> Any:
 
 def command(words: Iterable[str], *, statuses: Container[int] = (0,), **environment: str) -> Found:
     """Wall and CPU seconds and peak memory of a command that ends with one of these statuses, with all processes that
-    it starts and waits for."""
+    it starts and waits for. Bytecode is kept, as an installed package has it."""
     began = time.perf_counter()
-    words = list(words)
-    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=ROOT, env={**os.environ, **environment})
+    words, variables = list(words), {**os.environ, **environment}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=ROOT, env=variables)
     _, status, used = os.wait4(running.pid, 0)
     running.returncode = os.waitstatus_to_exitcode(status)
     if running.returncode not in statuses:
