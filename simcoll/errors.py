@@ -76,7 +76,12 @@ class ScheduleError(SimcollError):
 
 
 class RefusedError(SimcollError):
-    """An algorithm that cannot serve a request; says why, and what would serve."""
+    """An algorithm that cannot serve a request; says why, and what would serve. `path`: the key that asks for too much,
+    if it is one."""
+
+    def __init__(self, problem: str, path: str = ""):
+        self.path = path
+        super().__init__(problem)
 
 
 class StuckError(SimcollError):

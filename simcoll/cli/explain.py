@@ -55,7 +55,7 @@ def explain(
                 overlap += summary(run.ran)
             except RefusedError as error:
                 if not point.optional:
-                    print(f"{sweep.in_words(point)}: refused: {error}", file=sys.stderr)
+                    print(f"{sweep.in_words(point)}: {sweep.refusal(error, point)}", file=sys.stderr)
             watch.finished(index)
     if not documents:
         raise InputError(f"{scenario or '--set'}: no point can be run", "choose other algorithms")

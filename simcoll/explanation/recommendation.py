@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,8 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from simcoll.config.groups import grouped
-from simcoll.errors import InputError, RefusedError
+from simcoll.config.machine_time import check_time
+from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation._search_space import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import sweep, workers
@@ -48,24 +50,41 @@ class Best(NamedTuple):
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
 
+class Spent:
+    """What the runs of all recommendations that are asked for together have taken."""
+
+    def __init__(self) -> None:
+        self.runs, self.seconds = 0, 0.0
+
+    def check(self, left: int, cure: str) -> None:
+        """Raise InputError where runs are left, and those before took as long as all may: few ranks that differ may
+        take longer than was reckoned with."""
+        if left:
+            what = f"{self.runs} of {self.runs + left} runs, one for each choice and size,"
+            check_time(self.seconds, what, cure, "algorithm")
+
+
 class Recommendation:
     """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest.
 
     A workload has one size, 0. `own`: the same among NCCL's own calls, where other executors have candidates, too.
     """
 
-    def __init__(self, scenario: Scenario, sizes: Sequence[int], of: Sequence[Candidate]):
-        self.scenario, self.sizes, self.of = scenario, sorted(set(sizes)), list(of)
+    def __init__(self, point: Point, sizes: Sequence[int], of: Sequence[Candidate], spent: Spent):
+        self.scenario, self.sizes, self.of = point.scenario, sorted(set(sizes)), list(of)
+        self.places, self.spent = point.places, spent
         self.timed: Timed = {}
         self.left_out: dict[str, str] = {}
         self.nccl: dict[int, ResultRow] = {}
         own = [candidate for candidate in of if candidate.executor == "nccl"]
-        self.own = Recommendation(scenario, sizes, own) if own and len(own) < len(of) else None
+        self.own = Recommendation(point, sizes, own, self.spent) if own and len(own) < len(of) else None
 
     # --- simulating ---
 
     def simulate(self, jobs: int, done: OnProgress) -> None:
-        """Simulate all candidates at all sizes. Raises InputError if none can run, or if nothing takes any time."""
+        """Simulate all candidates at all sizes. Raises InputError if none can run, if nothing takes any time, or if
+        they take longer than anybody waits: an answer
+        from some of them would look like one from all."""
         self._take([(size, candidate) for size in self.sizes for candidate in self.of], jobs, done)
         if not any(self.timed.values()):
             raise InputError(next(iter(self.left_out.values())), "choose another collective or topology")
@@ -89,9 +108,18 @@ class Recommendation:
     def _take(self, asked: Sequence[tuple[int, Candidate]], jobs: int, done: OnProgress) -> None:
         points = {number: self._point(*pair) for number, pair in enumerate(asked)}
         results: dict[int, ResultRow] = {}
+        clock = time.process_time if jobs == 1 else time.monotonic  # of one processor of those that work side by side
+        cure, begun = _fewer(self.of), clock()
+        self.spent.check(len(points), cure)
         for number, row in workers.compute(sweep.run_point, points, jobs):
             results[number] = row
             done()
+            self.spent.runs, self.spent.seconds, begun = (
+                self.spent.runs + 1,
+                self.spent.seconds + clock() - begun,
+                clock(),
+            )
+            self.spent.check(len(points) - len(results), cure)
         for number, (size, candidate) in enumerate(asked):
             rows = self.timed.setdefault(size, {})
             if results[number].status == "ok":
@@ -101,7 +129,8 @@ class Recommendation:
 
     def _point(self, size: int, candidate: Candidate) -> Point:
         scenario = candidate.of(self.scenario)
-        return Point(scenario if scenario.workload else scenario.model_copy(update={"size": size}))
+        sized = scenario if scenario.workload else scenario.model_copy(update={"size": size})
+        return Point(sized, places=self.places)
 
     def _gaps(self) -> Iterator[tuple[int, list[Candidate]]]:
         """Yield a size between any two neighbours with different winners, unless they are close, and its candidates."""
@@ -288,31 +317,51 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
     point is left.
     """
     plain = {"variability": None, "replications": None}
-    made, refused = [], []
-    for group in grouped((point.scenario.model_copy(update=plain) for point in points), _key).values():
+    made, refused, spent = [], [], Spent()
+    alike = [replace(point, scenario=point.scenario.model_copy(update=plain)) for point in points]
+    for asked in grouped(alike, lambda point: _key(point.scenario)).values():
+        group = [point.scenario for point in asked]
         by_protocol = {scenario.protocol: scenario for scenario in group}
         first = group[0] if len(by_protocol) == 1 else group[0].model_copy(update={"protocol": "none"})
         named = list(dict.fromkeys(scenario.algorithm for scenario in group))
         sizes = [0] if first.workload else [scenario.nbytes for scenario in group]
         try:
             of = [each for one in by_protocol.values() for each in candidates(one, named, among)]
-            made.append((first, sizes, list(dict.fromkeys(of))))
+            made.append((Point(first, places=asked[0].places), sizes, list(dict.fromkeys(of))))
         except RefusedError as error:
-            refused.append(error)
+            refused.append(_at(error, asked[0]))
     if not made:
         raise refused[0]
     _check_choices(made)
-    return [Recommendation(first, sizes, distinct(first, of)) for first, sizes, of in made]
+    return [Recommendation(first, sizes, _distinct(first, of), spent) for first, sizes, of in made]
 
 
-def _check_choices(asked: Sequence[tuple[Scenario, Sequence[int], Sequence[Candidate]]]) -> None:
+def _distinct(point: Point, of: Sequence[Candidate]) -> list[Candidate]:
+    """`distinct`; what the topology cannot serve is wrong at its place in the file."""
+    try:
+        return distinct(point.scenario, of)
+    except RefusedError as error:
+        raise _at(error, point) from None
+
+
+def _at(error: RefusedError, point: Point) -> RefusedError:
+    """The error; raises InputError, with its place in the file, where a key asks for what the topology has not."""
+    if error.path:
+        raise InputError([sweep.placed(Diagnostic.of(error, error.path), point)]) from None
+    return error
+
+
+def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidate]]]) -> None:
     """Raise InputError where all choices together take too long, before a large topology is built for them."""
     runs = [len(set(sizes)) * len(of) for _, sizes, of in asked]
-    rank_runs = sum(count * rank_count(scenario) for count, (scenario, _, _) in zip(runs, asked, strict=True))
+    rank_runs = sum(count * rank_count(point.scenario) for count, (point, _, _) in zip(runs, asked, strict=True))
     what = f"{sum(runs)} runs, one for each choice and size,"
-    first = asked[0][2][0].algorithm
-    fewer = f"name fewer choices with --among, e.g. {first}, or the number of `groups`, or fewer sizes"
-    check_runs(rank_runs, what, fewer)
+    check_runs(rank_runs, what, _fewer(asked[0][2]))
+
+
+def _fewer(of: Sequence[Candidate]) -> str:
+    """The cure where choices take too long."""
+    return f"name fewer choices with --among, e.g. {of[0].algorithm}, or the number of `groups`, or fewer sizes"
 
 
 def _key(scenario: Scenario) -> str:

@@ -189,7 +189,8 @@ def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
     else:
         places = topology.ranks
     if wanted is not None and wanted > len(places):
-        raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; use more nodes")
+        cure = f"ask for {len(places)} at most, or for more nodes"
+        raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; {cure}", "ranks")
     return places[:wanted]
 
 

@@ -90,9 +90,9 @@ def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunS
             return monte_carlo.part(point)
         return row((yield from steps(point.scenario, related=related, keep=keep)))
     except RefusedError as error:
-        return describe(point.scenario, f"refused: {error}", left_out=point.optional)
+        return describe(point.scenario, refusal(error, point), left_out=point.optional)
     except InputError as error:
-        located = InputError(_placed(d, point) for d in error.diagnostics)
+        located = InputError(placed(d, point) for d in error.diagnostics)
         return describe(point.scenario, f"failed: {located}", wrong_input=True, passing=True)
     except SimcollError as error:
         return describe(point.scenario, f"failed: {error}")
@@ -100,12 +100,17 @@ def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunS
         return describe(point.scenario, f"failed: {NO_MEMORY}", passing=True)
 
 
-def _placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
-    """With the place of the key that it names; what names none comes from the topology."""
+def placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
+    """The diagnostic with the place of the key that it names; what names none comes from the topology."""
     if diagnostic.place:
         return diagnostic
     key = diagnostic.path.partition(".")[0] or "topology"
     return replace(diagnostic, path=diagnostic.path or key, place=point.places.get(key))
+
+
+def refusal(error: RefusedError, point: Point) -> str:
+    """The status of a point that is refused, with the place of the key that asks for too much."""
+    return f"refused: {placed(Diagnostic.of(error, error.path), point) if error.path else error}"
 
 
 def in_words(point: Point) -> str:

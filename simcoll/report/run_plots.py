@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -190,12 +191,14 @@ def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
     wanted = _wanted(scenarios, ("timeline", "utilisation"))
     if wanted and any(scenario.workload for scenario in scenarios):
         print(f"{', '.join(wanted)}: of single collectives; a workload has overlap, step and --trace", file=sys.stderr)
-    chosen = examples(scenarios) if wanted else {}
-    others = len([scenario for scenario in scenarios if not scenario.workload]) - len(chosen)
+    alone = [scenario for scenario in scenarios if not scenario.workload]
+    chosen = [each for each in examples(scenarios) if place_of(each) == place_of(alone[0])] if wanted else []
+    others = len(alone) - len(chosen)
     if chosen and others:
         note = f"{', '.join(wanted)}: of the largest size, on the first topology; {others} more points have none"
         print(wrapped(f"{note} of their own: narrow the run with --set for another", "  "), file=sys.stderr)
-    for name, scenario in chosen.items():
+    for scenario in chosen:
+        name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
         try:
             figures = _figures(scenario, wanted)
         except (RefusedError, InputError):
@@ -203,17 +206,21 @@ def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
         yield from ((f"{kind}-{name}", figure) for kind, figure in figures.items())
 
 
-def examples(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
-    """Pick a scenario of each collective and algorithm, by name: the largest size of the first topology and ranks."""
-    largest: dict[str, Scenario] = {}
+def examples(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """The largest size of each collective and algorithm on each topology and number of ranks."""
     alone = [scenario for scenario in scenarios if not scenario.workload]
-    for scenario in alone:
-        first = alone[0]
-        if scenario.topology == first.topology and scenario.ranks == first.ranks:
-            name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
-            if name not in largest or scenario.nbytes > largest[name].nbytes:
-                largest[name] = scenario
-    return largest
+    alike = grouped(alone, lambda scenario: (place_of(scenario), scenario.collective, scenario.algorithm)).values()
+    return [max(group, key=lambda scenario: scenario.nbytes) for group in alike]
+
+
+def by_turns(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """One of each topology and number of ranks before the second of any."""
+    return [each for turn in zip_longest(*grouped(scenarios, place_of).values()) for each in turn if each]
+
+
+def place_of(scenario: Scenario) -> str:
+    """Where a scenario runs: its topology, and how many of its ranks."""
+    return repr((scenario.topology, scenario.ranks))
 
 
 def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:

@@ -109,6 +109,32 @@ def test_recommend_refuses_more_choices_than_anybody_waits_for(monkeypatch: pyte
     assert None in named and 2 in named and 250 not in named  # leaves of four hosts, as where no groups are named
 
 
+@pytest.mark.parametrize("door", ["run", "explain", "recommend", "recommend --set profile=nccl-hopper"])
+def test_more_ranks_than_places_are_refused_where_they_stand(door: str, tmp_path: Path) -> None:
+    """With file, line and column, and what would do."""
+    path = tmp_path / "many.yaml"
+    text = "ranks: [2, 9]\ntopology: {system: hgx-h100}\ncollective: all_reduce\nsize: 1 MB\nplots: []\n"
+    path.write_text(text, encoding="utf-8")
+    command, *options = door.split()
+    asked = simcoll(command, path, *options, *(["-o", tmp_path / "out"] if command == "run" else []))
+    told = " ".join((asked.out + asked.err).split()).replace(" # ", " ")
+    assert ":1:12: ranks: 9 ranks do not fit 8 places of hgx-h100; ask for 8 at most" in told
+
+
+def test_recommend_ends_when_its_runs_take_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was reckoned with, and with no answer from some of the choices; all recommendations share the time."""
+    few = [{**RING, "topology": {**STAR, "hosts": hosts}, "size": "1 MB"} for hosts in (2, 3)]
+    points = [Point(Scenario.model_validate(keys)) for keys in few]
+    monkeypatch.setenv("SIMCOLL_LONGEST", "200 us")  # for 20 ranks of runs, as is reckoned; a run takes about as long
+    first, second = recommendations(points, ["naive"])
+    for advice in (first, second):
+        with pytest.raises(
+            InputError, match=r"\d of \d runs, .* at most 200 us .*--among, e\.g\. naive, .*SIMCOLL_LONGEST"
+        ):
+            advice.simulate(1, lambda: None)
+    assert not first.timed and not second.timed
+
+
 def test_who_has_patience_lets_it_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal for time names the variable of the environment that says how long it may take."""
     messages = 10**12

@@ -19,7 +19,7 @@ from command import simcoll
 
 from simcoll.explanation.trace import Slice, Trace, Track
 from simcoll.report.html._lanes import timeline
-from simcoll.report.html._points import script_text
+from simcoll.report.html._points import MOST, script_text
 from simcoll.report.html._tables import table
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -141,6 +141,22 @@ def test_a_closer_look_says_at_what(folder_of: Callable[[str], Path]) -> None:
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert re.findall(r"<summary>(ddp[^:]*):", page) == [f"ddp, ring, bucket cap {best['workload.bucket_cap']}"]
     assert "1 more point of the run" in page
+
+
+@pytest.mark.parametrize("counts", [[2, 4], list(range(2, 11))])
+def test_each_number_of_ranks_is_in_the_report(counts: list[int], tmp_path: Path) -> None:
+    """At its largest size; one of each before the second algorithm of any. Where there are too many, the page names
+    those of which it shows none."""
+    path, page = tmp_path / "counts.yaml", tmp_path / "report.html"
+    text = STAR.replace("hosts: 4", "hosts: 12") + "collective: all_reduce\nalgorithm: [ring, naive]\nplots: []\n"
+    path.write_text(f"{text}size: [1 KiB, 8 KiB]\nranks: {counts}\n", encoding="utf-8")
+    assert simcoll("run", path, "-o", tmp_path / "out", "--report", page).status == 0
+    words = page.read_text(encoding="utf-8")
+    shown = [int(ranks) for ranks in re.findall(r"<summary>all_reduce, \w+, 8 KiB, (\d+) ranks", words)]
+    named = [int(ranks) for ranks in re.findall(r"single-switch, 12 hosts, (\d+) ranks", words)]
+    assert sorted({*shown, *named}) == counts
+    assert len(shown) == min(MOST, 2 * len(counts))
+    assert not named or len(set(shown)) == MOST
 
 
 def test_long_times_have_their_units() -> None:

@@ -18,7 +18,7 @@ from simcoll.report.plot.key_columns import label_of
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_duration, short_size
 
-MOST: Final = 6  # points that are shown so closely
+MOST: Final = 8  # points that are shown so closely
 SLICES: Final = 7_000  # of all timelines together: more make the file large, and its script slow
 _KEYS: Final = (
     "Drag or ← → to move, + and − (or Ctrl and the wheel) to zoom, 0 for all; "
@@ -29,26 +29,40 @@ _TOOLS: Final = (("out", "−", "zoom out"), ("in", "+", "zoom in"), ("left", "�
 
 
 def closely(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[str]:
-    """Some points: each algorithm at the largest size, and the shortest step of each algorithm of a workload; a note
-    says how many are not shown. `rows` are those of the scenarios, and say in what they differ."""
+    """Some points: each algorithm at the largest size, and the shortest step of each algorithm of a workload, on each
+    topology and number of ranks; a note names those of which none is shown, and says how many points are not. `rows`
+    are those of the scenarios, and say in what they differ."""
     whole = len(rows) == len(scenarios)  # `algorithm: all` leaves out rows of those that cannot serve
     row_of = {id(scenario): row for scenario, row in zip(scenarios, rows, strict=False) if whole}
-    steps: dict[tuple[str, str], Scenario] = {}
+    steps: dict[tuple[str, str, str], Scenario] = {}
     for scenario in sorted(scenarios, key=lambda each: row_of[id(each)].time_ps if whole else 0):
-        if scenario.workload and (not whole or row_of[id(scenario)].status == "ok"):
-            steps.setdefault((scenario.workload.template, scenario.workload.algorithm), scenario)
-    shown = [*run_plots.examples(scenarios).values(), *(each for each in scenarios if each in steps.values())]
+        if (work := scenario.workload) and (not whole or row_of[id(scenario)].status == "ok"):
+            steps.setdefault((work.template, work.algorithm, run_plots.place_of(scenario)), scenario)
+    of = run_plots.by_turns([*run_plots.examples(scenarios), *(each for each in scenarios if each in steps.values())])
+    shown = of[:MOST]
     varied = [name for name in ("topology", "ranks", "nodes", *swept(rows)) if len({row.get(name) for row in rows}) > 1]
-    most = SLICES // max(2, len(shown[:MOST]))
-    for number, scenario in enumerate(shown[:MOST]):
-        name = ", ".join(filter(None, [_named(scenario), label_of(row_of[id(scenario)], varied) if whole else ""]))
+    most = SLICES // max(2, len(shown))
+    for number, scenario in enumerate(shown):
         try:
-            yield _point(explained_run(scenario), name, number == 0, most, scenario.replications is not None)
+            run = explained_run(scenario)
+            name = ", ".join(filter(None, [_named(scenario), label_of(row_of.get(id(scenario), run.row), varied)]))
+            yield _point(run, name, number == 0, most, scenario.replications is not None)
         except SimcollError as error:
-            yield f'<p class="note">{escape(name)}: {escape(str(error))}</p>'
-    if left := len(scenarios) - len(shown[:MOST]):
+            yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
+    if left := len(scenarios) - len(shown):
         which = "of each algorithm here is the shortest step" if steps else "each algorithm here has its largest size"
-        yield f'<p class="note">{left} more point{"s" * (left > 1)} of the run: {which}, on the first topology.</p>'
+        yield f'<p class="note">{left} more point{"s" * (left > 1)} of the run: {which}.</p>'
+    if missing := _places(of) - _places(shown):
+        where = "; ".join(sorted(missing))
+        yield f'<p class="note">No room for {escape(where)}: <code>--set</code> narrows the run to some of them.</p>'
+
+
+def _places(scenarios: Sequence[Scenario]) -> set[str]:
+    """Topologies and numbers of ranks, in words."""
+    counts = [
+        (each, {"hosts": each.topology.hosts, "nodes": each.topology.nodes, "ranks": each.ranks}) for each in scenarios
+    ]
+    return {", ".join([each.topology.title, *(f"{n} {of}" for of, n in count.items() if n)]) for each, count in counts}
 
 
 def _named(scenario: Scenario) -> str:
