@@ -51,7 +51,7 @@ class Best(NamedTuple):
 
 
 class Spent:
-    """What the runs of all recommendations that are asked for together have taken."""
+    """The runs of all recommendations that are asked for together, and what they have taken."""
 
     def __init__(self) -> None:
         self.runs, self.seconds = 0, 0.0

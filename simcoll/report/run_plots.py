@@ -219,7 +219,7 @@ def by_turns(scenarios: Sequence[Scenario]) -> list[Scenario]:
 
 
 def place_of(scenario: Scenario) -> str:
-    """Where a scenario runs: its topology, and how many of its ranks."""
+    """The topology on which a scenario runs, and its number of ranks."""
     return repr((scenario.topology, scenario.ranks))
 
 

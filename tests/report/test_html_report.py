@@ -143,17 +143,17 @@ def test_a_closer_look_says_at_what(folder_of: Callable[[str], Path]) -> None:
     assert "1 more point of the run" in page
 
 
-@pytest.mark.parametrize("counts", [[2, 4], list(range(2, 11))])
-def test_each_number_of_ranks_is_in_the_report(counts: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "counts"), [("ranks", [2, 4]), ("topology.hosts", list(range(2, 11)))])
+def test_each_number_of_ranks_is_in_the_report(key: str, counts: list[int], tmp_path: Path) -> None:
     """At its largest size; one of each before the second algorithm of any. Where there are too many, the page names
     those of which it shows none."""
     path, page = tmp_path / "counts.yaml", tmp_path / "report.html"
-    text = STAR.replace("hosts: 4", "hosts: 12") + "collective: all_reduce\nalgorithm: [ring, naive]\nplots: []\n"
-    path.write_text(f"{text}size: [1 KiB, 8 KiB]\nranks: {counts}\n", encoding="utf-8")
-    assert simcoll("run", path, "-o", tmp_path / "out", "--report", page).status == 0
+    text = STAR + "collective: all_reduce\nalgorithm: [ring, naive]\nplots: []\nsize: [1 KiB, 8 KiB]\n"
+    path.write_text(text, encoding="utf-8")
+    assert simcoll("run", path, "--set", f"{key}={counts}", "-o", tmp_path / "out", "--report", page).status == 0
     words = page.read_text(encoding="utf-8")
     shown = [int(ranks) for ranks in re.findall(r"<summary>all_reduce, \w+, 8 KiB, (\d+) ranks", words)]
-    named = [int(ranks) for ranks in re.findall(r"single-switch, 12 hosts, (\d+) ranks", words)]
+    named = [int(ranks) for ranks in re.findall(r"single-switch, (\d+) hosts", words)]
     assert sorted({*shown, *named}) == counts
     assert len(shown) == min(MOST, 2 * len(counts))
     assert not named or len(set(shown)) == MOST
