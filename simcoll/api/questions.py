@@ -45,8 +45,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
     """
-    if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
-        raise InputError(f"jobs={jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
+    _check_jobs(jobs)
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     notes = newer_releases.notes(point.scenario for point in points)
@@ -60,7 +59,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
 
     >>> print(predict("all_reduce", on="hgx-h100", size="64 MiB"))
-    nvls Simple, 325 us (90 %: 297 to 356 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
+    nvls Simple, 325 us (90 %: 292 to 362 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
     """
     if topology is not None and (asked is None or isinstance(asked, str | Path | Mapping | Sweep)):
         keys, topology = {"topology": topology, **keys}, None
@@ -101,6 +100,11 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
     )
 
 
+def _check_jobs(jobs: object) -> None:
+    if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
+        raise InputError(f"jobs={jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
+
+
 def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Reply:
     """The best algorithm, protocol and settings by ranges of sizes, of all that serves, or of those `among`.
 
@@ -115,7 +119,11 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
     from simcoll.report import recommendation_text
     from simcoll.report.verdicts import of_recommendations
 
-    questions = recommendations(points_of(asked, keys), [among] if isinstance(among, str) else among)
+    _check_jobs(jobs)
+    names = [among] if isinstance(among, str) else among
+    if names is not None and (not isinstance(names, Sequence) or not names):
+        raise InputError(f"among={among!r} names no algorithm", "give names, e.g. ['ring', 'tree'], or leave it out")
+    questions = recommendations(points_of(asked, keys), names)
     for question in questions:
         question.simulate(jobs, lambda: None)
     found = [question.document() for question in questions]

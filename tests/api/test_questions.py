@@ -91,6 +91,9 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.run("all_reduce", on="hgx-h100", size=float("nan")), "nan is no whole number"),
     (lambda: sc.run("all_reduce", on="hgx-h100", size=float("inf")), "inf is no whole number"),
     (lambda: sc.run("all_reduce", jobs=0, **P), "jobs=0 means nothing; give 1, 2"),
+    (lambda: sc.recommend("all_reduce", jobs="x", **P), "jobs='x' means nothing; give 1, 2"),
+    (lambda: sc.recommend("all_reduce", among=[], **P), r"among=\[\] names no algorithm; give names"),
+    (lambda: sc.recommend("all_reduce", among=3, **P), "among=3 names no algorithm; give names"),
     (lambda: sc.compare(3, on="hgx-h100"), "int is no measured table; give a file"),
     (lambda: sc.build("all_reduce", "ring", 0), "0 is no number of ranks"),
     (lambda: sc.build("all_reduce", "ring", "4"), "'4' is no number of ranks"),  # type: ignore[arg-type]
