@@ -13,7 +13,9 @@ latest, whoever is ahead.
 
 from __future__ import annotations
 
+import functools
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,12 +57,18 @@ class _Hidden(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """The times at which ranks may begin an operation, and the latest of all. In a `chain` of another one that is
-    hidden the times are the soonest there may be."""
+    """The times at which ranks may begin an operation, and the first of them. In a `chain` of another one that is
+    hidden they are the soonest there may be, and what is ahead is over at `ahead` at the latest, in ps; else 0."""
 
     when: Numbers
-    latest: int
+    first: int
+    ahead: int
     chain: int
+
+    @property
+    def latest(self) -> int:
+        """The time at which all ranks may begin, at the latest, in ps."""
+        return max(int(self.when.max(initial=0)), self.ahead)
 
 
 class _Taken(NamedTuple):
@@ -87,6 +95,7 @@ class _Composition:
         self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
         self.done, self.hidden = dict[int, Numbers](), dict[int, _Hidden]()
         self.chains = dict[int, list[_Hidden]]()  # by the number of the first
+        self.until = list[tuple[int, int]]()  # of hidden ones, in order: when over at the latest, number
         self.place, self.known, self.last = np.full(n, -1, np.int64), _Known(), 0
         self.behind = [list[int]() for _ in operations]
         for number, op in enumerate(operations):
@@ -104,17 +113,16 @@ class _Composition:
                 if (when := self._opened(number)) is None:
                     return None
                 opened[number] = when
-                heapq.heappush(queue, (int(when.when.min(initial=0)), number))
+                heapq.heappush(queue, (when.first, number))
             _, number = heapq.heappop(queue)  # about in the order in which first ranks begin
             if not self._enter(number, opened.pop(number)):
                 return None
             for after in self.behind[number]:
                 left[after] -= 1
             ready = [after for after in dict.fromkeys(self.behind[number]) if not left[after]]
-        while late := max(self.hidden.values(), key=lambda late: late.latest, default=None):
-            if late.latest <= self.last:
-                break
-            if not self._uncover(late):
+        self.last = max(self.last, *(int(done.max(initial=0)) for done in self.done.values()), 0)
+        while self.until and self.until[-1][0] > self.last:
+            if not self._uncover(self.hidden[self.until[-1][1]]):
                 return None
         return self.last
 
@@ -123,24 +131,25 @@ class _Composition:
         else, but for the end of a chain that the operation goes on with; None where something cannot finish."""
         while True:
             when = self._since(number)
+            first = int(when.min(initial=NEVER))
             hidden = [self.hidden[before] for before in self.operations[number].after if before in self.hidden]
-            late = [each for each in hidden if each.latest > self._soonest(each.number, number, when)]
+            late = [h for h in hidden if h.latest > first and h.latest > self._soonest(h.number, number, when)]
             if not late:
-                return _Opened(when, int(when.max(initial=0)), number)
+                return _Opened(when, first, 0, number)
             last = max(late, key=lambda each: each.latest)
             if len(late) == 1 and self._goes_on(number, last):
-                return _Opened(when, max(int(when.max(initial=0)), last.latest), last.chain)
+                return _Opened(when, first, last.latest, last.chain)
             if not self._uncover(last):
                 return None
 
     def _since(self, number: int) -> Numbers:
         """The times at which what an operation waits for ends on its ranks: of hidden ones, at the least."""
         op = self.operations[number]
-        when = np.zeros(len(op.ranks), np.int64)
+        ends = list[Numbers]()
         for before in op.after:
             done, shared = self.done[before], self._shared(before, op)
-            np.maximum(when, done if shared is None else np.where(shared >= 0, done[shared], 0), out=when)
-        return when
+            ends.append(done if shared is None else np.where(shared >= 0, done[shared], 0))
+        return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
         """The soonest of the times of an operation's ranks that have a part in an earlier one."""
@@ -178,7 +187,6 @@ class _Composition:
                 return False
             opened = now
         self.done[number] = opened.when + op.duration
-        self.last = max(self.last, int(self.done[number].max(initial=0)))
         if call is not None:
             return self._call(number, call, opened)
         if opened.chain != number:
@@ -188,32 +196,33 @@ class _Composition:
 
     def _hide(self, new: _Hidden) -> None:
         self.hidden[new.number] = new
+        insort(self.until, (new.latest, new.number))
         self.chains.setdefault(new.chain, []).append(new)
 
     def _call(self, number: int, call: CallProgram, opened: _Opened) -> bool:
         """Hide a call that has its links for itself, if it is over some time later at the latest; else run it. Says
         whether it does not meet others, and ends."""
-        when, latest, chain = opened
-        first = int(when.min())
-        used = np.zeros(len(self.idle), np.bool_)
-        used[call.links] = True
+        when, first, _, chain = opened
 
         def meets(late: _Hidden) -> bool:
-            there = late.call is not None and late.chain != chain and late.latest >= first
-            return there and late.call is not None and bool(used[late.call.links].any())
+            return late.call is not None and late.chain != chain and bool(np.isin(call.links, late.call.links).any())
 
-        while late := next(filter(meets, self.hidden.values()), None):
+        while late := next(filter(meets, self._under_way(first)), None):
             if not self._uncover(late):
                 return False
         met = self._met(self.taken, call, first)
         follows = chain != number
         runs = call not in self.ran or (not follows and self.known.alike(call, when - first, self.idle))
         if not met and not runs and call.longest_ps:
-            self._hide(_Hidden(number, call, when, latest + call.longest_ps, chain))
+            self._hide(_Hidden(number, call, when, opened.latest + call.longest_ps, chain))
             return True
         if not follows:
             return self._run(number, call, when, self.taken if met else None) is not None
         return self._uncover(self.chains[chain][-1]) and self._enter(number, opened)
+
+    def _under_way(self, first: int) -> list[_Hidden]:
+        """The hidden operations that may not be over at a time, in ps."""
+        return [self.hidden[number] for _, number in self.until[bisect_left(self.until, (first, NONE)) :]]
 
     def _met(self, taken: _Taken, call: CallProgram, first: int) -> bool:
         """Whether messages on links of a call may come, or be served, when it begins."""
@@ -225,6 +234,7 @@ class _Composition:
         chain = self.chains.pop(late.chain)
         for each in chain:
             del self.hidden[each.number]
+            del self.until[bisect_left(self.until, (each.latest, each.number))]
         wanted, taken = chain.index(late), None
         for place, each in enumerate(chain):
             number, call, when = each.number, each.call, self._since(each.number) if place else each.opened
@@ -294,4 +304,5 @@ def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
     bound = list({id(call): call for call in calls if call is not None}.values())
     params = [call.params for call in bound]
     alone = all(p.sharing == "fifo" and not p.barrier and p.blocking == "no" for p in params)
-    return alone and all(call.network.link_names == network.link_names for call in bound)
+    names = [call.network.link_names for call in bound]
+    return alone and all(each is network.link_names or each == network.link_names for each in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,6 +44,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, calls, kinds = _operations(plan, binder, apart)
     lengths = [len(operation.ranks) for operation in operations]
+    parts = [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
     def joined() -> Program:
         whole = [
@@ -61,8 +63,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls met already
             return None
-        parts = np.split(durations, np.cumsum(lengths)[:-1])
-        changed = [op._replace(duration=part) for op, part in zip(operations, parts, strict=True)]
+        changed = [op._replace(duration=durations[part]) for op, part in zip(operations, parts, strict=True)]
         return composed_ps(changed, calls, plan.n, binder.topology, by_themselves)
 
     if took is None:
