@@ -239,8 +239,13 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
     )
     title = f"{scenario.collective}, {ran}, {short_size(scenario.nbytes)}, {nodes}{topology.name}"
     figures: dict[str, Any] = {}
-    if "timeline" in wanted and len(program) <= SMALL:
-        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title)
+    if "timeline" in wanted and scenario.measure.buckets > 1 and not scenario.measure.async_op:
+        note = "timeline: not drawn: buckets one after another are several calls; draw one: --set measure.buckets=1"
+        print(wrapped(note, "  "), file=sys.stderr)
+    elif "timeline" in wanted and len(program) <= SMALL:
+        launch_ps = prediction.waited_ps + prediction.launch_ps
+        channels = prediction.lowered.count if prediction.lowered else 1
+        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title, launch_ps, channels)
     if "utilisation" in wanted:
         busy = dict(zip(topology.links, prediction.busy.tolist(), strict=True))
         figures["utilisation"] = topology_figure(topology, busy, title)

@@ -11,12 +11,15 @@ from matplotlib.axes import Axes
 
 import simcoll as sc
 from simcoll.errors import InputError
+from simcoll.prediction.predict import predict
 from simcoll.report.overlap import RankOverlap, union
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import size_figure
 from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.overlap import overlap_figure
+from simcoll.scenario.loading import load
+from simcoll.units import format_duration
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}
 KEYS: dict[str, Any] = {
@@ -172,3 +175,19 @@ def test_overlap_of_many_ranks_has_the_one_that_is_named(waits: list[int]) -> No
     named = f"rank {waits[0]}" if waits else "rank 0"
     assert any(f"{named}: compute" in text.get_text() for text in figure.texts)
     assert shown == [f"rank {r}" for r in sorted({*range(8 - len(waits)), *waits})]
+
+
+def test_a_timeline_has_the_time_of_its_row(tmp_path: Path) -> None:
+    """A picture of a call says the time of the results, launch and all, and how many channels it is one of."""
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(
+        "topology: hgx-h100\ncollective: all_reduce\nalgorithm: [ring, naive]\n"
+        "ranks: 4\nsize: 1 MiB\nplots: [timeline]\n"
+    )
+    ran = simcoll("run", str(scenario), "-o", str(tmp_path / "out"), "--format", "svg", "-q")
+    assert ran.status == 0, ran.err
+    for point, about in zip(load(str(scenario)), ("one channel of", ""), strict=True):
+        prediction = predict(point)
+        drawn = (tmp_path / "out" / "plots" / f"timeline-all_reduce-{prediction.algorithm}.svg").read_text("utf-8")
+        assert f"transfers in {format_duration(prediction.time_ps).replace('us', 'µs')}, of which launch" in drawn
+        assert about in drawn

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -31,6 +32,7 @@ from simcoll.report.plot.looks import look, looks_of
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.residuals import residual_figure
 from simcoll.schedule.registry import ALGORITHMS
+from simcoll.units import format_duration
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SIZES = [2**power for power in range(10, 31, 5)]
@@ -558,6 +560,37 @@ def test_bars_are_the_timeline(sharing: str) -> None:
     assert [label.get_text() for label in ranks.get_yticklabels()] == [
         f"{r}  host{r} → {(r + 1) % 4}" for r in range(4)
     ]
+
+
+def test_time_counts_from_the_call() -> None:
+    """What a launch takes stands before the bars and is part of the time; one channel of several is said to be one."""
+    star, program, timeline = run("all_reduce", "ring", 4)
+    figure = gantt_figure(program, timeline, star.devices, launch_ps=3 * 10**6, channels=16)
+    end_ps = 3 * 10**6 + timeline.makespan_ps
+    for axes, name, times in (
+        (0, "sends", (timeline.start, timeline.sent)),
+        (1, "links", (timeline.hop_begin, timeline.hop_end)),
+    ):
+        drawn = sorted([a, b] for a, b, *_ in bars(figure.axes[axes], name))
+        assert drawn == intervals(*(time + 3 * 10**6 for time in times))
+        assert figure.axes[axes].get_xlim()[1] >= end_ps / 1e6
+    assert f"{format_duration(end_ps).replace('us', 'µs')}, of which launch 3 µs" in words(figure)
+    assert "one channel of 16" in words(figure)
+    assert "launch" in entries(figure)
+
+
+def test_every_bar_is_seen() -> None:
+    """In the middle of each bar is the colour of its chunk, and not of an edge, however short the bar is."""
+    star, program, timeline = run("all_reduce", "ring", 4, o_send=10**7, o_recv=10**9)
+    figure = gantt_figure(program, timeline, star.devices)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())
+    for axes, name in ((figure.axes[0], "sends"), (figure.axes[1], "links")):
+        for a, b, top, bottom in bars(axes, name):
+            x, y = axes.transData.transform(((a + b) / 2, top + (bottom - top) / 4))
+            near = pixels[len(pixels) - 1 - int(y), int(x) - 1 : int(x) + 2, :3].astype(int)
+            assert (near.max(axis=1) - near.min(axis=1)).max() > 60, (name, a, b)  # a hue: neither white nor grey
 
 
 @pytest.mark.parametrize("case", [("all_reduce", "naive", 6), ("all_reduce", "tree", 8), ("all_to_all", "direct", 5)])

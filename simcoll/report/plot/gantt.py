@@ -36,6 +36,9 @@ LANE: Final = 0.21  # inches, the height of a lane with a single row
 STACKED: Final = 0.6  # height of a row among several of its lane, of a lone row 1
 THIN: Final = 0.22  # height of a row of receptions
 HAIR: Final = 1000  # this part of the run is about a pixel
+NARROW: Final = 4  # hairs: a shorter bar would be hidden by its edges
+EDGE: Final = 0.4  # points
+EDGE_NARROW: Final = 0.8  # points: the least width at which a bar is seen
 PS_PER_US: Final = 10**6
 
 _FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB", "#EE7733")  # Tol, "bright"
@@ -73,10 +76,18 @@ LegendArtists = dict[str, Artist]
 GanttRows = tuple[list[float], list[Bar], list[Bar]]  # the edges of the lanes, one more than lanes; thick and thin bars
 
 
-def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], title: str = "") -> Figure:
+def gantt_figure(
+    program: Program,
+    timeline: Timeline,
+    devices: Sequence[str],
+    title: str = "",
+    launch_ps: int = 0,
+    channels: int = 1,
+) -> Figure:
     """Lanes of ranks (sends thick, from start to sent; receive sides thin, from arrive to end) above lanes of links.
 
-    `devices` are named by participant. Of more than 64 links, or ranks, the busiest 32 are drawn.
+    `devices` are named by participant. Time counts from the call: the program begins `launch_ps` later, and stands for
+    each of `channels` alike. Of more than 64 links, or ranks, the busiest 32 are drawn.
     Raises ValueError above 4,000 transfers.
     """
     if len(program) > MAX_TRANSFERS:
@@ -85,22 +96,25 @@ def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], t
             "take fewer ranks, a smaller size or larger chunks, or write a trace"
         )
     chunks = _chunks(program)
-    panels = {"rank": _rank_lanes(program, timeline, devices, chunks)}
+    end_ps = launch_ps + max(timeline.makespan_ps, int(program.arrivals.max()))
+    panels = {"rank": _rank_lanes(program, timeline, devices, chunks, launch_ps)}
     if len(program.routes.links):
-        panels["link"] = _link_lanes(program, timeline, program.link_names, chunks)
+        panels["link"] = _link_lanes(program, timeline, program.link_names, chunks, launch_ps)
     notes = [_cut(panels[panel], f"{panel}s") for panel in panels]
-    placed = {panel: _place(lanes, timeline.makespan_ps // HAIR) for panel, lanes in panels.items()}
+    placed = {panel: _place(lanes, end_ps // HAIR) for panel, lanes in panels.items()}
     deep = [edges[-1] for edges, _, _ in placed.values()]
     figure = frame(WIDTH, 0.6 + LANE * sum(deep) + 0.15 * len(deep))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=deep)[:, 0].tolist()
     color, entries = _colors(figure, grid, sorted(set(chunks)))
     for axes, panel in zip(grid, panels, strict=True):
-        _draw(axes, panel, panels[panel], placed[panel], timeline.makespan_ps, color)
+        _draw(axes, panel, panels[panel], placed[panel], end_ps, color)
+        if launch_ps:
+            entries["launch"] = axes.axvspan(0, launch_ps / PS_PER_US, color=FAINT, zorder=0.4, gid="launch")
     grid[-1].set_xlabel("time", size=9, color=INK)
     grid[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
     figure.align_ylabels(grid)
     facts = [
-        _facts(program, timeline),
+        *_facts(program, launch_ps, end_ps, channels),
         "in bars: chunk→to rank",
         "thin: receive side" if any(lane.thin for lane in panels["rank"]) else "",
     ]
@@ -108,9 +122,14 @@ def gantt_figure(program: Program, timeline: Timeline, devices: Sequence[str], t
     return figure
 
 
-def _facts(program: Program, timeline: Timeline) -> str:
-    taken = f"{len(program):,} transfers in {format_duration(timeline.makespan_ps).replace('us', 'µs')}"
-    return f"{program.schedule.n} ranks  ·  {taken}  ·  {program.params.sharing} sharing"
+def _facts(program: Program, launch_ps: int, end_ps: int, channels: int) -> list[str]:
+    taken, launch = (format_duration(time).replace("us", "µs") for time in (end_ps, launch_ps))
+    return [
+        f"{program.schedule.n} ranks",
+        f"{len(program):,} transfers in {taken}" + (f", of which launch {launch}" if launch_ps else ""),
+        f"one channel of {channels}" if channels > 1 else "",
+        f"{program.params.sharing} sharing",
+    ]
 
 
 # --- lanes ---
@@ -123,9 +142,12 @@ def _chunks(program: Program) -> list[int]:
     return numbers
 
 
-def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], chunks: Sequence[int]) -> list[Lane]:
+def _rank_lanes(
+    program: Program, timeline: Timeline, devices: Sequence[str], chunks: Sequence[int], launch_ps: int
+) -> list[Lane]:
     lanes = [Lane(f"{p}  {devices[p]}") for p in range(program.schedule.participants)]
-    columns = (program.src, program.dst, timeline.start, timeline.sent, timeline.arrive, timeline.end)
+    times = (timeline.start, timeline.sent, timeline.arrive, timeline.end)
+    columns = (program.src, program.dst, *(time + launch_ps for time in times))
     for chunk, src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
         lanes[src].spans.append(ChunkInterval(start, sent, chunk, dst))
         lanes[src].busy += sent - start
@@ -137,11 +159,14 @@ def _rank_lanes(program: Program, timeline: Timeline, devices: Sequence[str], ch
     return lanes
 
 
-def _link_lanes(program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int]) -> list[Lane]:
+def _link_lanes(
+    program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int], launch_ps: int
+) -> list[Lane]:
     busy = utilisation(program, timeline.makespan_ps).reshape(program.views, -1).sum(axis=0)
     lanes = {link: Lane(names[link], busy[link]) for link in distinct(program.routes.links % program.servers).tolist()}
     carried = np.repeat(np.asarray(chunks), np.diff(program.hops.first))
-    columns = (program.hops.links % program.servers, timeline.hop_begin, timeline.hop_end, carried)
+    times = (timeline.hop_begin + launch_ps, timeline.hop_end + launch_ps)
+    columns = (program.hops.links % program.servers, *times, carried)
     for link, begin, end, chunk in zip(*(column.tolist() for column in columns), strict=True):
         lanes[link].spans.append(ChunkInterval(begin, end, chunk))
     return list(lanes.values())
@@ -199,13 +224,13 @@ def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tupl
     return lambda chunk: to_hex(cmap(float(norm(chunk)))), {}
 
 
-def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, makespan_ps: int, color: Color) -> None:
+def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, end_ps: int, color: Color) -> None:
     edges, thick, thin = layout
     dress(axes)
-    _bars(axes, thick, color, "sends" if panel == "rank" else "links")
-    _bars(axes, thin, color, "receives")
-    _numbers(axes, thick, color, (WIDTH - 2.0) / (makespan_ps or 1))
-    axes.set_xlim(0, 1.005 * (makespan_ps or 1) / PS_PER_US)
+    _bars(axes, thick, color, "sends" if panel == "rank" else "links", NARROW * end_ps // HAIR)
+    _bars(axes, thin, color, "receives", NARROW * end_ps // HAIR)
+    _numbers(axes, thick, color, (WIDTH - 2.0) / (end_ps or 1))
+    axes.set_xlim(0, 1.005 * (end_ps or 1) / PS_PER_US)
     axes.set_ylim(edges[-1], 0)
     axes.set_yticks([(above + below) / 2 for above, below in itertools.pairwise(edges)], [lane.name for lane in lanes])
     axes.tick_params(axis="y", length=0, labelsize=7)
@@ -214,7 +239,8 @@ def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, make
     axes.hlines(edges[1:-1], 0, 1, transform=axes.get_yaxis_transform(), color=FAINT, linewidth=0.5, zorder=0.5)
 
 
-def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str) -> None:
+def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str, narrow_ps: int) -> None:
+    """Bars with white edges, which would cover those shorter than `narrow_ps`: these have edges of their colour."""
     corners = [
         [(x, y) for x, y in ((b, low), (e, low), (e, high), (b, high))]
         for (b, e, low, high) in (
@@ -222,7 +248,10 @@ def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str) -> None:
         )
     ]
     colors = [color(bar.span.chunk) for bar in bars]
-    axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="white", linewidths=0.4, gid=name))
+    narrow = [bar.span.end - bar.span.begin < narrow_ps for bar in bars]
+    edges = [own if thin else "white" for own, thin in zip(colors, narrow, strict=True)]
+    widths = [EDGE_NARROW if thin else EDGE for thin in narrow]
+    axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors=edges, linewidths=widths, gid=name))
 
 
 def _numbers(axes: Axes, bars: Iterable[Bar], color: Color, inches_per_ps: float) -> None:
