@@ -11,7 +11,7 @@ from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.scores import Document
 from simcoll.errors import Diagnostic, InputError
-from simcoll.formats.measured import MeasuredRow, parse_measured, unread
+from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
 from simcoll.prediction import result_rows, sweep
 from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point, load
@@ -29,20 +29,19 @@ def compared(
     that system, or on the topology of a file. Raises InputError when a file is wrong, when a row has several partners,
     when a profile is of another harness, and when nothing can be compared.
     """
-    warnings = unread(text, source)
     kept = dict(map(table_join.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept))
     if isinstance(predicted, str) and predicted.startswith("system="):
         selected = table_join.kept(measured, kept, source)
         questions = RowQuestions(predicted.removeprefix("system="), sets)
         points, rows, newer = _on_system(questions, selected)
-        warnings += [*questions.warnings(selected), *newer]
+        odd = [*questions.warnings(selected), *newer]
     else:
         selected = table_join.select(measured, kept) or table_join.kept(measured, kept, source)
         rows = list(_predictions(predicted, selected, sets))
         rows = _computing_as_measured(rows, table_join.pairs(measured, rows, kept))
-        points = table_join.join(measured, rows, kept)
-    warnings += table_join.filled(selected, kept)
+        points, odd = table_join.join(measured, rows, kept), []
+    warnings = [*remarks(text, source, selected), *odd, *table_join.filled(selected, kept)]
     if not points:
         reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
         problem = f"{source}: none of {len(selected)} measured rows has a prediction"

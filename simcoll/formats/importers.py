@@ -147,7 +147,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     notes = ImportLog()
     named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
     notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
-    for remark in measured.unread(text, source):
+    for remark in measured.remarks(text, source, rows):
         notes.warn(remark)
     sources = sorted({row.timing for row in rows if row.timing})
     if sources:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured, read_measured, unread
+from simcoll.formats.measured import MeasuredRow, find_measured, parse_measured, read_measured, remarks
 from simcoll.formats.measured.gpu_names import contradiction
 from simcoll.schedule.collectives import COLLECTIVES
 
@@ -349,10 +349,13 @@ def test_debug_lines_between_rows(debug: str):
     assert parse_measured(f"\n{debug}\n".join(lines), "log") == parse_measured(new(), "log")
 
 
-def test_debug_lines_within_a_row():
-    """A row that debug output broke in two is put together again, though the host's name is glued to its number."""
-    text = new().replace("    -1   ", f"    -1{DEBUG}\n{DEBUG}\n   ")
-    assert text.count(DEBUG) == 4
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7", "10-0-0-1"])
+def test_debug_lines_within_a_row(host: str):
+    """A row that debug output broke in two is put together again, though the host's name is glued to its number, and
+    begins with digits: no root is below -1."""
+    debug = DEBUG.replace("gpu-7.example", host)
+    text = new().replace("    -1   ", f"    -1{debug}\n{debug}\n   ")
+    assert text.count(debug) == 4
     assert parse_measured(text, "log") == parse_measured(new(), "log")
 
 
@@ -366,7 +369,7 @@ def test_debug_lines_within_the_first_columns(label: str):
         text = new().replace(row, f"{row[:end]}{DEBUG}\n{DEBUG}\n{row[end:]}")
         read = parse_measured(re.sub(r"(?m)^", label, text), "log")
         assert read in (whole, whole[:1]), row[:end]
-        assert bool(unread(re.sub(r"(?m)^", label, text), "log")) == (read != whole) or not row[:end].split()[1:]
+        assert bool(remarks(re.sub(r"(?m)^", label, text), "log", read)) == (read != whole) or not row[:end].split()[1:]
         kept += read == whole
     assert kept >= (0.5 if label.endswith(" ") else 0.75) * len(row.strip())
 
@@ -375,9 +378,10 @@ def test_nothing_is_lost_without_a_word(tmp_path: Path):
     """Lines that look like rows and could not be read are counted, at every door; whole texts leave none."""
     glued = new().replace("    40000000", "node-a40000000")
     assert parse_measured(glued, "log") == parse_measured(new(), "log")[:1]
-    (remark,) = unread(glued, "log")
+    (remark,) = remarks(glued, "log", ())
     assert "a line looks like a row and was not read (line" in remark
-    assert not unread(new(), "log") and not unread("collective,ranks,size_bytes,time_us\n", "log")
+    for whole in (new(), "collective,ranks,size_bytes,time_us\n"):
+        assert not remarks(whole, "log", ())
     (tmp_path / "a.log").write_text(glued, encoding="utf-8")
     assert "look" in simcoll("import", tmp_path / "a.log", "-o", tmp_path / "a.csv").out
     for words in (
@@ -547,6 +551,22 @@ def test_runs_of_a_point_are_one_row():
     (joined,) = parse_measured(table, "t")
     assert (joined.time_us, joined.runs) == (2.0, 6)
     assert len(parse_measured(table.replace("2,a", "2,b"), "t")) == 2
+
+
+def test_runs_that_are_far_apart_are_no_noise(tmp_path: Path):
+    """Runs of sound and slow machines in one table are said to be so at every door; runs that are alike are not."""
+    for least, most, said in ((4400, 6400, False), (4400, 11000, True)):
+        table = "collective,ranks,size_bytes,dtype,time_us\n" + "".join(
+            f"all_reduce,8,{size},float32,{time}\n"
+            for size, times in ((2**30, (least, 4500, most)), (2**29, (2250, 2250)), (2**28, (1150,)))
+            for time in times
+        )
+        (tmp_path / "runs.csv").write_text(table, encoding="utf-8")
+        remark = "runs of 1 of 2 points that were measured several times are up to 2.5x apart (1 GiB: 4400, 11000 us)"
+        for words in (["import"], ["compare", "system=hgx-h100"], ["diagnose", "--on", "hgx-h100"]):
+            done = simcoll(*words, tmp_path / "runs.csv")
+            printed = " ".join((done.out + done.err).replace("#", "").split())
+            assert done.status == 0 and (remark in printed, "apart" in printed) == (said, said), printed
 
 
 def test_rows_that_were_measured_out_of_place_only():

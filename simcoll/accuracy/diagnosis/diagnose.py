@@ -25,7 +25,7 @@ from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, parse_measured, unread
+from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band
@@ -102,7 +102,7 @@ def diagnosed(
         base, ranked = sound, [sound]
     document = _document(system, asked, table, names, base, ranked, refused)
     warnings = [
-        *unread(text, source),
+        *remarks(text, source, rows),
         *table_join.filled(rows, kept),
         *asking.warnings(rows),
         *newer_releases.notes(asked.scenarios),

@@ -24,7 +24,7 @@ from simcoll.config.decoding import decoded
 from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
-from simcoll.formats.measured import MeasuredRow, find_measured, read_file, unread
+from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
 from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import TableSource
 from simcoll.scenario.scenario import Scenario
@@ -144,7 +144,7 @@ def read(
         cure = "give tables with rows, or another --where"
         raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
     kept, notes = _one_harness(rows)
-    notes += [remark for name, data, _ in tables for remark in unread(decoded(data), name)]
+    notes += [remark for name, data, of in tables for remark in remarks(decoded(data), name, of)]
     notes += table_join.filled(rows, where)
     if most:
         notes.append(f"rows above {format_size(most)} show little of launches, and are left out")

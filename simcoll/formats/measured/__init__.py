@@ -6,7 +6,7 @@ A reader turns text into located cells (column → text and place); `rows` makes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,7 @@ __all__ = [
     "parse_measured",
     "read_file",
     "read_measured",
-    "unread",
+    "remarks",
 ]
 
 _READERS: Final = (nccl_json, rccl_report, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
@@ -64,7 +64,13 @@ def read_file(path: Path | str, defaults: Mapping[str, object] | None = None) ->
     return data, parse_measured(decoded(data), str(path), defaults)
 
 
-def unread(text: str, source: str) -> list[str]:
+def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
+    """Remarks on a text and its `rows`: lines like rows that could not be read, and runs that are far apart."""
+    far = _rows.scattered(rows)
+    return [*_unread(text, source), *([f"{source}: {far}"] if far else [])]
+
+
+def _unread(text: str, source: str) -> list[str]:
     """A remark if lines of what nccl-tests printed look like rows and could not be read; else nothing."""
     if csv_table.is_table(text) or any(reader.looks(text) for reader in _READERS[:-1]):
         return []

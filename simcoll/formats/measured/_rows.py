@@ -19,6 +19,7 @@ from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.units import format_size
 
 LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and where that stands
 
@@ -47,11 +48,13 @@ class MeasuredRow:
     others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only --where reads
     place: Place | None = dataclasses.field(default=None, compare=False, repr=False)
     given: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)  # columns that no cell says
+    repeats: tuple[float, ...] = dataclasses.field(default=(), compare=False, repr=False)  # times of rows that are one
 
 
-_ABOUT: Final = ("others", "place", "given")
+_ABOUT: Final = ("others", "place", "given", "repeats")
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in _ABOUT)
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
+NOISE: Final = 1.5  # times: runs of one machine are rarely as far apart, but for the smallest sizes
 MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
 
 _OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs")
@@ -179,7 +182,22 @@ def _of_runs(runs: Sequence[MeasuredRow]) -> MeasuredRow:
         time_us_max=max(row.time_us_max or row.time_us for row in runs),
         runs=sum(row.runs or 1 for row in runs),
         in_place_time_us=statistics.median(inside) if inside else None,
+        repeats=tuple(row.time_us for row in runs),
     )
+
+
+def scattered(rows: Iterable[MeasuredRow]) -> str | None:
+    """A remark if runs of a point are further apart than noise makes them: they may be of different machines."""
+    repeated = [row for row in rows if row.repeats]
+    apart = [(max(row.repeats) / min(row.repeats), row) for row in repeated]
+    far = [(times, row) for times, row in apart if times > NOISE]
+    if not far:
+        return None
+    most, row = max(far, key=lambda pair: pair[0])
+    shown = ", ".join(f"{time:.5g}" for time in (min(row.repeats), max(row.repeats)))
+    points = f"runs of {len(far)} of {len(repeated)} points that were measured several times"
+    where = f"up to {most:.3g}x apart ({format_size(row.size_bytes)}: {shown} us)"
+    return f"{points} are {where}, and their median counts: give runs of different states one by one"
 
 
 def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -> MeasuredRow | None:

@@ -21,8 +21,10 @@ from simcoll.formats.measured._rows import LocatedCells
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
-# `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it.
-_DEBUG: Final = re.compile(r"(?:\[[\d\-:. ]+\]\s?)?(?:^\S{1,253}|[A-Za-z][\w.\-]{0,252}):\d+:\d+ \[-?\d*\] .*")
+# `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it. After the root -1,
+# which is none, the host may begin with a digit: no root is less.
+_HOST: Final = r"(?:^\S{1,253}|(?<=\s-1)[\w.\-]{1,253}|[A-Za-z][\w.\-]{0,252})"
+_DEBUG: Final = re.compile(rf"(?:\[[\d\-:. ]+\]\s?)?{_HOST}:\d+:\d+ \[-?\d*\] .*")
 _DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of JSON and YAML with what follows a line
     r"""\x1b\[[0-9;]*[A-Za-z]|\||(?:\\n)?["'](?:\s*[,}].*)?$|["']"""
 )
