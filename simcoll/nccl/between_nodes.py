@@ -8,7 +8,7 @@ half of the latency. Sources: NVIDIA/nccl 2.30, src/proxy.cc and src/transport/n
 2507.04786, 2025).
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import Field, StrictBool
 
@@ -62,6 +62,10 @@ class Transport(Model):
         sizes = {"copied_above": self.copied_above, "sent_at_once": self.sent_at_once, "held": self.held}
         found: dict[str, bool | str] = {} if self.gpudirect else {"gpudirect": False}
         return found | {key: format_size(size) for key, size in sizes.items() if size is not None}
+
+    def without_gpudirect(self) -> Self:
+        """The same with all data in the host's memory."""
+        return self.model_copy(update={"gpudirect": False})
 
     def hop_ps(self, nbytes: int) -> int:
         """Time of a hop beside what servers take, for a message of so many bytes."""

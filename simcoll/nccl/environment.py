@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl import env_filter
+from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.env_filter import Selection
 from simcoll.nccl.protocols import figures
@@ -67,6 +68,14 @@ _Pairs = Annotated[int, Field(strict=True, ge=1, le=128), BeforeValidator(_numbe
 _Distance = Annotated[Level, BeforeValidator(_level), WithJsonSchema({"type": ["string", "integer"]})]
 
 
+def _never(value: object) -> object:
+    number = _number(value)
+    return "LOC" if number == 0 and not isinstance(number, bool) else value
+
+
+_Never = Annotated[Literal["LOC"], BeforeValidator(_never), WithJsonSchema({"enum": ["LOC", 0, "0"]})]
+
+
 class NcclEnv(Model):
     """Variables that are set, by name. NCCL decides by itself what is left out."""
 
@@ -95,6 +104,9 @@ class NcclEnv(Model):
     """Whether a channel may leave and enter nodes by different NICs: `0` no, `1` yes, `2` where that is faster."""
     NCCL_PXN_DISABLE: _Switch | None = None
     """`1`: no GPU sends by the NIC of another. Messages go from rail to rail, and a proxy receives each by itself."""
+    NCCL_NET_GDR_LEVEL: _Never | None = None
+    """`LOC` or `0`: NICs never read or write the memory of GPUs (GPUDirect RDMA is off), and proxies copy all data
+    through the host's memory. Of other distances no effect is known."""
     NCCL_BUFFSIZE: _Bytes | None = None
     """Bytes of a connection's buffer of Simple, of 8 steps: 4,194,304 by default. Chunks, slices and messages are parts
     of it. NVLS has chunks of its own, which fill an eighth of it at most."""
@@ -168,6 +180,10 @@ class NcclEnv(Model):
         own = (f"mlx5_{number}", f"nic{number}")
         met = any(each == name if exact else each.startswith(name) for name in names for each in own)
         return not names or met != but
+
+    def transport(self, transport: Transport) -> Transport:
+        """What messages between nodes cost under these variables."""
+        return transport.without_gpudirect() if self.NCCL_NET_GDR_LEVEL else transport
 
     def applied(self, comm: "Communicator") -> "Communicator":
         """The communicator, found with `search`, under the other variables."""

@@ -145,8 +145,8 @@ class KernelCall(PlainCall, ABC):
         return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
 
     def transport(self, costs: CostSetting) -> Transport:
-        """Costs of messages between nodes: the profile's, or else those of the system's NICs."""
-        return costs.transport or self.network_costs.transport or NO_TRANSPORT
+        """Costs of messages between nodes: the profile's, or else those of the system's NICs, under its `env`."""
+        return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
     def _efficiency(self, kind: str, costs: CostSetting) -> float:
         return costs.efficiency(kind, self.network_costs)

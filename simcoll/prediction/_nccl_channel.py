@@ -76,7 +76,8 @@ class NcclChannel(PlainCall):
         """Not with channels, buffers, chunks of messages or NICs that the user sets: no row was measured so."""
         call, comm = self.call, self.call.communicator
         buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
-        between = call.kind == "P2P" and comm.nodes > 1 and (comm.net_chunk_bytes is not None or not comm.pxn)
+        between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
+        between = comm.nodes > 1 and (between or bool(self.scenario.env.NCCL_NET_GDR_LEVEL))
         return not (call.limited or buffers or between)
 
     @property
@@ -90,8 +91,8 @@ class NcclChannel(PlainCall):
         return self.wires.between
 
     def transport(self, costs: CostSetting) -> Transport:
-        """Costs of messages between nodes: the profile's, or else those of the system's NICs."""
-        return costs.transport or self.network_costs.transport or NO_TRANSPORT
+        """Costs of messages between nodes: the profile's, or else those of the system's NICs, under its `env`."""
+        return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
         """Parameters of the engines that kernels decide."""

@@ -231,12 +231,17 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
     assert seen >= 0.8 * len(faults)
 
 
-def test_gpudirect_off_is_the_key_of_the_profile(tmp_path: Path):
-    """A table made with `transport.gpudirect: false` in the profile of the NICs is explained by that, to the digit."""
+def test_gpudirect_off_is_the_key_of_the_profile_and_the_variable(tmp_path: Path):
+    """A table made with `transport.gpudirect: false` in the profile of the NICs is the one made with NCCL's variable,
+    and is explained by that, to the digit. One node has no NICs to miss."""
     text = find_profile("ib-hdr").read_text(encoding="utf-8")
     path = tmp_path / "through-host.yaml"
     path.write_text(text.replace("transport: {", "transport: {gpudirect: false, "), encoding="utf-8")
     took = times(A100X2, LARGE[1:3], profile=f"nccl-ampere+{path}")
+    variable = "env.NCCL_NET_GDR_LEVEL"
+    free, by_variable = (times(A100X2, LARGE[1:3], **keys) for keys in ({}, {variable: "LOC"}))
+    assert took == by_variable and all(by_variable[size] > free[size] for size in free)
+    assert times(A100, LARGE[1:2]) == times(A100, LARGE[1:2], **{variable: "0"})
     found = diagnosed(table(tmp_path, A100X2, took, noise=0), "dgx-a100")
     assert found["verdict"] == "gpudirect off"
     assert found["hypotheses"][0]["error"] < 1e-5

@@ -210,6 +210,34 @@ def test_a_parameter_at_its_limit_is_an_error(folder: Path):
         fitted(table, free=["efficiency"])
 
 
+def test_a_table_faster_than_the_model_is_refused(folder: Path) -> None:
+    """Times that lack a factor of ten lead a cost that no call goes without to nothing, and that is said."""
+    table = measured(shipped(), "t.csv", np.random.default_rng(5), 0.0, "collective=all_reduce", "ranks=[2, 8]")
+    with Path(table).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with Path(table).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({**row, "time_us": float(row["time_us"]) / 10} for row in rows)
+    with pytest.raises(InputError, match=r"launch: the rows ask for less than 0 us, its limit: they are faster"):
+        fitted(table)
+
+
+@pytest.mark.parametrize(("gone", "refused"), [("grid", False), ("launch", True)])
+def test_a_cost_may_not_be_there_where_calls_go_without(gone: str, refused: bool, folder: Path) -> None:
+    """From rows of a machine that has none of a cost, zero is found for a grid, as some shipped profile has it; that
+    nothing launches calls is refused."""
+    law = {key: value for key, value in shipped().items() if key in ("name", "harness", "generations", *WHOLE)}
+    none = {"launch": "0 us"} if refused else {"kernels": {**law["kernels"], gone: "0 us"}}
+    table = measured({**law, **none}, "t.csv", np.random.default_rng(5), 0.0, "collective=all_reduce", "ranks=[2, 8]")
+    if refused:
+        with pytest.raises(InputError, match=f"{gone}: the rows ask for less than 0 us, its limit"):
+            fitted(table, free=[gone])
+    else:
+        (found,) = fitted(table, free=[gone]).document["parameters"]
+        assert (found["name"], found["value"]) == (gone, pytest.approx(0, abs=0.01))
+
+
 def test_rows_of_gigabytes_move_the_cost_of_a_message(folder: Path) -> None:
     """A fit that begins at another transport comes near, by rows alone that take far longer than one message."""
     asked = ["topology={system: hgx-h100, nodes: 2}", "collective=all_to_all", "algorithm=auto", "dtype=float16"]

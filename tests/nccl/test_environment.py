@@ -104,6 +104,7 @@ def test_levels(written: object) -> None:
         ({"NCCL_MIN_NCHANNELS": 65}, ("65 is out of range",)),
         ({"NCCL_P2P_DISABLE": 7}, ("7 is not known",)),
         ({"NCCL_PXN_DISABLE": -1}, ("-1 is not known; choose from: 0, 1",)),
+        ({"NCCL_NET_GDR_LEVEL": "PHB"}, ("'PHB' is not known; choose from: LOC",)),
         ({"NCCL_BUFFSIZE": "1 GiB"}, ("'1 GiB' is not a whole number of bytes; write e.g. 4194304",)),
     ],
 )

@@ -191,7 +191,7 @@ def _network(network: Profile) -> Iterator[Hypothesis]:
         yield Hypothesis("tcp", text, setting=_by_tcp)
         text = (
             "GPUDirect RDMA is off: data go through the host's memory; NCCL_NET_GDR_LEVEL, ACS, or no nvidia-peermem "
-            "(transport.gpudirect: false in the profile of the NICs)"
+            "(env.NCCL_NET_GDR_LEVEL: LOC)"
         )
         yield Hypothesis("gpudirect off", text, setting=functools.partial(_without_gpudirect, network=network))
 
@@ -202,9 +202,8 @@ def _by_tcp(setting: ParameterSetting) -> ParameterSetting:
 
 
 def _without_gpudirect(setting: ParameterSetting, network: Profile) -> ParameterSetting:
-    """Return the setting with `transport.gpudirect: false`; the NICs' profile says what that costs."""
-    transport = setting.transport or network.transport or Transport()
-    return replace(setting, transport=transport.model_copy(update={"gpudirect": False}))
+    """Return the setting as NCCL_NET_GDR_LEVEL=LOC has it; the NICs' profile says what that costs."""
+    return replace(setting, transport=(setting.transport or network.transport or Transport()).without_gpudirect())
 
 
 def _pcie(system: SystemFile) -> Iterator[Hypothesis]:

@@ -85,20 +85,33 @@ def bounds_of(samples: Samples, names: Sequence[str]) -> Bounds:
     return parameters.bounds(names, samples.measured, max(question.fastest for question in samples.questions))
 
 
-def check_limits(names: Sequence[str], values: Floats, bounds: Bounds) -> None:
-    """Raise InputError for values that stand at a limit; a cost of zero is an answer, not a limit."""
+def check_limits(names: Sequence[str], values: Floats, bounds: Bounds, null: Mapping[str, float]) -> None:
+    """Raise InputError for values that stand at a limit. `null` are the costs before the fit.
+
+    A cost of zero is at its limit where no call goes without it and there was one; others may not be there.
+    """
+    wrong = []
     limits = zip(names, values.tolist(), bounds.lower.tolist(), bounds.upper.tolist(), strict=True)
-    wrong = [
-        Diagnostic(
-            f"the rows ask for more than {parameters.text(name, most if cost > AT_LIMIT * most else least)}, its limit",
-            "the model lacks what these rows show: see whether --topology is the machine, or leave such rows out",
-            name,
-        )
-        for name, cost, least, most in limits
-        if cost > AT_LIMIT * most or AT_LIMIT * cost < least
-    ]
+    for name, cost, least, most in limits:
+        gone = parameters.always(name) and cost < (1 - AT_LIMIT) * null[name]
+        fast = gone or AT_LIMIT * cost < least
+        if fast or cost > AT_LIMIT * most:
+            more, how = "more" if fast == parameters.falls(name) else "less", "faster" if fast else "slower"
+            limit = parameters.text(name, least if fast else most)
+            why = f"the rows ask for {more} than {limit}, its limit: they are {how} than the model allows"
+            cure = "see whether --topology is the machine and times are in us, without a factor, or leave such rows out"
+            wrong.append(Diagnostic(why, cure, name))
     if wrong:
         raise InputError(wrong)
+
+
+def above_rates(names: Sequence[str], high: Floats, null: Mapping[str, float]) -> list[str]:
+    """Report links that surely carry more than their rates, and than before the fit; `high`: the ends of costs."""
+    return [
+        f"{name} is above 100 %: the topology understates its links, or another schedule ran"
+        for name, end in zip(names, high.tolist(), strict=True)
+        if name.startswith("efficiency") and end < min(1.0, null[name])
+    ]
 
 
 def _typical(logarithms: Floats) -> float:
@@ -238,7 +251,7 @@ class _Estimating:
     # --- the outcome ---
 
     def _estimate(self, line: Line, draws: Floats) -> Estimate:
-        check_limits(self.names, line.values, self._bounds)
+        check_limits(self.names, line.values, self._bounds, self.null)
         low, high, least = self._ends(line, draws)
         costs, lows, highs = (
             dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
@@ -246,7 +259,7 @@ class _Estimating:
         scatter = max(least, _typical(np.log(np.array([line.at(values) for values in draws]) / line.times).T))
         near = _prior.around(self.names, line, self._bounds)
         shown = _own_errors.of_fit(line, self.samples.rows, self.samples.measured, self._bounds, near)
-        notes = [*self._linked(draws), *self._limited(line, high)]
+        notes = [*self._linked(draws), *above_rates(self.names, high, self.null), *self._ineffective(line)]
         return Estimate(costs, lows, highs, dict(self.left), notes, scatter, shown)
 
     def _ends(self, line: Line, draws: Floats) -> tuple[Floats, Floats, float]:
@@ -277,12 +290,10 @@ class _Estimating:
             if abs(together[i, j]) > LINKED
         ]
 
-    def _limited(self, line: Line, high: Floats) -> list[str]:
-        """Report links that carry more than their rates, and values without effect."""
-        notes = []
-        for j, name in enumerate(self.names):
-            if name.startswith("efficiency") and high[j] < 1:
-                notes.append(f"{name} is above 100 %: the topology understates its links, or another schedule ran")
-            elif self._stuck(line, j):
-                notes.append(f"{name} has no effect from where it stands on: something else is slower")
-        return notes
+    def _ineffective(self, line: Line) -> list[str]:
+        """Report values without effect."""
+        return [
+            f"{name} has no effect from where it stands on: something else is slower"
+            for j, name in enumerate(self.names)
+            if self._stuck(line, j)
+        ]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy.fit import _least_squares, _own_errors, _prior
-from simcoll.accuracy.fit._estimate import NO_EFFECT, Estimate, bounds_of, check_limits, starting_costs
+from simcoll.accuracy.fit._estimate import NO_EFFECT, Estimate, above_rates, bounds_of, check_limits, starting_costs
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit._own_errors import KEYS
@@ -215,7 +215,7 @@ class _FromPrior:
         does not say how sure a value is.
         """
         bounds = self._bounds
-        check_limits(self.names, line.values, bounds)
+        check_limits(self.names, line.values, bounds, self.null)
         rows, measured = self.samples.rows, self.samples.measured
         alike, known = [_prior.zone(row) for row in rows], self._belief
         single = np.eye(len(self.names))[:, None]
@@ -225,7 +225,9 @@ class _FromPrior:
         shown = _own_errors.of_fit(line, rows, measured, bounds, belief)
         ends = [np.clip(line.values + sign * NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
         costs, low, high = (dict(zip(self.names, each.tolist(), strict=True)) for each in (line.values, *ends))
-        return Estimate(costs, low, high, self.left, notes, scatter, shown)
+        return Estimate(
+            costs, low, high, self.left, [*notes, *above_rates(self.names, ends[1], self.null)], scatter, shown
+        )
 
 
 def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:

@@ -59,6 +59,10 @@ _OF_CALLS: Final = {"grid": "launch", "spread": "own"}
 MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; no topology file is that wrong
 SLOW: Final = 10**9  # B/s at which hosts copy messages for NICs: the order of `staging`
 MOST_OWN: Final = 4.0  # the largest `own` that `BlockCosts` allows
+# What a call of NCCL takes however fast a machine is, beside the hops of its blocks: the host launches it, a proxy's
+# thread hands messages over, and they go from host to host. Other costs may not be there: a grid of no time,
+# a flush that Hopper leaves out, the launch of what a graph holds.
+_ALWAYS: Final = ("launch", "transport.proxy", "transport.latency")
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # twice the rated bandwidth: beyond, another schedule has run
 
 
@@ -270,6 +274,11 @@ def cost_of(name: str, text: str) -> float:
     if unit == "GB/s":
         return PS_PER_S / value if value else 0.0
     return 1 / value if unit == "%" and family(name) == "efficiency" and value else value
+
+
+def always(name: str) -> bool:
+    """Whether no call goes without a cost, so that a fit may not lead it to nothing."""
+    return name in _ALWAYS or name.endswith(".hop")
 
 
 def falls(name: str) -> bool:
