@@ -182,7 +182,7 @@ class NcclEnv(Model):
         return not names or met != but
 
     def transport(self, transport: Transport) -> Transport:
-        """What messages between nodes cost under these variables."""
+        """Return the costs of messages between nodes under these variables."""
         return transport.without_gpudirect() if self.NCCL_NET_GDR_LEVEL else transport
 
     def applied(self, comm: "Communicator") -> "Communicator":
