@@ -199,10 +199,15 @@ class NcclChannel(PlainCall):
         capacities: NDArray[Any] = super().capacities(costs) * links
         return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
 
+    @property
+    def nics(self) -> int:
+        """NICs of a node that channels use, of which the one that is run uses one."""
+        return math.ceil(self.call.rails)
+
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Channels go out of a node by as many NICs as they use, of which the one that is run uses one: by links that
         carry nothing else, as far as there are such."""
-        sorts, count = alike(self.rated), math.ceil(self.call.rails)
+        sorts, count = alike(self.rated), self.nics
         links: dict[object, list[int]] = defaultdict(list)
         for number, sort in enumerate(sorts):
             links[sort].append(number)

@@ -123,6 +123,11 @@ class PlainCall:
         """Links, by number, that serve no faster because of something else: the cause of a share of the time there."""
         return {}
 
+    @property
+    def nics(self) -> int:
+        """NICs of each node by which the channels go that what is run stands for."""
+        return 1
+
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """For each of the links that the run `used`, by number: those that carry the same at the same time."""
         return {link: (link,) for link in used}

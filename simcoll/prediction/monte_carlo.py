@@ -19,7 +19,7 @@ from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck, with_less
-from simcoll.scenario.hashed_routes import hashed
+from simcoll.scenario.hashed_routes import drawable, hashed
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -191,7 +191,9 @@ def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
     program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
     if drawn.spec.ecmp and "ecmp" in felt:
         flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
-        program = hashed(program, prediction.topology, flows, drawn.hashes())
+        calls = [call.lowered for call in prediction.calls.values()]
+        between = [call.nics for call in calls if prediction.topology.nodes_of(call.places) > 1]
+        program = hashed(program, prediction.topology, flows, drawn.hashes(), rails=min(between, default=1))
     return _slowed(program, drawn) if "slow_links" in felt else program
 
 
@@ -218,6 +220,9 @@ def _check(prediction: Prediction) -> None:
         raise wrong(
             "variability", "routes that are the shortest are not hashed", "leave out ecmp, or set routing: ecmp"
         )
+    if not drawable(prediction.program, prediction.topology):
+        why = "ecmp draws nothing here: no message has equal routes to choose from"
+        raise wrong("variability", why, "leave out ecmp, or ask for ranks on several leaves of a fabric with spines")
     if spec.slow_links and load_profile(scenario.profile).as_nccl and not prediction.tasks:
         why = "routes of NCCL's calls are not drawn beside slow_links"
         raise wrong("variability", why, "leave out ecmp or slow_links")

@@ -89,7 +89,12 @@ def varied_table(rows: Sequence[ResultRow]) -> str:
         return ""
     spare = ("collective", "ranks", "size_bytes", "workload", "replications")
     table, shared = text_table.fitted([*shown, *swept(good)], good, spare)
-    return f"# {shared}\n{table}" if shared else table
+    lines = [f"# {shared}"] if shared else []
+    if any("ecmp" in (row["slowdown_shares"] or {}) for row in good):
+        lines.append(
+            "# time: of the undisturbed run, routes by one fixed hash of each pair; quantiles: of drawn routes"
+        )
+    return "\n".join([*lines, table])
 
 
 def _with_asked(rows: Sequence[ResultRow]) -> list[Mapping[str, Any]]:

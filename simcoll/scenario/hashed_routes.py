@@ -3,13 +3,20 @@
 A switch that has several equal ways (ECMP) chooses by a hash of addresses and ports, so a connection keeps its way, and
 two may share a link while others are idle. The hash is taken to spread connections evenly. Several connections of a
 pair (NCCL: of channels, and NCCL_IB_QPS_PER_CONNECTION queue pairs of each) take their messages in turn; on rails what
-one NIC sends to another for all GPUs of its node is one connection. Sources: RFC 2992, "Analysis of an Equal-Cost
-Multi-Path Algorithm", 2000; NVIDIA/nccl 2.30, src/transport/net.cc and net_ib.cc.
+one NIC sends to another for all GPUs of its node is one connection.
+
+A program may be one channel that stands for others, by other NICs of the same nodes (rails). Their connections draw as
+well. All connections on a trunk have equal shares of it, and a call ends with its slowest channel: of each hop that is
+run, the trunks are those of the rail that shares them with most.
+
+Sources: RFC 2992, "Analysis of an Equal-Cost Multi-Path Algorithm", 2000; NVIDIA/nccl 2.30, src/transport/net.cc and
+net_ib.cc.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,37 +26,105 @@ from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route
 
+Ends = tuple[str, str]  # of a route or a connection, by name
+Rail = list[Route]  # the routes of the connections between two NICs
 MOST_FLOWS = 1 << 31  # of equal routes: more are not told apart
 
 
-def hashed(program: Program, topology: Topology, flows: int, rng: np.random.Generator) -> Program:
-    """The program with equal routes between nodes chosen at random, for `flows` connections of each pair."""
+def hashed(program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: int = 1) -> Program:
+    """The program with equal routes between nodes chosen at random, for `flows` connections of each pair.
+
+    It stands for channels by `rails` NICs of each node.
+    """
     src, dst, hop, links = program.routes
-    numbers: dict[tuple[str, str], list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
+    numbers: dict[Ends, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}
     found: list[Route] = []
+    hops: dict[tuple[int, Ends], list[Rail]] = {}  # by view and connection; the rail that is run comes first
+    drawn: list[tuple[int, tuple[int, Ends]]] = []  # where in `found` the routes of a way begin, and its hop
+
+    def chosen(ends: Ends, connection: Ends, view: int) -> Rail:
+        paths = topology.equal_routes(*ends)
+        keys = [(*ends, number % paths) for number in numbers[connection]]
+        for key in keys:
+            if key not in known:
+                known[key] = topology.flow_route(*key)
+        return [tuple(link + view for link in known[key]) for key in keys]
+
     for begin, end in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True):
         way = tuple(links[begin:end].tolist())
         view, plain = _viewed(program, way)
         # links that stand for several are of programs in which few ranks stand for all: there no route is chosen
         ends = _ends(topology, plain) if plain and max(plain) < len(topology.links) else None
-        paths = topology.equal_routes(*ends) if ends else 1
-        if not ends or paths == 1:
+        if not ends or topology.equal_routes(*ends) == 1:
             found += [way] * flows
             continue
-        for number in numbers[_connection(topology, plain)]:
-            key = (*ends, number % paths)
-            if key not in known:
-                known[key] = topology.flow_route(*key)
-            found.append(tuple(link + view for link in known[key]))
+        connection = _connection(topology, plain)
+        drawn.append((len(found), (view, connection)))
+        found += chosen(ends, connection, view)
+        if rails > 1 and (view, connection) not in hops:
+            others = [chosen(each, each, view) for each in _beside(topology, plain, rails)]
+            hops[view, connection] = [found[-flows:], *others]
+    bandwidths = program.bandwidths
+    if hops:
+        trunk = np.tile([topology.kinds[u] == topology.kinds[v] == "switch" for u, v in topology.links], program.views)
+        load = _load(hops.values())
+        fullest = {each: max(some, key=lambda rail: _fullness(rail, trunk, load)) for each, some in hops.items()}
+        for at, each in drawn:
+            pairs = zip(found[at : at + flows], fullest[each], strict=True)
+            found[at : at + flows] = [_by_trunks(own, other, trunk) for own, other in pairs]
+        run, served = _load([rail] for rail in fullest.values()), bandwidths.copy()
+        for link in run:
+            if trunk[link]:
+                served[link] = max(min(1, bandwidths[link]), bandwidths[link] * run[link] // load[link])
+        bandwidths = served
     every = np.array([link for way in found for link in way], links.dtype)
-    hops = np.cumsum([0, *map(len, found)]).astype(hop.dtype)
-    routes = ProgramRoutes(np.repeat(src, flows), np.repeat(dst, flows), hops, every)
+    ends_at = np.cumsum([0, *map(len, found)]).astype(hop.dtype)
+    routes = ProgramRoutes(np.repeat(src, flows), np.repeat(dst, flows), ends_at, every)
+    program = replace(program, routes=routes, bandwidths=bandwidths)
     if flows == 1:
-        return replace(program, routes=routes)
+        return program
     part = None if program.part is None else np.repeat(program.part, flows)
     turns = program.way.astype(np.int64) * flows + _turn(program.way) % flows
-    return replace(program, routes=routes, way=turns.astype(program.way.dtype), part=part)
+    return replace(program, way=turns.astype(program.way.dtype), part=part)
+
+
+def drawable(program: Program, topology: Topology) -> bool:
+    """Whether any way of a program has an equal."""
+    _, _, hop, links = program.routes
+    firsts, lasts = links[hop[:-1][np.diff(hop) > 0]], links[hop[1:][np.diff(hop) > 0] - 1]
+    ends = set(zip((firsts % program.servers).tolist(), (lasts % program.servers).tolist(), strict=True))
+    known = len(topology.links)
+    return any(topology.equal_routes(*_ends(topology, way)) > 1 for way in ends if max(way) < known)
+
+
+def _beside(topology: Topology, way: Route, rails: int) -> list[Ends]:
+    """The NICs at the ends of the connections of other rails that do what a way's does."""
+    kinds, node_of = topology.kinds, topology.node_of
+    devices = [device for link in way for device in topology.links[link] if kinds[device] == "nic"]
+    if not devices:
+        return []
+    ends = devices[0], devices[-1]
+    nics = [[nic for nic in kinds if kinds[nic] == "nic" and node_of(nic) == node_of(end)] for end in ends]
+    first, last = (some.index(end) for some, end in zip(nics, ends, strict=True))
+    count = min(rails, *map(len, nics))
+    return [(nics[0][(first + i) % len(nics[0])], nics[1][(last + i) % len(nics[1])]) for i in range(1, count)]
+
+
+def _load(hops: Iterable[Sequence[Rail]]) -> Counter[int]:
+    """The number of connections on each link."""
+    return Counter(link for rails in hops for rail in rails for route in rail for link in route)
+
+
+def _fullness(rail: Rail, trunk: Array, load: Counter[int]) -> int:
+    """The number of connections on the fullest trunk of a rail."""
+    return max((load[link] for route in rail for link in route if trunk[link]), default=0)
+
+
+def _by_trunks(own: Route, other: Route, trunk: Array) -> Route:
+    """A route with the trunks of another in the place of its own."""
+    inner = [place for place, link in enumerate(own) if trunk[link]]
+    return (*own[: inner[0]], *(link for link in other if trunk[link]), *own[inner[-1] + 1 :]) if inner else own
 
 
 def _viewed(program: Program, way: Route) -> tuple[int, Route]:

@@ -38,6 +38,8 @@ SIZE = ("algorithm=auto", "size=1 GiB", "ranks=12")
 PIECES = ("model.chunk=1 MiB", "model.channels=64", "model.sharing=fifo")
 BOXES = "{system: hgx-h100, nodes: 6, nodes_per_leaf: 2, spines: 2}"
 NCCL = (f"topology={BOXES}", "placement={per_node: 2}", "profile=nccl-hopper+ib-ndr", "collective=all_to_all")
+RING = ("collective=all_gather", "algorithm=ring")
+LEAVES = "{system: dgx-a100, fabric: fat-tree, levels: 2, nodes: 2, nodes_per_leaf: 1, spines: 8}"
 HERE = Place("test", 1, 1)
 
 
@@ -169,3 +171,50 @@ def test_routes_that_are_not_hashed_are_not_drawn() -> None:
             "profile=one-port", "algorithm=auto", "size=1 MiB", "variability={ecmp: {}}", "replications=3", *sets
         )
         assert words in run_point(point)["status"]
+
+
+def up_to(load: int, balls: int, bins: int) -> float:
+    """The chance that no bin has more than `load` of balls thrown at random: by the exponential generating function."""
+    ways = [1.0] + [0.0] * balls
+    for _ in range(bins):
+        ways = [sum(ways[n - k] / math.factorial(k) for k in range(min(load, n) + 1)) for n in range(balls + 1)]
+    return ways[balls] * math.factorial(balls) / bins**balls
+
+
+def test_rails_of_a_ring_meet_on_trunks_as_balls_in_bins() -> None:
+    """Eight NICs of each of two nodes over eight spines: each further connection on the fullest trunk costs a NIC's
+    bytes at the trunk's rate, and each number comes as often as balls fill bins."""
+    count, nbytes = 200, 64 << 20
+    sets = ("profile=nccl-ampere", f"topology={LEAVES}", *RING, "size=64 MiB", "protocol=Simple")
+    times = drawn(*sets, count=count)
+    more = nbytes * 15 / 16 / 8 / 25e9 * 1e12  # ps; trunks of 25 GB/s
+    loads = Counter(2 + round((time - min(times)) / more) for time in times)
+    steps = [(time - min(times)) / more for time in times]
+    assert steps == pytest.approx([round(step) for step in steps], abs=1e-3)
+    below = [up_to(load, 8, 8) ** 2 for load in range(1, 9)]  # of both directions
+    wanted = {load: (below[load - 1] - below[load - 2]) * count for load in range(2, 9)}
+    assert sum((loads[load] - wanted[load]) ** 2 / max(wanted[load], 1) for load in wanted) < 22.5  # once in 1,000
+    assert min(times) > 1.5 * predict(asked(*sets)).time_ps
+
+
+@pytest.mark.parametrize("nodes_per_leaf", [1, 2])
+def test_rails_that_draw_are_a_program_that_engines_agree_on(nodes_per_leaf: int) -> None:
+    """Trunks give each connection its share: no link is quicker, none but trunks changes. The event engine, the fast
+    one, and that without shortcuts end at the same picosecond."""
+    tree = LEAVES.replace("nodes: 2", "nodes: 4").replace("per_leaf: 1", f"per_leaf: {nodes_per_leaf}")
+    prediction = predict(asked("profile=nccl-ampere", f"topology={tree}", *RING, "size=4 MiB"))
+    before, topology = prediction.program, prediction.topology
+    program = hashed(before, topology, 2, np.random.default_rng(3), rails=8)
+    slower = np.flatnonzero(program.bandwidths != before.bandwidths)
+    assert len(slower)
+    assert (program.bandwidths <= before.bandwidths).all()
+    assert {topology.kinds[end] for link in slower for end in topology.links[link]} == {"switch"}
+    policies = (Policy(), Policy(shortcuts=False), Policy(engine="event"))
+    assert len({run(program, policy).totals.makespan_ps for policy in policies}) == 1
+
+
+def test_draws_that_cannot_differ_are_refused() -> None:
+    """Where no message has an equal route the key has no effect, which one error says."""
+    for tree in ("{system: hgx-h100, nodes: 2}", LEAVES.replace("spines: 8", "routing: adaptive")):
+        point = asked(f"topology={tree}", *RING, "size=1 MiB", "variability={ecmp: {}}", "replications=3")
+        assert "no message has equal routes" in run_point(point)["status"]
