@@ -26,8 +26,8 @@ from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route
 
-Ends = tuple[str, str]  # of a route or a connection, by name
-Rail = list[Route]  # the routes of the connections between two NICs
+EndNames = tuple[str, str]  # of a route or a connection, by name
+RailRoutes = list[Route]  # the routes of the connections between two NICs
 MOST_FLOWS = 1 << 31  # of equal routes: more are not told apart
 
 
@@ -37,13 +37,13 @@ def hashed(program: Program, topology: Topology, flows: int, rng: np.random.Gene
     It stands for channels by `rails` NICs of each node.
     """
     src, dst, hop, links = program.routes
-    numbers: dict[Ends, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
+    numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}
     found: list[Route] = []
-    hops: dict[tuple[int, Ends], list[Rail]] = {}  # by view and connection; the rail that is run comes first
-    drawn: list[tuple[int, tuple[int, Ends]]] = []  # where in `found` the routes of a way begin, and its hop
+    hops: dict[tuple[int, EndNames], list[RailRoutes]] = {}  # by view and connection; the rail that is run comes first
+    drawn: list[tuple[int, tuple[int, EndNames]]] = []  # where in `found` the routes of a way begin, and its hop
 
-    def chosen(ends: Ends, connection: Ends, view: int) -> Rail:
+    def chosen(ends: EndNames, connection: EndNames, view: int) -> RailRoutes:
         paths = topology.equal_routes(*ends)
         keys = [(*ends, number % paths) for number in numbers[connection]]
         for key in keys:
@@ -98,7 +98,7 @@ def drawable(program: Program, topology: Topology) -> bool:
     return any(topology.equal_routes(*_ends(topology, way)) > 1 for way in ends if max(way) < known)
 
 
-def _beside(topology: Topology, way: Route, rails: int) -> list[Ends]:
+def _beside(topology: Topology, way: Route, rails: int) -> list[EndNames]:
     """The NICs at the ends of the connections of other rails that do what a way's does."""
     kinds, node_of = topology.kinds, topology.node_of
     devices = [device for link in way for device in topology.links[link] if kinds[device] == "nic"]
@@ -111,12 +111,12 @@ def _beside(topology: Topology, way: Route, rails: int) -> list[Ends]:
     return [(nics[0][(first + i) % len(nics[0])], nics[1][(last + i) % len(nics[1])]) for i in range(1, count)]
 
 
-def _load(hops: Iterable[Sequence[Rail]]) -> Counter[int]:
+def _load(hops: Iterable[Sequence[RailRoutes]]) -> Counter[int]:
     """The number of connections on each link."""
     return Counter(link for rails in hops for rail in rails for route in rail for link in route)
 
 
-def _fullness(rail: Rail, trunk: Array, load: Counter[int]) -> int:
+def _fullness(rail: RailRoutes, trunk: Array, load: Counter[int]) -> int:
     """The number of connections on the fullest trunk of a rail."""
     return max((load[link] for route in rail for link in route if trunk[link]), default=0)
 
