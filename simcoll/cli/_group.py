@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 from simcoll import __version__
+from simcoll.cli._streams import lasting
 from simcoll.config import collector
 from simcoll.errors import NO_MEMORY, SimcollError
 
@@ -60,6 +61,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
     gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
@@ -89,9 +91,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print(NO_MEMORY, file=sys.stderr)
         return 1
-    except BrokenPipeError:  # `simcoll … | head`
-        _drop_output()
-        return 0
     except OSError as error:  # a full disk, or a file that went away
         print(f"{error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
         _drop_output()

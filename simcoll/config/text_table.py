@@ -18,6 +18,7 @@ _UNITS: Final = {"_us": "us", "_GBps": "GB/s"}  # by the ending of the name; siz
 _PERCENT: Final = {"mape": 1, "median": 1, "p95": 1, "bias": 1, "error": 100}  # factor to percent
 LONG: Final = 100_000.0  # us; a column with a longer time has a unit in each cell
 GAP: Final = 3  # characters between columns, where there is room
+FOLLOW: Final = ("op", "confidence", "region", "distance")  # without a unit, and yet said by other columns
 WIDTH: Final = 120  # characters of a line where no terminal says how many it has
 
 
@@ -49,12 +50,13 @@ def fitted(
 ) -> tuple[str, str]:
     """The table, as of `render`, and a remark.
 
-    Where lines would be too wide, columns of `spare` go, those first that all rows share; those by which alone rows can
-    be told apart stay. The remark names what all rows share, and what is left out; empty
-    if nothing had to go.
+    Where lines would be too wide, columns of `spare` go, those first that all rows share, then results and what follows
+    from other columns. What was asked for stays where rows differ in it, and so does all by which alone they can be
+    told apart. The remark names what all rows share, and what is left out; empty if nothing had to go.
     """
     kept, shared, left = list(columns), list[str](), list[str]()
-    for name in [*(n for n in spare if _alike(n, rows)), *(n for n in spare if not _alike(n, rows))]:
+    follow = [name for name in spare if not _alike(name, rows) and (name in FOLLOW or _is_result(name))]
+    for name in [*(name for name in spare if _alike(name, rows)), *follow]:
         if name not in kept or _widest(_lines(kept, rows, together)) <= width():
             continue
         if not _alike(name, rows) and _told_apart(kept, rows) > _told_apart([n for n in kept if n != name], rows):
@@ -72,8 +74,12 @@ def _alike(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
 
 def _told_apart(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> int:
     """The number of rows that differ in what was asked for, and not only in times and the like."""
-    asked = [name for name in columns if name == head(name)[0] or name.endswith("_bytes")]
+    asked = [name for name in columns if not _is_result(name)]
     return len({tuple(str(row.get(name)) for name in asked) for row in rows})
+
+
+def _is_result(name: str) -> bool:
+    return name != head(name)[0] and not name.endswith("_bytes")
 
 
 def _with_unit(name: str, value: object) -> str:

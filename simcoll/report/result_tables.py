@@ -22,6 +22,7 @@ SIZE_CONVENTION: Final = (
     "ranks × per-rank bytes); GB = 10^9 B"
 )
 _SPARE: Final = (
+    "op",
     "workload",
     "nodes",
     "collective",

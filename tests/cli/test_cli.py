@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import itertools
 import json
@@ -208,14 +209,19 @@ def test_no_memory():
     assert "memory" in found.err
 
 
-def test_a_reader_that_goes_away():
-    """A closed pipe (`| head`) ends the program quietly."""
+@pytest.mark.parametrize("both", [False, True])
+def test_a_reader_that_goes_away(scenario: Path, tmp_path: Path, both: bool):
+    """A closed pipe (`| head`, `2>&1 | head`) ends the program quietly, and what it writes to files is whole."""
+    out = tmp_path / "out"
+    assert simcoll("run", scenario, "-o", out, "--set", "plots=[]", "--set", "seed=1").status == 0
     reading, writing = os.pipe()
     os.close(reading)
-    words = [sys.executable, "-c", SCRIPT, "list", "algorithms"]
-    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, env=environment(), text=True, timeout=60)
+    again = ["run", scenario, "-o", out, "--set", "plots=[]"]  # it says on stderr what it replaces, before it runs
+    done = python(SCRIPT, again, capture_output=False, stdout=writing, stderr=writing if both else subprocess.PIPE)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0 and "Traceback" not in (done.stderr or "")
+    assert {path.name for path in out.iterdir()} - {"plots"} == {"results.csv", "manifest.json"}
+    assert {row["seed"] for row in csv.DictReader((out / "results.csv").read_text("utf-8").splitlines())} == {"0"}
 
 
 @pytest.mark.parametrize("words", [["list", "algorithms"], ["--version"], ["verify", "all_reduce/ring", "--json"]])

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.prediction.result_rows import UNITS, swept
+from simcoll.prediction.result_rows import COLUMNS, UNITS, swept
 from simcoll.report.plot.key_bars import Mark, bar_figure
 from simcoll.report.plot.key_columns import (
     WORDS,
@@ -128,6 +128,7 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
         first = seen.setdefault(tuple(str(row.get(column)) for column in chosen), row)
         if first.get(up) != row.get(up):
             inputs = [
+                "algorithm",
                 "collective",
                 "size_bytes",
                 "ranks",
@@ -139,7 +140,8 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
                 "dtype",
             ]
             inputs += ["workload", "sharing", "in_place", "op", "root", "seed", "scenario", *swept(rows)]
-            more = [each for each in inputs if first.get(each) != row.get(each)] or ["what ran"]
+            differ = [each for each in (*inputs, *COLUMNS) if first.get(each) != row.get(each)]
+            more = [each for each in differ if each in inputs] or differ
             problem = f"rows differ in {' and '.join(more[:3])} too"
             raise InputError(problem, f"make it the group or the facet, or keep one value with --filter {more[0]}=…")
 
