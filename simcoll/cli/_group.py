@@ -57,6 +57,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
     "completion": ("completion.completion", "Print the script that completes commands in bash, zsh or fish."),
     "schema": ("catalog.schema", "Print the JSON Schema of scenario files, or of results as JSON."),
 }
+OF_RUN: Final = ("report", "trace")  # options of `run` that are looked for as commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,6 +129,13 @@ class _Commands(click.Group):
         module, _, attribute = COMMANDS[cmd_name][0].partition(".")
         command: Any = getattr(importlib.import_module(f"simcoll.cli.{module}"), attribute)
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in OF_RUN:
+            ctx.fail(f"no such command {args[0]!r}; did you mean `simcoll run SCENARIO --{args[0]} PATH`?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

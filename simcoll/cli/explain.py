@@ -10,7 +10,7 @@ import click
 
 from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_algorithm, with_machine
 from simcoll.cli._progress import progress
-from simcoll.errors import InputError, RefusedError
+from simcoll.errors import Diagnostic, InputError, RefusedError
 
 MOST_POINTS: Final = 20
 
@@ -46,6 +46,7 @@ def explain(
         raise InputError(mistake, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
     documents: list[dict[str, Any]] = []
     overlap: list[str] = []
+    refused: list[tuple[bool, str]] = []  # whether nobody asked for the point by name, and why it has no answer
     with progress(len(points), lambda index: sweep.in_words(points[index]), quiet) as watch:
         for index, point in enumerate(points):
             watch.begun(index)
@@ -54,11 +55,13 @@ def explain(
                 documents.append(explanation(run, not no_what_if))
                 overlap += summary(run.ran)
             except RefusedError as error:
-                if not point.optional:
-                    print(f"{sweep.in_words(point)}: {sweep.refusal(error, point)}", file=sys.stderr)
+                refused.append((point.optional, f"{sweep.in_words(point)}: {sweep.refusal(error, point)}"))
             watch.finished(index)
+    shown = [line for optional, line in refused if not optional or not documents]
     if not documents:
-        raise InputError(f"{scenario or '--set'}: no point can be run", "choose other algorithms")
+        raise InputError(map(Diagnostic.of, dict.fromkeys(shown)))
+    for line in shown:
+        print(line, file=sys.stderr)
     if as_json:
         print(json.dumps({"schema": SCHEMA, "points": documents}, indent=1))
     else:

@@ -72,6 +72,9 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
     if kind is None:
         kind = recognise(text)
         if kind is None:
+            if any(word in text for word in _TRACES):
+                problem = f"{source}: a trace, as PyTorch, Chakra and simcoll write them, which is not read yet"
+                raise InputError(problem, "write its computation and its calls as a workload")
             known = "; or say what it is with --as: " + ", ".join(KINDS)
             raise InputError(f"{source}: not known what this is", f"give {_WHAT}{known}")
     if kind not in KINDS:
@@ -83,6 +86,13 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
 
 
 _WHAT: Final = "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, or a measured table"
+_TRACES: Final = (
+    '"traceEvents"',
+    '"workload_graph"',
+    '"ctrl_deps"',
+    "is_cpu_op",
+    "comm_type",
+)  # events, graphs of nodes
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
 _ROOTS: Final = {nccl_xml.ROOT: "nccl-topology", graph_file.ROOT: "nccl-graph", msccl.ROOT: "msccl"}

@@ -61,7 +61,9 @@ def summary(ran: Prediction) -> list[str]:
     if not ran.tasks:
         return []
     worst = max(overlaps(point_trace.of_prediction(ran, transfers=False)), key=lambda rank: rank.exposed_ps)
-    return [f"# {worst.rank} waits longest for communication: {worst}"]
+    own, step = (f"{ps / (ran.time_ps or 1):.1%}" for ps in (worst.exposed_ps, ran.exposed_ps or 0))
+    whole = f"; of the step {step} is exposed, which is all that the longest computation does not fill"
+    return [f"# {worst.rank} waits longest for communication: {worst}{whole if step != own else ''}"]
 
 
 def overlaps(trace: Trace) -> list[RankOverlap]:

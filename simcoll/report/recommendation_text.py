@@ -126,9 +126,10 @@ def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
         yield text_table.render(["time_us", "longer", "choice"], [
             {**row, "longer": f"{100 * row['longer']:.1f} %"} for row in advice["choices"][:10]
         ])  # fmt: skip
-    if regret := advice.get("regret"):
-        yield f"# NCCL's own choice takes longer by {_regret(regret)}"
-    if regret := advice.get("nccl_regret"):
+    lost = _regret(advice["regret"]) if advice.get("regret") else ""
+    if lost:
+        yield f"# NCCL's own choice takes longer by {lost}"
+    if (regret := advice.get("nccl_regret")) and _regret(regret) != lost:
         yield f"# NCCL's own choice takes longer than the best of its own by {_regret(regret)}"
 
 

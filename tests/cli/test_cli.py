@@ -24,7 +24,7 @@ import yaml
 from command import ROOT, SCRIPT, environment, process, python, simcoll
 
 import simcoll as package
-from simcoll.cli._group import COMMANDS
+from simcoll.cli._group import COMMANDS, OF_RUN
 from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import result_rows
 from simcoll.report.schedule_view import every_pair
@@ -127,6 +127,13 @@ def test_words_that_are_no_command(words: list[str]):
     assert (found.status, found.out) == (2, "")
     assert "Usage: simcoll" in found.err
     assert re.match(r"simcoll[a-z ]*: .*(; `simcoll.* --help` says more|\?)\n|Usage", found.err)
+
+
+@pytest.mark.parametrize("name", OF_RUN)
+def test_options_that_are_looked_for_as_commands(name: str):
+    """What `run` has as an option is no command, and says so; `run` has it."""
+    assert f"no such command '{name}'; did you mean `simcoll run SCENARIO --{name} PATH`?" in simcoll(name, "x").err
+    assert f"--{name} PATH" in simcoll("run", "--help").out
 
 
 @pytest.mark.parametrize(
@@ -356,6 +363,9 @@ def test_nothing_but_refusals_is_no_answer(scenario: Path):
     assert found.status == 1
     assert "9 ranks do not fit 4 places" in found.out + found.err
     assert simcoll("run", scenario, "--set", "ranks=[4, 9]").status == 0
+    explained = simcoll("explain", scenario, "--set", "ranks=9", "--set", "size=1 MiB", "--quiet")
+    assert (explained.status, explained.out, explained.err.count("9 ranks do not fit 4 places")) == (2, "", 2)
+    assert len(explained.err.splitlines()) == 2
 
 
 def test_a_pattern_that_matches_no_link_is_told_once():

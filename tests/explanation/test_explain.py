@@ -585,6 +585,10 @@ def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytes
     found = json.loads((tmp_path / "r.json").read_text())["recommendations"][0]
     assert all(told["regret"] >= 0 for told in found["sizes"] if "regret" in told)
     assert found["regret"]["worst"] >= found["regret"]["mean"] >= 0
+    capsys.readouterr()
+    for sizes, times in ("[256 KiB, 64 MiB]", 2), ("64 MiB", 1):  # where NCCL's best is the best of all, once
+        assert main([*run, "--set", f"size={sizes}"]) == 0
+        assert capsys.readouterr().out.count("# NCCL's own choice takes longer") == times
     lines = [line.split(",") for line in (tmp_path / "t.csv").read_text().splitlines()[1:]]
     starts = [(int(line[1]), line[3], line[4]) for line in lines]
     told = [(row["from_bytes"], row["nccl"], row["protocol"].lower()) for row in found["nccl_ranges"]]

@@ -283,6 +283,8 @@ MISTAKES = [
     (json.dumps(foreign.gather_plan()), '"signal"', '"nop"', "wait waits here for ever"),
     (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: collective: nothing says collective; give collective=NAME"),
     (foreign.OSU, "", "", "x:3:1: nothing says how many ranks took part; give ranks=N"),
+    ('{"traceEvents": []}', "", "", "x: a trace, as PyTorch, Chakra and simcoll write them, which is not read"),
+    ("\n\x07\n\x050.0.4H\x08\x01R\x0e\n\tis_cpu_op", "", "", "x: a trace, as PyTorch, Chakra and simcoll write them"),
     ("hello", "", "", "x: not known what this is; give nvidia-smi topo -m"),
 ]  # fmt: skip
 

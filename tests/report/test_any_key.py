@@ -10,15 +10,16 @@ from command import simcoll
 from matplotlib.axes import Axes
 
 import simcoll as sc
-from simcoll.errors import InputError
+from simcoll.config.yaml_tree import located
+from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
-from simcoll.report.overlap import RankOverlap, union
+from simcoll.report.overlap import RankOverlap, summary, union
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import size_figure
 from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.overlap import overlap_figure
-from simcoll.scenario.loading import load
+from simcoll.scenario.loading import load, points
 from simcoll.units import format_duration
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}
@@ -176,6 +177,18 @@ def test_overlap_adds_up() -> None:
     figure = overlap_figure([rank], "Step")
     assert any(said in text.get_text().replace("\n", " ") for text in figure.texts)
     assert [len(c.get_paths()) for c in figure.axes[0].collections] == [1, 2, 2]
+
+
+def test_the_exposed_share_of_a_step_is_that_of_its_row() -> None:
+    """The line about a rank has the share of the row, too, where the rank is idle besides what it waits for."""
+    keys = {"topology": {"system": "hgx-h100"}, "workload": {"template": "fsdp", "model": "llama3-8b"}}
+    (point,) = points(located(keys, Place("keys", 1, 1)))
+    ran = predict(point)
+    (line,) = summary(ran)
+    assert ran.exposed_ps is not None
+    share = f"{ran.exposed_ps / ran.time_ps:.1%}"
+    assert f"exposed communication {share}" not in line
+    assert f"of the step {share} is exposed" in line
 
 
 @pytest.mark.parametrize("waits", [[], [13]])

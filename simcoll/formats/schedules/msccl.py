@@ -64,7 +64,9 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 
 def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
     if root.attributes.get("proto"):
-        notes.assume(f"protocol {root.attributes['proto']} is not modelled")
+        notes.assume(
+            f"protocol {root.attributes['proto']} is not kept: a schedule has none, a scenario's `protocol` has"
+        )
     notes.assume(THREADS)
     if any(op.chunks > 1 for thread in program for op in thread.ops):
         notes.assume("steps of several chunks become a transfer a chunk")
