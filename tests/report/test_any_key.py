@@ -162,6 +162,8 @@ def test_the_cure_of_rows_that_differ_helps(rows: sc.Results) -> None:
     while len(left) > 1:
         with pytest.raises(InputError, match="--filter") as refused:
             key_figure(left, "size", "time", ["ranks"])
+        keys = str(refused.value).partition("differ in ")[2].partition(" too")[0].split(" and ")
+        assert len({*keys}) == len(keys)
         named.append(str(refused.value).rpartition("--filter ")[2].partition("=")[0])
         left = filtered(left, {named[-1]: [str(left[0][named[-1]])]})
     key_figure(left, "size", "time", ["ranks"])

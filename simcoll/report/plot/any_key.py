@@ -140,7 +140,7 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
                 "dtype",
             ]
             inputs += ["workload", "sharing", "in_place", "op", "root", "seed", "scenario", *swept(rows)]
-            differ = [each for each in (*inputs, *COLUMNS) if first.get(each) != row.get(each)]
+            differ = [each for each in dict.fromkeys((*inputs, *COLUMNS)) if first.get(each) != row.get(each)]
             more = [each for each in differ if each in inputs] or differ
             problem = f"rows differ in {' and '.join(more[:3])} too"
             raise InputError(problem, f"make it the group or the facet, or keep one value with --filter {more[0]}=…")
