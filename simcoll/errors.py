@@ -72,7 +72,15 @@ class TopologyError(InputError):
 
 
 class ScheduleError(SimcollError):
-    """A schedule that is not what it claims: malformed, or its proof failed."""
+    """A schedule that is not what it claims: malformed, or its proof failed. `place` is `file:line` of the algorithm of
+    one's own that made it, if one did."""
+
+    def __init__(self, problem: str, place: str = ""):
+        self.problem, self.place = problem, place
+        super().__init__(f"{place}: {problem}" if place else problem)
+
+    def __reduce__(self) -> tuple[type[ScheduleError], tuple[str, str]]:
+        return type(self), (self.problem, self.place)
 
 
 class RefusedError(SimcollError):

@@ -28,8 +28,14 @@ class Results(list[dict[str, Any]]):
 
     def __init__(self, rows: Iterable[dict[str, Any]] = (), notes: Sequence[str] = ()):
         super().__init__(rows)
-        self.notes = list(notes)
-        """What is to be said of all rows, as that a release is newer than all known."""
+        self._said = list(notes)
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks on the rows, as that a release is newer than all known, and why some have no time."""
+        from simcoll.prediction.row_verdicts import unanswered
+
+        return [*self._said, *unanswered(self.rows())]
 
     @overload
     def __getitem__(self, which: SupportsIndex) -> dict[str, Any]: ...
@@ -43,7 +49,7 @@ class Results(list[dict[str, Any]]):
             name = self._column(which)
             return [row.get(name) for row in self]
         found = super().__getitem__(which)
-        return Results(found, self.notes) if isinstance(which, slice) else found
+        return Results(found, self._said) if isinstance(which, slice) else found
 
     def where(self, **conditions: Any) -> Results:
         """The rows whose columns have these values, or one of a list of them; a dot of a name is two underscores."""
@@ -52,7 +58,7 @@ class Results(list[dict[str, Any]]):
             column = self._column(name.replace("__", "."))
             wanted = value if isinstance(value, list | tuple | set | range) else [value]
             kept = [row for row in kept if row.get(column) in wanted]
-        return Results(kept, self.notes)
+        return Results(kept, self._said)
 
     def _column(self, name: str) -> str:
         if name not in COLUMNS and not any(name in row for row in self):
@@ -72,7 +78,7 @@ class Results(list[dict[str, Any]]):
 
         rows = self.rows()
         table = step_table(rows) if rows and rows[0].workload else run_table(rows)
-        return "\n".join([table, *(text_table.wrapped(f"# {note}") for note in self.notes)])
+        return "\n".join([table, *(text_table.wrapped(f"# {note}") for note in self._said)])
 
     def _repr_html_(self) -> str:
         """The answer and the table, for notebooks."""

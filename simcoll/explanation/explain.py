@@ -10,6 +10,7 @@ from typing import Any, Final
 import simcoll
 from simcoll.config import text_table
 from simcoll.config.groups import grouped
+from simcoll.errors import ScheduleError
 from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
@@ -35,7 +36,10 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
     """Return everything about a point as a document; shares are of its time."""
     shares, time_ps, kinds, rails = run.shares(), run.time_ps, run.kinds, _rails(run)
     few = len(run.path) <= 2 * ENDS
+    broken: list[ScheduleError] = []
+    tried = answers(run, broken) if what_if else []
     notes = newer_releases.notes([run.scenario])
+    notes += dict.fromkeys(f"left out of what could be faster: {error}" for error in broken)
     parts = list(run.parts() if few else [*run.parts(slice(None, ENDS)), *run.parts(slice(-ENDS, None))])
     return {
         **{name: run.row[name] for name in _IDENTITY if run.row.get(name) is not None},
@@ -59,8 +63,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
         "switches_from": run.ran.program.schedule.n,
         "path_omitted": 0 if few else len(run.path) - 2 * ENDS,
         "what_if": [
-            {"change": answer.change, "time_us": answer.time_ps / 1e6, "factor": answer.factor}
-            for answer in (answers(run) if what_if else ())
+            {"change": answer.change, "time_us": answer.time_ps / 1e6, "factor": answer.factor} for answer in tried
         ],
         **({"notes": notes} if notes else {}),
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from simcoll.engine.run import makespan_ps
 from simcoll.engine.timing_model import Params
-from simcoll.errors import InputError, RefusedError, StuckError
+from simcoll.errors import InputError, RefusedError, ScheduleError, StuckError
 from simcoll.explanation.explained_run import ExplainedRun
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.lowering import executor
@@ -43,13 +43,18 @@ class Answer(NamedTuple):
     factor: float
 
 
-def answers(explained: ExplainedRun) -> list[Answer]:
-    """Simulate every change that the point allows; the largest gain first. Changes that cannot run are left out."""
+def answers(explained: ExplainedRun, broken: list[ScheduleError] | None = None) -> list[Answer]:
+    """Simulate every change that the point allows; the largest gain first. Changes that cannot run are left out;
+    `broken` takes the errors of algorithms of the user's own that fail."""
     simulated = []
     for change, time in changes(explained):
         try:
             took = time()
         except (RefusedError, InputError, StuckError):
+            continue
+        except ScheduleError as error:
+            if broken is not None:
+                broken.append(error)
             continue
         simulated.append(Answer(change, took, explained.time_ps / took if took else 1.0))
     return sorted(simulated, key=lambda answer: -answer.factor)

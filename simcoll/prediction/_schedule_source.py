@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Hashable, Sequence
 from typing import Final
@@ -113,7 +114,12 @@ def _maker(collective: str, algorithm: str) -> Hashable:
 def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> Proved:
     """Make a schedule and prove it, once for all sizes of a sweep."""
     check_work(scenario)  # here, too: a topology may be one that was built for another question
-    source: AnySchedule = _of_file(asked) if schedule_json.is_file(scenario.algorithm) else _made(asked)
+    of_file = schedule_json.is_file(scenario.algorithm)
+    with contextlib.nullcontext() if of_file else _entry(scenario).named():
+        return _made_and_proved(scenario, _of_file(asked) if of_file else _made(asked), orders, world)
+
+
+def _made_and_proved(scenario: Scenario, source: AnySchedule, orders: Sequence[Order], world: int) -> Proved:
     if orders:
         source = in_copies(written_out(source), orders)
     if scenario.subgroups:

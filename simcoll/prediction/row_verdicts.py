@@ -21,13 +21,32 @@ _SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
-    """The time of a point, the fastest algorithm at each size, or the span of many points; a sentence a machine."""
+    """The time of a point, the fastest algorithm at each size, or the span of many points; a sentence a machine. Then
+    what has no answer."""
     good = [row for row in rows if row.status == "ok"]
     if not good:
         return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
+    without = list(dict.fromkeys(_asked(row) for row in rows if row.status != "ok"))
+    if not without:
+        return _of_answers(good)
+    named = ", ".join(without if len(without) <= _SHOWN else [*without[: _SHOWN - 1], "…"])
+    lacking = len(rows) - len(good)
+    return (
+        f"{_of_answers(good)} {lacking} of {len(rows)} points {'has' if lacking == 1 else 'have'} no answer: {named}."
+    )
+
+
+def unanswered(rows: Iterable[ResultRow]) -> list[str]:
+    """A line for each reason that a point has no time."""
+    return list(dict.fromkeys(f"{row.algorithm}: {row.status}" for row in rows if row.status != "ok"))
+
+
+def _of_answers(good: Sequence[ResultRow]) -> str:
     machines = grouped(good, lambda row: row.topology)
     if 1 < len(machines) <= _SHOWN:
-        return " ".join(f"{name}: {of_rows(of).replace('Fastest: ', 'fastest ', 1)}" for name, of in machines.items())
+        return " ".join(
+            f"{name}: {_of_answers(of).replace('Fastest: ', 'fastest ', 1)}" for name, of in machines.items()
+        )
     trust = trusted(dict.fromkeys(row.profile for row in good if row.profile), good)
     if good[0].workload:
         return f"{_steps(good)}; {trust}."

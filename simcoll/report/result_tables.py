@@ -9,7 +9,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.prediction.row_verdicts import of_rows, transports
+from simcoll.prediction.row_verdicts import of_rows, transports, unanswered
 from simcoll.scenario import newer_releases
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_titles import described, titled
@@ -53,7 +53,7 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> 
         *head,
         *([f"# {shared}"] if shared else []),
         body,
-        *_refused(rows),
+        *(f"# {reason}" for reason in unanswered(rows)),
         *(f"# {note}" for note in newer_releases.notes(scenarios)),
         *_busiest_lines(good),
     ]
@@ -75,7 +75,10 @@ def step_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) ->
     lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
     body, shared = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, columns[-3:]) if good else ("", "")
     lines += [*([f"# {shared}"] if shared else []), *([body] if body else [])]
-    lines += [*_refused(rows), *(f"# {note}" for note in newer_releases.notes(scenarios))]
+    lines += [
+        *(f"# {reason}" for reason in unanswered(rows)),
+        *(f"# {note}" for note in newer_releases.notes(scenarios)),
+    ]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
 
 
@@ -113,11 +116,6 @@ def _title(scenario: str | None, rows: Sequence[ResultRow]) -> str:
     names = dict.fromkeys(row.profile for row in rows if row.profile)
     about = [described(name, transports(name, rows)) for name in names]
     return f"# simcoll {simcoll.__version__}: {scenario}   {'; '.join(about)}"
-
-
-def _refused(rows: Sequence[ResultRow]) -> list[str]:
-    """A line for each reason that a point has no time."""
-    return list(dict.fromkeys(f"# {row.algorithm}: {row.status}" for row in rows if row.status != "ok"))
 
 
 def _shares(shares: Mapping[str, float]) -> str:

@@ -6,8 +6,10 @@ over `ALGORITHMS`: a new entry gets all of them free.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.dataclass import dataclass
-from simcoll.errors import InputError, RefusedError, did_you_mean
+from simcoll.errors import InputError, RefusedError, ScheduleError, SimcollError, did_you_mean
 from simcoll.schedule.collectives import collective as find_collective
 from simcoll.schedule.steps import StepPattern
 from simcoll.schedule.streamed import StreamedSchedule
@@ -119,17 +121,49 @@ class Algorithm:
                 f"{self.name} needs {reach} in the network and reaches every rank, and there is none; "
                 "ring, tree or hierarchical serve"
             )
+        with self.named():
+            chunks, rotation = self.chunks(request), self.rotation and self.rotation(request)
         return StreamedSchedule(
             collective=self.collective,
             algorithm=label or self.name,
             n=request.n,
-            n_chunks=self.chunks(request),
-            make=lambda: self.steps(request),
+            n_chunks=chunks,
+            make=lambda: (self.steps if self.shipped else self._named_steps)(request),
             agents=len(request.two_levels()) if self.agent_a_group else int(self.needs_agent),
             pipelined=self.pipelined,
             root=request.root,
-            rotation=self.rotation and self.rotation(request),
+            rotation=rotation,
         )
+
+    def _named_steps(self, request: Request) -> Iterator[StepPattern]:
+        with self.named():
+            for step in self.steps(request):
+                if not isinstance(step, StepPattern):
+                    raise TypeError(f"a {type(step).__name__} is no step; yield simcoll.send(…) or a Step")
+                yield step
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it is one of simcoll's own."""
+        return self.steps.__module__.startswith(_SHIPPED)
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Raises ScheduleError, with name and `file:line`, for whatever goes wrong in an algorithm that a user has
+        entered: the line that raised, or the function whose schedule is wrong."""
+        try:
+            yield
+        except Exception as error:
+            if self.shipped or isinstance(error, MemoryError):
+                raise
+            wrong = isinstance(error, ScheduleError)
+            if isinstance(error, SimcollError) and (not isinstance(error, ScheduleError) or error.place):
+                raise
+            code = getattr(inspect.unwrap(self.steps), "__code__", None)
+            file, line = (code.co_filename, code.co_firstlineno) if code else (self.steps.__module__, 1)
+            raised = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            said = str(error) if wrong else f"{self.collective}/{self.name}: {type(error).__name__}: {error}"
+            raise ScheduleError(said, f"{file}:{line if wrong or not raised else raised[-1]}") from error
 
 
 ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
@@ -180,7 +214,7 @@ def register(
     algorithm.
     """
     _check_collective(collective)
-    if (known := ALGORITHMS.get(collective, {}).get(name)) and known.steps.__module__.startswith(_SHIPPED):
+    if (known := ALGORITHMS.get(collective, {}).get(name)) and known.shipped:
         raise InputError(f"{name} is a shipped algorithm of {collective}", f"take another name, e.g. my_{name}")
 
     def enter(steps: Callable[[Request], Iterator[StepPattern]]) -> Callable[[Request], Iterator[StepPattern]]:

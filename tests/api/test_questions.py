@@ -44,6 +44,67 @@ def star() -> Iterator[str]:
     del ALGORITHMS["all_reduce"]["my_star"]
 
 
+def wrong(request: sc.Request) -> Iterator[sc.Step]:
+    """To rank 0 alone, which no all-reduce is."""
+    yield sc.send(range(1, request.n), 0, 0, reduce=True)
+
+
+def raising(request: sc.Request) -> Iterator[sc.Step]:
+    """Nothing: it divides by zero."""
+    yield sc.send(0, request.n // 0, 0)
+
+
+def stepless(request: sc.Request) -> Iterator[Any]:
+    """What is no step."""
+    yield (0, 1)
+
+
+BROKEN = {wrong: "rank 1", raising: "ZeroDivisionError", stepless: "a tuple is no step; yield simcoll.send"}
+
+
+@pytest.fixture(params=BROKEN)
+def broken(request: Any) -> Iterator[Any]:
+    """An all-reduce of one's own that fails, as `my_broken`."""
+    yield sc.register("all_reduce", "my_broken")(request.param)
+    del ALGORITHMS["all_reduce"]["my_broken"]
+
+
+@pytest.mark.parametrize("door", [sc.run, sc.predict, sc.explain, sc.recommend, sc.build])
+def test_a_broken_algorithm_is_named_where_it_is_asked_for(broken: Any, door: Any) -> None:
+    """Its file and line, its name and what is wrong stand in the one error, or in the row that has no time."""
+    keys: dict[str, Any] = {"on": "hgx-h100", "size": "1 KiB", "algorithm": "my_broken"}
+    place = rf"{re.escape(__file__)}:\d+: all_reduce/my_broken: .*{re.escape(BROKEN[broken])}"
+    if door is sc.build and broken is not wrong:  # which proves nothing
+        with pytest.raises(sc.SimcollError, match=place):
+            sc.build("all_reduce", "my_broken", 4)
+    elif door is sc.run:
+        rows = sc.run("all_reduce", **{**keys, "algorithm": ["my_broken", "ring"]})
+        assert re.search(place, rows["status"][0]) and rows["status"][1] == "ok"
+        alone = sc.run("all_reduce", **{**keys, "algorithm": "ring"}).verdict
+        assert rows.verdict == f"{alone} 1 of 2 points has no answer: my_broken."
+        assert re.search(place, " ".join(rows.notes)) and str(rows).count("# my_broken: failed") == 1
+        assert rows.where(algorithm="ring").notes == []
+    elif door is sc.recommend:
+        (found,) = sc.recommend("all_reduce", **keys)["recommendations"]
+        assert any(re.search(place, reason) for reason in found["left_out"].values())
+    elif door is not sc.build:
+        with pytest.raises(sc.SimcollError, match=place):
+            door("all_reduce", **keys)
+
+
+def test_a_broken_algorithm_leaves_other_questions_alone(star: str, broken: Any) -> None:
+    """What-ifs and recommendations leave it out, and say so with its place."""
+    keys: dict[str, Any] = {"on": "hgx-h100", "size": "1 KiB", "algorithm": star}
+    place = f"{__file__}:"
+    answer = sc.explain("all_reduce", **keys)["points"][0]
+    assert [place in note and "all_reduce/my_broken: " in note for note in answer["notes"]] == [True]
+    del ALGORITHMS["all_reduce"]["my_broken"]
+    assert answer["what_if"] == sc.explain("all_reduce", **keys)["points"][0]["what_if"]
+    sc.register("all_reduce", "my_broken")(broken)
+    advice = sc.recommend("all_reduce", **{**keys, "algorithm": "ring"})["recommendations"][0]
+    assert any(place in reason for reason in advice["left_out"].values())
+
+
 def test_ways_to_ask_are_one() -> None:
     """A name, a mapping, keywords, a sweep, points, numbers and texts ask for the same."""
     keys = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "algorithm": "ring", "size": "1 MiB"}

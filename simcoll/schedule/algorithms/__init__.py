@@ -20,14 +20,17 @@ def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Gro
     """The schedule of `collective/algorithm` for `n` ranks.
 
     `algorithm` may carry options, e.g. `hierarchical(across=recursive_doubling)`.
-    Raises InputError for unknown names, RefusedError when the algorithm cannot serve.
+    Raises InputError for unknown names, RefusedError when the algorithm cannot serve, ScheduleError where one of your
+    own fails.
 
     >>> print(build("all_reduce", "naive", 2))
     all_reduce/naive: 2 ranks, 1 chunks, 2 steps, 2 transfers
       step 0: chunk 0: 1→0 reduce
       step 1: chunk 0: 0→1
     """
-    return stream(collective, algorithm, n, root=root, groups=groups, agents=agents).schedule()
+    streamed = stream(collective, algorithm, n, root=root, groups=groups, agents=agents)
+    with find(collective, algorithm)[0].named():
+        return streamed.schedule()
 
 
 def stream(
