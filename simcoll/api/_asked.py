@@ -6,14 +6,18 @@ import functools
 import hashlib
 import json
 import math
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from simcoll.api.results import Results
 from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place
+from simcoll.config.assignments import OptionValue
+from simcoll.errors import InputError, Place, RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction.result_rows import to_csv
 from simcoll.scenario import loading
@@ -123,9 +127,49 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
 
 
 def sets_of(keys: Mapping[str, Any]) -> list[str]:
-    """Keys as `--set` has them."""
-    named = {key.replace("__", "."): value for key, value in keys.items()}
-    return [f"{name}={json.dumps(_plain(value, name.rsplit('.', 1)[-1]))}" for name, value in named.items()]
+    """Keys as `--set` has them; messages call them by their keywords."""
+    named = {key: (key.replace("__", "."), value) for key, value in keys.items()}
+    plain = {key: (name, _plain(value, name.rsplit(".", 1)[-1])) for key, (name, value) in named.items()}
+    return [OptionValue(name, json.dumps(value), f"{key}=") for key, (name, value) in plain.items()]
+
+
+_COMMAND: Final = r"simcoll [a-z]+[^;`]*"  # whose options stay as they are
+_CONDITION: Final = r"--(where|filter|fit) ([\w.]+)=([^\s;,]+)"
+_VALUED: Final = r"--(on|size|ranks|profile) (?=\w)"
+_OPTION: Final = r"--set (?=[\w.]+=)|--([a-z][a-z-]*)"
+
+
+def _in_python(text: str) -> str:
+    """A message with the options of the command line as the arguments of Python that they are.
+
+    >>> _in_python("keep one value with --filter ranks=8, or name fewer with --among")
+    "keep one value with filter={'ranks': '8'}, or name fewer with among="
+    """
+
+    def said(found: re.Match[str]) -> str:
+        command, of, column, value, valued, option = found.groups()
+        if command:
+            return command
+        name = valued or option
+        return f"{of}={{{column!r}: {value!r}}}" if of else f"{name.replace('-', '_')}=" if name else ""
+
+    return re.sub(rf"({_COMMAND})|{_CONDITION}|{_VALUED}|{_OPTION}", said, text)
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Errors name arguments of Python in place of options."""
+    try:
+        yield
+    except InputError as error:
+        error.diagnostics = tuple(
+            replace(d, what=_in_python(d.what), cure=_in_python(d.cure)) for d in error.diagnostics
+        )
+        error.args = ("\n".join(map(str, error.diagnostics)),)
+        raise
+    except RefusedError as error:
+        error.args = (_in_python(str(error)),)
+        raise
 
 
 def machine(topology: Machine) -> str:

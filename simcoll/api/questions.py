@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
-from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, sets_of
+from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of
 from simcoll.api.results import Reply, Results
 from simcoll.config import yaml_tree
 from simcoll.config.decoding import decoded
@@ -21,8 +22,22 @@ from simcoll.scenario.loading import Point
 from simcoll.topology.graph import Topology
 
 Where = Mapping[str, Any]  # columns of a measured table, each with a value or a list of values
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 
+def _question(ask: Callable[P, Answer]) -> Callable[P, Answer]:
+    """The function, whose errors name its arguments, not the options of its command."""
+
+    @functools.wraps(ask)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> Answer:
+        with python_words():
+            return ask(*args, **kwargs)
+
+    return asked
+
+
+@_question
 def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -> list[Point]:
     """The points of a scenario: a YAML file, the name of a shipped one, or its keys as a dict.
 
@@ -36,6 +51,7 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
     return loading.load(str(source), assignments)
 
 
+@_question
 def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **keys: Any) -> Results:
     """Simulate a sweep, or points, in order; an impossible one is a row whose `status` says why.
 
@@ -53,6 +69,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     return Results(shown, notes)
 
 
+@_question
 def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -> Prediction:
     """Simulate one point with everything that happens in it; a `topology` of your own takes the place of its own.
 
@@ -75,6 +92,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     return predicting.predict(points[0], topology)
 
 
+@_question
 def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Reply:
     """The critical path of each point, the links that bind, and what would make it faster, each simulated.
 
@@ -105,6 +123,7 @@ def _check_jobs(jobs: object) -> None:
         raise InputError(f"jobs={jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
 
 
+@_question
 def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Reply:
     """The best algorithm, protocol and settings by ranges of sizes, of all that serves, or of those `among`.
 
@@ -131,13 +150,14 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
     return Reply({"schema": SCHEMA, "recommendations": found}, of_recommendations(found), text)
 
 
+@_question
 def compare(
     measured: Measured, asked: Asked = None, /, *, on: Machine | None = None, where: Where | None = None, **keys: Any
 ) -> Reply:
     """Predictions against a measured table: the error of each point, by region, and what intervals are worth.
 
-    `on` predicts every row on that machine; else `asked` has the predictions. Raises InputError where nothing of the
-    two fits together.
+    `on` predicts every row on that machine, and `nodes` and `collective` say of which rows, where these do not; else
+    `asked` has the predictions. Raises InputError where nothing of the two fits together.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept)["summary"][-1]["points"]
@@ -151,12 +171,16 @@ def compare(
     if on is None and (asked is not None or keys):
         found = compared(points_of(asked, keys), text, source, conditions(where), ())
     else:
-        found = compared(f"system={_named_machine(on)}", text, source, conditions(where), sets_of(keys))
+        rows, sets = _of_rows(where, keys)
+        found = compared(f"system={_named_machine(on)}", text, source, rows, sets)
     return Reply(found, of_comparison(found), console.comparison_table(found))
 
 
+@_question
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
     """Whether measured times are what this hardware should give, and if not, what explains them best.
+
+    `nodes` and `collective` keep rows as `where` does; rows that do not say are of these.
 
     Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
 
@@ -169,10 +193,12 @@ def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where |
     from simcoll.report.verdicts import of_diagnosis
 
     text, source = table(measured)
-    found = diagnosed(text, source, _named_machine(on), conditions(where), sets_of(keys))
+    rows, sets = _of_rows(where, keys)
+    found = diagnosed(text, source, _named_machine(on), rows, sets)
     return Reply(found, of_diagnosis(found), diagnosis_text.text(found))
 
 
+@_question
 def calibrate(
     *measured: str | Path,
     on: Machine | None = None,
@@ -200,14 +226,16 @@ def calibrate(
     if output:
         check_writable(Path(output))
     name = Path(output).stem if output else "calibrated"
-    options: dict[str, Any] = {"where": conditions(where), "fit": conditions(fit), "free": list(free), "seed": seed}
-    fitted = fits.calibrate(list(measured), _named_machine(on), name=name, sets=sets_of(keys), **options)
+    rows, sets = _of_rows(where, keys)
+    options: dict[str, Any] = {"where": rows, "fit": conditions(fit), "free": list(free), "seed": seed}
+    fitted = fits.calibrate(list(measured), _named_machine(on), name=name, sets=sets, **options)
     if output:
         write_atomically(Path(output), fitted.text)
     found = fitted.document
     return Reply({**found, "profile_text": fitted.text}, of_calibration(found), console.calibration_table(found))
 
 
+@_question
 def measure(
     asked: Asked = None,
     /,
@@ -237,6 +265,7 @@ def measure(
     return [dict(row) for row in rows]
 
 
+@_question
 def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -> str | bytes:
     """A `Schedule`, a `Topology`, or `Results` in a format of another program; `path` is a file that is written.
 
@@ -297,6 +326,13 @@ def table(measured: Measured) -> tuple[str, str]:
     writer.writeheader()
     writer.writerows(measured)
     return text.getvalue(), "rows"
+
+
+def _of_rows(where: Where | None, keys: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The conditions of rows, `nodes` and `collective` among them as with the options of the commands; the other keys
+    as `--set` has them."""
+    rows = {key: value for key, value in keys.items() if key in ("nodes", "collective")}
+    return conditions({**rows, **(where or {})}), sets_of({k: v for k, v in keys.items() if k not in rows})
 
 
 def conditions(where: Where | None) -> list[str]:

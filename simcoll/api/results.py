@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
-from simcoll.errors import SimcollError, did_you_mean
+from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
 
 if TYPE_CHECKING:
@@ -51,19 +51,29 @@ class Results(list[dict[str, Any]]):
         found = super().__getitem__(which)
         return Results(found, self._said) if isinstance(which, slice) else found
 
-    def where(self, **conditions: Any) -> Results:
-        """The rows whose columns have these values, or one of a list of them; a dot of a name is two underscores."""
-        kept = list(self)
-        for name, value in conditions.items():
-            column = self._column(name.replace("__", "."))
-            wanted = value if isinstance(value, list | tuple | set | range) else [value]
-            kept = [row for row in kept if row.get(column) in wanted]
-        return Results(kept, self._said)
+    def where(self, filter: Mapping[str, Any] | None = None, /, **conditions: Any) -> Results:
+        """The rows whose columns have these values, or one of a list of them, as `simcoll plot --filter` keeps them.
+
+        Columns, swept keys, or words for one; a dot of a name is two underscores, or all is a mapping. Sizes may be
+        texts (`size="1 MiB"`), `algorithm` may be what was asked for (`auto`) or what ran. Raises InputError for no
+        column, and where no row is left.
+        """
+        from simcoll.api._asked import python_words
+        from simcoll.report.plot.key_columns import filtered
+
+        named = {**(filter or {}), **{name.replace("__", "."): value for name, value in conditions.items()}}
+        several = (list, tuple, set, frozenset, range)
+        wanted = {key: value if isinstance(value, several) else [value] for key, value in named.items()}
+        with python_words():
+            return Results(filtered(self, wanted), self._said)
 
     def _column(self, name: str) -> str:
-        if name not in COLUMNS and not any(name in row for row in self):
-            raise KeyError(f"{name!r} is no column of the results; {did_you_mean(name, [*COLUMNS, *swept(self)])}")
-        return name
+        from simcoll.report.plot.key_columns import column_of
+
+        try:
+            return column_of(self, name)
+        except InputError as error:
+            raise KeyError(str(error)) from None
 
     @property
     def verdict(self) -> str:
@@ -94,18 +104,22 @@ class Results(list[dict[str, Any]]):
         y: str = "time",
         group: str | Sequence[str] | None = None,
         facet: str | Sequence[str] = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
         **where: Any,
     ) -> Axes | list[Axes]:
         """`y` over `x`, a line for each value of `group` (default: algorithms), a panel for each value of `facet`.
 
-        Columns, swept keys, or the last part of one; `where` keeps rows as the method does. Returns the axes, a list
-        where there are several; `axes.figure.savefig("plot.svg")` writes them. Raises InputError where rows differ in
-        more than what is chosen.
+        Columns, swept keys, or the last part of one; `filter` and `where` keep rows as the method `where` does. Returns
+        the axes, a list where there are several; `axes.figure.savefig("plot.svg")` writes them. Raises InputError where
+        rows differ in more than what is chosen.
         """
+        from simcoll.api._asked import python_words
         from simcoll.report.plot.any_key import key_figure
 
         groups = None if group is None else _several(group)
-        drawn = key_figure(self.where(**where).rows(), x, y, groups, _several(facet)).axes
+        with python_words():
+            drawn = key_figure(self.where(filter, **where).rows(), x, y, groups, _several(facet)).axes
         return drawn[0] if len(drawn) == 1 else list(drawn)
 
     def rows(self) -> list[ResultRow]:

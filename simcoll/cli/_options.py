@@ -185,7 +185,10 @@ def with_measured_on(command: Command) -> Command:
 
     @functools.wraps(command)
     def asked(*args: Any, nodes: str | None, collective: str | None, where: tuple[str, ...], **options: Any) -> Any:
-        rows = (*_given("nodes", nodes), *_given("collective", collective))
+        rows = (
+            *_given("nodes", nodes and nodes.strip().removeprefix("[").removesuffix("]")),
+            *_given("collective", collective),
+        )
         return command(*args, where=(*rows, *where), **options)
 
     return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))

@@ -100,11 +100,16 @@ class Prediction:
         call = ", ".join([self.scenario.collective, *filter(None, [self.algorithm]), *size])
         return f"Prediction({call}, {self.plan.n} ranks, {format_duration(self.time_ps)})"
 
-    def __str__(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
         from simcoll.prediction.predict import row
         from simcoll.prediction.row_verdicts import of_rows
 
-        return "\n".join([of_rows([row(self)]), *newer_releases.notes([self.scenario])])
+        return of_rows([row(self)])
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *newer_releases.notes([self.scenario])])
 
     @cached_property
     def time_ps(self) -> int:

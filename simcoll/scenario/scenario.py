@@ -177,7 +177,10 @@ class Scenario(Model):
     plots: Plots = ("busbw", "latency")
     """Pictures to draw."""
 
-    def __init__(self, /, **keys: Any):
+    def __init__(self, /, *files: object, **keys: Any):
+        if files:
+            cure = f"write simcoll.load({files[0]!r}), or Sweep({files[0]!r}), for the points of a file or a mapping"
+            raise InputError("a Scenario is made of keys: topology=, collective=, size=, …", cure)
         try:
             super().__init__(**keys)
         except ValidationError as error:

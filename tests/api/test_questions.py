@@ -14,7 +14,11 @@ from command import simcoll as command
 from matplotlib.axes import Axes
 
 import simcoll as sc
+from simcoll.api.questions import table
+from simcoll.cli.replot import _condition
 from simcoll.errors import InputError
+from simcoll.prediction import result_rows
+from simcoll.report.plot.key_columns import filtered
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology import systems
 
@@ -147,6 +151,7 @@ def test_mistakes_of_keywords_are_named() -> None:
 
 
 P = {"on": "hgx-h100", "size": "1 MiB"}
+ROWS = [{"collective": "all_reduce", "ranks": 8 * n, "nodes": n, "size_bytes": 2**20, "time_us": 60} for n in (1, 2)]
 ODD: list[tuple[Any, str]] = [
     (lambda: sc.predict(object()), "object is no question; give a collective"),  # type: ignore[arg-type]
     (lambda: sc.run("all_reduce", on="hgx-h100", size=float("nan")), "nan is no whole number"),
@@ -160,7 +165,13 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.build("all_reduce", "ring", "4"), "'4' is no number of ranks"),  # type: ignore[arg-type]
     (lambda: sc.export(sc.build("all_reduce", "ring", 4), "msccl", rank=4), "rank= is no option; did you mean 'ranks'"),
     (lambda: sc.measure("all_reduce", backend="mpi", **P), "backend='mpi' is not known; give 'gloo'"),  # type: ignore[arg-type]
-    (lambda: sc.recommend("all_reduce", among="x", **P), "--among: 'x' does not serve here"),
+    (lambda: sc.recommend("all_reduce", among="x", **P), "^among=: 'x' does not serve here"),
+    (lambda: sc.compare(ROWS, on="hgx-h100", nods=2), "^nods=:1:1: nods: unknown key 'nods'"),
+    (lambda: sc.compare(ROWS, on="hgx-h100", where={"ranks": 3}), r"^where=\{'ranks': '3'\} keeps no row"),
+    (lambda: sc.run("all_reduce", **P, algorithm=["ring", "tree"]).plot(x="nodes", group=[]), "filter=.'protocol': "),
+    (lambda: sc.run("all_reduce", **P).where(algoritm="ring"), "no column .*did you mean 'algorithm'"),
+    (lambda: sc.run("all_reduce", **P).where(algorithm="tree"), "no row has algorithm tree; there is ring"),
+    (lambda: sc.Scenario("d.yaml"), r"write simcoll.load\('d.yaml'\)"),
 ]
 
 
@@ -263,6 +274,7 @@ def test_a_prediction_prints_the_sentence_of_the_command(asked: dict[str, Any]) 
     assert said == " ".join(out.partition("\n#")[0].split())
     assert said.startswith(asked.get("algorithm", "nvls"))
     assert sc.run("all_reduce", on="hgx-h100", **asked).verdict == said
+    assert sc.predict("all_reduce", on="hgx-h100", **asked).verdict == said
 
 
 @pytest.mark.parametrize("source", ["all_reduce", None])
@@ -290,6 +302,44 @@ def test_results_are_tidy(tmp_path: Path) -> None:
     with pytest.raises(sc.SimcollError, match=r"rows differ in size_bytes .*too"):
         rows.plot(x="algorithm")
     assert len(rows.plot(x="algorithm", facet="size")) == 2
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        ({"algorithm": "auto"}, ["algorithm=auto"]),
+        ({"algorithm": "ring"}, ["algorithm=ring"]),
+        ({"size": ["1 MiB", 2**24], "asked": "tree"}, ["size=1 MiB,16777216", "asked=tree"]),
+        ({"topology.nodes": 1, "ranks": 8.0, "size": "16 MiB"}, ["topology.nodes=1", "ranks=8", "size=16 MiB"]),
+    ],
+)
+def test_one_selection_at_all_doors(conditions: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    """`where`, `plot` and the command's --filter keep the same rows by the same words."""
+    rows = sc.run("quickstart", size=["1 MiB", "16 MiB"], algorithm=["ring", "tree", "auto"])
+    kept = rows.where(**{key.replace(".", "__"): value for key, value in conditions.items()})
+    assert 0 < len(kept) < len(rows) and kept == rows.where(conditions)
+    axes = rows.plot(x="size", filter=conditions, group="asked")
+    same = kept.plot(x="size", group="asked")
+    assert isinstance(axes, Axes) and isinstance(same, Axes)
+    assert 0 < len([*axes.lines, *axes.patches]) == len([*same.lines, *same.patches])
+    rows.to_csv(tmp_path / "results.csv")
+    filters = [each for text in words for each in ("--filter", text)]
+    read = filtered(result_rows.read(tmp_path / "results.csv"), dict(_condition(text) for text in words))
+    assert [row["time_us"] for row in read] == kept["time_us"]
+    out = str(tmp_path / "p.svg")
+    assert command("plot", str(tmp_path), "--x", "size", "--group", "asked", *filters, "-o", out).out.strip() == out
+
+
+def test_nodes_of_measured_rows(tmp_path: Path) -> None:
+    """`nodes` of `compare` and `diagnose` is the option --nodes of the commands, a list in brackets or not."""
+    for asked, texts in ((2, ["2"]), ([1, 2], ["1,2", "[1, 2]", "[1,2]"])):
+        answer = sc.compare(ROWS, on="hgx-h100", nodes=asked, collective="all_reduce")
+        assert len(answer["points"]) == (1 if asked == 2 else 2)
+        (tmp_path / "rows.csv").write_text(table(ROWS)[0])
+        for text in texts:
+            words = ("compare", str(tmp_path / "rows.csv"), "--on", "hgx-h100", "--nodes", text, "--json")
+            assert command(*words).json["points"] == answer["points"]
+    assert sc.diagnose(ROWS, on="hgx-h100", nodes=2) == sc.diagnose(ROWS[1:], on="hgx-h100")
 
 
 def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

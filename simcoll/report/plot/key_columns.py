@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from simcoll import units
@@ -36,7 +36,8 @@ Drawn = TypeVar("Drawn", bound=PlotRow)
 
 def column_of(rows: Sequence[PlotRow], key: str) -> str:
     """The column that a key means: a column, a swept key, its last part, or a word for it. Raises InputError."""
-    known = [*COLUMNS, *swept(rows)]
+    known = [*COLUMNS, *swept(rows), *dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)]
+    known = list(dict.fromkeys(known))
     name = ALIASES.get(key, key)
     if name in known:
         return name
@@ -46,8 +47,9 @@ def column_of(rows: Sequence[PlotRow], key: str) -> str:
     raise InputError(f"{key!r} is no column of the results, and was not swept", did_you_mean(key, [*known, *ALIASES]))
 
 
-def filtered(rows: Sequence[Drawn], conditions: Mapping[str, Sequence[str]]) -> list[Drawn]:
-    """The rows whose columns have one of the values; sizes may be written as `64 MiB`. Raises InputError."""
+def filtered(rows: Sequence[Drawn], conditions: Mapping[str, Iterable[object]]) -> list[Drawn]:
+    """The rows whose columns have one of the values; sizes may be written as `64 MiB`, and an algorithm as it was asked
+    for (`auto`). Raises InputError for no column, and where no row is left."""
     kept = list(rows)
     for key, values in conditions.items():
         column = column_of(rows, key)
@@ -66,6 +68,8 @@ def _asked(row: PlotRow, column: str) -> Any:
 
 def _plain(value: object) -> str:
     size = units.size_in(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value if size is None else size).lower()
 
 
