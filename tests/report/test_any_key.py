@@ -67,7 +67,7 @@ def test_the_highest_marker_is_whole(rows: sc.Results) -> None:
 
 def test_no_row_stands_for_another(rows: sc.Results) -> None:
     """Where rows differ in more than was chosen the picture is refused, and says in which key."""
-    with pytest.raises(InputError, match=r"differ in topology.hosts_per_leaf too.*--filter"):
+    with pytest.raises(InputError, match=r"differ in topology.hosts_per_leaf too.*filter={"):
         rows.plot(x="oversubscription")
     kept = filtered(rows.rows(), {"hosts_per_leaf": ["2"], "size": ["1 MiB"]})
     (axes,) = key_figure(kept, "oversubscription", "busbw").axes
