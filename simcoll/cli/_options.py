@@ -185,10 +185,7 @@ def with_measured_on(command: Command) -> Command:
 
     @functools.wraps(command)
     def asked(*args: Any, nodes: str | None, collective: str | None, where: tuple[str, ...], **options: Any) -> Any:
-        rows = (
-            *_given("nodes", nodes and nodes.strip().removeprefix("[").removesuffix("]")),
-            *_given("collective", collective),
-        )
+        rows = (*_given("nodes", nodes and unbracketed(nodes)), *_given("collective", collective))
         return command(*args, where=(*rows, *where), **options)
 
     return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))
@@ -233,6 +230,19 @@ def rank_counts(text: str, cure: str) -> list[int]:
     if not all(numbers):
         raise InputError(f"--ranks: {text!r} is no number of ranks", cure)
     return numbers
+
+
+def unbracketed(text: str) -> str:
+    """`[1, 2]`, as YAML has a list, without its brackets."""
+    return text.strip().removeprefix("[").removesuffix("]")
+
+
+def node_counts(text: str) -> list[int]:
+    """The numbers of nodes that `--nodes N[,N…]` lists; raises InputError."""
+    numbers = [int(part) if part.strip().isdecimal() else 0 for part in unbracketed(text).split(",")]
+    if not all(numbers):
+        raise InputError(f"--nodes: {text!r} is no number of nodes", "give 1, 2, …, or several: '[1, 2]'")
+    return list(dict.fromkeys(numbers))
 
 
 def check_jobs(jobs: int) -> None:

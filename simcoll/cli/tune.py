@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, completed, output_folder
+from simcoll.cli._options import A_SYSTEM, JSON, completed, node_counts, output_folder
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
 
 @click.command()
-@click.argument("system", shell_complete=completed("file", "system"))
-@click.option("--nodes", default=1, show_default=True, type=click.IntRange(1), help="Number of nodes.")
+@click.argument("system", required=False, shell_complete=completed("file", "system"))
+@click.option("--on", metavar="SYSTEM", help="The same as SYSTEM.", shell_complete=completed("file", "system"))
+@click.option("--nodes", default="1", show_default=True, metavar="N[,N…]", help="Number of nodes, or several.")
 @click.option("--ranks", type=click.IntRange(2), help="Number of ranks, as many on each node.  [default: all GPUs]")
 @click.option("--version", help="Release of the library, e.g. 2.27.  [default: the newest known]")
 @click.option("--algo", metavar="TEXT", help="What NCCL_ALGO says, e.g. 'ring,tree' or 'allreduce:^nvls'.")
@@ -39,8 +40,9 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 @output_folder("Folder for regret.png.")
 @JSON
 def tune(
-    system: str,
-    nodes: int,
+    system: str | None,
+    on: str | None,
+    nodes: str,
     ranks: int | None,
     version: str | None,
     algo: str | None,
@@ -61,26 +63,35 @@ def tune(
     from simcoll.report.verdicts import of_tuner
     from simcoll.topology import nccl_graphs, systems
 
+    if (system is None) == (on is None):
+        raise InputError("one system is asked for", f"name it: simcoll tune {A_SYSTEM}")
+    machine = str(system or on)
     _check(profile, output, graph_file)
-    file = systems.load_system(system)
+    file = systems.load_system(machine)
     chosen = env_filter.parse(algo, proto)
     graphs = graph_xml.read(graph_file) if graph_file else None
-    if graphs and ranks is None:
-        ranks = graphs.gpus * nodes
-    comm = communicator.communicator(file, nodes, ranks, graphs.graphs if graphs else None)
-    table = tuner.table(comm, version, chosen)
-    if not table.entries:
-        raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
-    held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
-    source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
-    rows = _regrets(system, table, profile, output) if profile else []
+    counts = node_counts(nodes)
+    documents = []
+    for count in counts:
+        of = graphs.gpus * count if graphs and ranks is None else ranks
+        comm = communicator.communicator(file, count, of, graphs.graphs if graphs else None)
+        table = tuner.table(comm, version, chosen)
+        if not table.entries:
+            raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
+        held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
+        source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
+        picture = f"regret-{count}.png" if len(counts) > 1 else "regret.png"
+        rows = _regrets(machine, table, profile, output and output / picture) if profile else []
+        document = _document(file.name, source, table)
+        documents.append(document | ({"regret": rows} if profile else {}))
+        if not as_json:
+            print(text_table.wrapped(of_tuner(document), "  "))
+            print(text_table.remarks_wrapped(_text(file.name, source, table)))
+            if profile:
+                print(_regret_text(rows, profile))
     if as_json:
-        print(json.dumps(_document(file.name, source, table) | ({"regret": rows} if profile else {}), indent=1))
-        return
-    print(text_table.wrapped(of_tuner(_document(file.name, source, table)), "  "))
-    print(text_table.remarks_wrapped(_text(file.name, source, table)))
-    if profile:
-        print(_regret_text(rows, profile))
+        several = {"schema": SCHEMA, "nodes": documents}
+        print(json.dumps(documents[0] if len(documents) == 1 else several, indent=1))
 
 
 def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
@@ -99,7 +110,7 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
 
 
 def _regrets(system: str, table: TunerTable, profile: str, output: Path | None) -> list[dict[str, Any]]:
-    """Compare NCCL's choices with the best ones; draw that where a folder is given."""
+    """Compare NCCL's choices with the best ones; draw that where `output` names a picture."""
     from simcoll.explanation import nccl_regret
 
     rows = nccl_regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED])
@@ -113,9 +124,9 @@ def _regrets(system: str, table: TunerTable, profile: str, output: Path | None) 
         where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
         save(
             regret_figure(rows, f"{where}  ·  profile {profile}  ·  NCCL {table.constants.release}"),
-            output / "regret.png",
+            output,
         )
-        print(output / "regret.png", file=sys.stderr)
+        print(output, file=sys.stderr)
     return rows
 
 

@@ -633,12 +633,23 @@ nccl:
         ("hgx-h100 --nodes 4 --ranks 2", "2 ranks on 4 nodes are not as many on each"),
         ("hgx-h100 --algo pat", "no pair of algorithm and protocol is left"),
         ("hgx-h100 --graph no-such.xml", "no-such.xml: cannot be read"),
+        ("hgx-h100 --on dgx-a100", "one system is asked for; name it: simcoll tune SYSTEM"),
+        ("--nodes 2", "one system is asked for; name it"),
+        ("hgx-h100 --nodes 0", "--nodes: '0' is no number of nodes; give 1, 2"),
     ],
 )
 def test_what_tune_refuses(words: str, error: str) -> None:
     """Wrong input ends with status 2, one line, and nothing on stdout."""
     done = simcoll("tune", *words.split())
     assert done.status == 2 and done.out == "" and error in done.err and len(done.err.splitlines()) == 1
+
+
+def test_several_nodes_are_tuned_one_after_the_other() -> None:
+    """A system by --on, and a list of nodes, are what each of them is alone."""
+    each = [simcoll("tune", "hgx-h100", "--nodes", nodes, "--json").json for nodes in (1, 2)]
+    for nodes in ("1,2", "[1, 2]"):
+        assert simcoll("tune", "--on", "hgx-h100", "--nodes", nodes, "--json").json["nodes"] == each
+    assert simcoll("tune", "--on", "hgx-h100", "--json").json == each[0]
 
 
 @given(st.integers(1, 2**40), st.sampled_from(WITH_GPUS), st.sampled_from([1, 2, 3, 16]))
