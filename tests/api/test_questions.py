@@ -168,7 +168,7 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.recommend("all_reduce", among="x", **P), "^among=: 'x' does not serve here"),
     (lambda: sc.compare(ROWS, on="hgx-h100", nods=2), "^nods=:1:1: nods: unknown key 'nods'"),
     (lambda: sc.compare(ROWS, on="hgx-h100", where={"ranks": 3}), r"^where=\{'ranks': '3'\} keeps no row"),
-    (lambda: sc.run("all_reduce", **P, algorithm=["ring", "tree"]).plot(x="nodes", group=[]), "filter=.'protocol': "),
+    (lambda: sc.run("all_reduce", **P, algorithm=["ring", "tree"]).plot(x="nodes", group=[]), "filter=.'algorithm': "),
     (lambda: sc.run("all_reduce", **P).where(algoritm="ring"), "no column .*did you mean 'algorithm'"),
     (lambda: sc.run("all_reduce", **P).where(algorithm="tree"), "no row has algorithm tree; there is ring"),
     (lambda: sc.Scenario("d.yaml"), r"write simcoll.load\('d.yaml'\)"),
