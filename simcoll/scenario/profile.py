@@ -21,6 +21,7 @@ from simcoll.engine.timing_model import Blocking, ChannelsBy
 from simcoll.errors import did_you_mean, wrong
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
+from simcoll.scenario._beside_table import BesideTable
 from simcoll.scenario._inherited import with_inherited
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.machine_files import shipped_systems
@@ -263,6 +264,8 @@ class Profile(Model):
     """Parameters that a calibration found."""
     calibration: Calibration | None = None
     """What was fitted to which rows, and how well."""
+    beside: tuple[BesideTable, ...] = ()
+    """Other tables that some of its costs were fitted to."""
 
     def serves(self, harness: str) -> bool:
         """Whether the profile covers a harness.

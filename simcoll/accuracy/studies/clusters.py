@@ -1,7 +1,7 @@
 """Score measured tables of several clusters with what is shipped, and learn from them how wrong the model is.
 
-Nothing is fitted for the zero-shot scores. A row is *in the fit* if the profile of its GPUs or of its NICs was fitted
-to its table. Intervals of a cluster are those learnt from the other clusters.
+Nothing is fitted for the zero-shot scores. A row is *in the fit* if costs of its GPUs or of its NICs were fitted to its
+table, as profiles record it. Intervals of a cluster are those learnt from the other clusters.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from simcoll.accuracy import bad_rows, scores
 from simcoll.accuracy.fit import _fit_rows, calibrate
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions
+from simcoll.accuracy.studies import fitted_tables
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
@@ -53,13 +54,15 @@ LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 class KnownCluster(Model):
     """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it;
-    None leaves them out. `lacks`: what the model lacks there, as the residuals have it, in Markdown."""
+    None leaves them out. `lacks`: what the model lacks there on one node, as the residuals have it, in Markdown;
+    `outside`: what rows outside of their intervals ask for."""
 
     name: str
     rows: tuple[str, ...]
     system: str | None
     set: tuple[str, ...] = ()
     lacks: str = ""
+    outside: str = ""
 
 
 class ClusterFile(Model):
@@ -73,7 +76,8 @@ class ClusterRow:
     """A measured row of a cluster with its point, its prediction in us, `place` and `busy` as `model_errors.Setting`
     has them.
 
-    `seen`: a shipped profile was fitted to its table. `region`: see `scores.located`. `ends` are those of the interval
+    `seen`: costs of a shipped profile were fitted to its table; `gpus_seen`: of that of its GPUs, which stays where its
+    transport is left out. `region`: see `scores.located`. `ends` are those of the interval
     that other clusters teach. `left_out_us` is the time where the cluster is left out, with the transport `kin`, and
     `left_out_ends` are its ends; None on one node. `fitted_us` and `fitted_ends` are time and interval by a profile
     that was fitted to the rows of the cluster that are `used`, beside that of the plain model (`plain_us`, NaN where it
@@ -87,7 +91,9 @@ class ClusterRow:
     busy: float
     predicted_us: float
     seen: bool
+    gpus_seen: bool = False
     lacks: str = ""
+    outside: str = ""
     region: str = ""
     ends: tuple[float, float] | None = None
     left_out_us: float | None = None
@@ -193,21 +199,16 @@ def _predicted(
         profiles = [load_profile(points[0].scenario.profile)]
         if (row.nodes or 1) > 1:
             profiles.append(load_network(place(prediction)))
-        seen = any(digest in _fitted_to(profile) for profile in profiles)
+        gpus_seen = fitted_tables.beside(profiles[0], digest, row)
+        seen = gpus_seen or any(digest in fitted_tables.recorded(profile) for profile in profiles)
         binding = busiest_link(prediction)
         where, busy = place(prediction), binding.busy if binding else 0.0
         took = prediction.time_ps / 1e6
-        found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, lacks=cluster.lacks))
+        told = cluster.lacks, cluster.outside
+        found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, gpus_seen, *told))
     for why, count in refused.items():
         tell(f"left out: {count} rows of {cluster.name}: {why}")
     return found
-
-
-def _fitted_to(profile: Profile) -> set[str]:
-    """Return the hashes of the tables that a profile was fitted to."""
-    ways = (profile.host, profile.graph, profile.pull)
-    records = [profile.calibration, *(way.calibration for way in ways if way)]
-    return {source.sha256 for record in records if record for source in record.files}
 
 
 def _thinned(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
