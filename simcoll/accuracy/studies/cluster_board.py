@@ -13,12 +13,12 @@ import numpy as np
 
 from simcoll.accuracy import scores
 from simcoll.accuracy.studies import _baselines, cluster_scores, cluster_verdicts, clusters, left_out
+from simcoll.accuracy.studies.cluster_verdicts import Cells
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config.groups import grouped
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction.result_rows import write_atomically
 
-Cells = tuple[str, Sequence[str], Sequence[Sequence[object]]]
 Key = Callable[[ClusterRow], Any]
 
 ABOUT: Final = """# Clusters: predicted against published tables
@@ -26,12 +26,13 @@ ABOUT: Final = """# Clusters: predicted against published tables
 Written by `make accuracy TABLES=DIR`; do not edit. The tables were published by others and are not shipped:
 `clusters.yaml` names the shipped system that stands for each cluster. *Zero-shot*: by shipped profiles as they are.
 *In the fit*: costs of the GPUs or of the NICs were fitted to this very table, as their profiles record it.
-*Left out*: the transport between nodes is fitted without the cluster, or is what its family has in common
-where no other cluster has it: so well serves
-the model a network that it has not seen. *Fitted*: a fit to the rows on one and two nodes, beginning at the transport
-that is left out, scored on the others; on clusters of fewer nodes, to all-reduce on four GPUs and fewer. *Plain
-model*: without any profile. Rows on several nodes that costs of the GPUs were fitted to count as neither left out nor
-fitted, as those costs stay. Intervals of a cluster are those that the other clusters teach. Errors are in percent.
+*Left out*: the transport between nodes is fitted without the cluster, or is what its family has in common where no
+other cluster has it: so well serves the model a network that it has not seen. *Fitted*: a fit to the rows on one and
+two nodes, beginning at the transport that is left out, scored on the others; on clusters of fewer nodes, to all-reduce
+on four GPUs and fewer. *Plain model*: without any profile. Rows on several nodes that costs of the GPUs were fitted to
+count as neither left out nor fitted, as those costs stay. Intervals of a cluster are those that the other clusters
+teach. Errors are in percent.
+
 No known cluster has eight GPUs on PCIe 5, so its goal (10 %) is not judged.
 """
 

@@ -1,4 +1,4 @@
-"""Errors of a cluster's rows, how many series are near, and what intervals hold: what the board of clusters tells.
+"""Errors of a cluster's rows, how many series are near, and what intervals hold: what the board of clusters shows.
 
 Errors are predicted / measured − 1 in percent; intervals are those of a single measurement, at 90 %. A series is near
 where the mean absolute error of its rows is at most NEAR, in percent; of its rows from LARGE on at most NEAR_LARGE.

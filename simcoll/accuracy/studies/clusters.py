@@ -204,8 +204,8 @@ def _predicted(
         binding = busiest_link(prediction)
         where, busy = place(prediction), binding.busy if binding else 0.0
         took = prediction.time_ps / 1e6
-        told = cluster.lacks, cluster.outside
-        found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, gpus_seen, *told))
+        prose = cluster.lacks, cluster.outside
+        found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, gpus_seen, *prose))
     for why, count in refused.items():
         tell(f"left out: {count} rows of {cluster.name}: {why}")
     return found
