@@ -338,10 +338,10 @@ def test_auto_is_the_fastest():
 
 
 def test_a_machine_is_no_scenario(tmp_path: Path):
-    """A topology's file in place of a scenario is called one, with the option that takes it."""
+    """A topology's file in place of a scenario is called one, with the argument that takes it."""
     path = tmp_path / "machine.yaml"
     path.write_text("devices: {host: 2}\nlinks: []\n")
-    with pytest.raises(InputError, match="this is a machine, and no scenario; give it with --on "):
+    with pytest.raises(InputError, match="this is a machine, and no scenario; give it with on=/"):
         simcoll.run(path)
 
 
