@@ -99,6 +99,16 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
     return found
 
 
+def may_fold(stream: StreamedSchedule) -> bool:
+    """Whether there may be a network on which a schedule is folded: some turns keep the order of every sender's list.
+    A look at its steps, for schedules of few ranks."""
+    turn, n = stream.rotation, stream.n
+    if turn is None or stream.agents:
+        return False
+    steps = [part.first for part in stream.parts()]
+    return any(all(_in_order(step, turned, n) for step in steps) for turned in turn.repeated(n))
+
+
 @dataclass(frozen=True, eq=False)
 class _Unlike:
     """Links on which a schedule was not folded."""
@@ -174,9 +184,10 @@ def _repeated(
     place = _place(step.src)
     look = np.full((n, int(place.max(initial=-1)) + 1), -1, np.int64)
     look[step.src, place] = _looks(_sorts(network), hop, path)
-    for ranks in range(turn.ranks, n, turn.ranks):
-        if n % ranks == 0 and (look[ranks:] == look[:-ranks]).all() and (look[:ranks] == look[-ranks:]).all():
-            return Rotation(ranks, turn.chunks * (ranks // turn.ranks) % turn.span, turn.span)
+    for turned in turn.repeated(n):
+        ranks = turned.ranks
+        if (look[ranks:] == look[:-ranks]).all() and (look[:ranks] == look[-ranks:]).all():
+            return turned
     return None
 
 

@@ -10,12 +10,12 @@ from typing import Final
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.machine_time import check_time
 from simcoll.engine.binding import BYTES
+from simcoll.engine.folding import may_fold
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
 from simcoll.formats.schedules import schedule_json
 from simcoll.named_tuple import NamedTuple
 from simcoll.scenario.placement import Placement
-from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.registry import Groups
@@ -25,8 +25,8 @@ from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
 
 FEW: Final = 256, 1024  # ranks of schedules from which one learns how they grow: squares, as groups go by roots
-SMALL: Final = 8192  # ranks: a topology of as many is built before its work is looked at
-COUNTED: Final = 4_000_000  # rows: a schedule that has about as few is made and counted in half a second
+SMALL: Final = 8192  # ranks: a topology of as many is built before work is looked at that shortcuts may spare
+COUNTED: Final = 10_000_000  # rows: a schedule that has about as few is made and counted in half a second
 GROWN: Final = 2  # times too large at most is an estimate: from 1024 to a million ranks that of n log n is 1.5 times
 SIMULATED_S: Final = 1e-5  # of the processor, for each rank of a run: few of the choices of recommend take less
 ROW_BYTES: Final = 150  # of memory that each row of a step takes while its routes are found
@@ -52,16 +52,20 @@ def check_work(scenario: Scenario) -> None:
     """Raise InputError where a run takes more memory than there is, or longer than anybody waits, if the scenario's
     numbers alone say so: a topology of a million hosts takes long to build."""
     ranks = ranks_of(scenario)
-    if ranks <= SMALL or (make := _maker(scenario, ranks)) is None:
+    if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
         return
     try:
+        # Kernels have a channel for each peer, which streams have not: some ranks stand for all, or none is spared.
+        whole = is_whole(scenario) or (scenario.executed_by is not None and not may_fold(make(FEW[0])))
+        if ranks <= SMALL and not whole:
+            return
         found = grown(make, ranks)
         few = found.rows <= COUNTED
         found = _counted(make(ranks)) if few else found
     except SimcollError:  # what is wrong with a schedule is said where it is made
         return
     said, key = "" if few else "more than ", _key(scenario)
-    if is_whole(scenario):
+    if whole:
         check_memory(found.transfers * BYTES, f"{said}{format_count(found.transfers)} transfers", CURE, key)
     check_memory(found.largest * ROW_BYTES, f"{said}{format_count(found.largest)} messages of one step", CURE, key)
     check_steps(0, found.rows, key)
@@ -93,8 +97,10 @@ def grown(make: Callable[[int], StreamedSchedule], ranks: int) -> ScheduleWork:
 
 
 def _counted(source: StreamedSchedule) -> ScheduleWork:
-    rows = [part.rows for part in source.parts()]
-    return ScheduleWork(source.transfers, sum(rows), max(rows, default=0))
+    transfers, rows, largest = 0, 0, 0
+    for part in source.make():  # as it is made, and dropped at once
+        transfers, rows, largest = transfers + part.transfers, rows + part.rows, max(largest, part.rows)
+    return ScheduleWork(transfers, rows, largest)
 
 
 def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
@@ -113,7 +119,7 @@ def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] 
     """The schedule for a number of ranks, or for about as many where groups want that, if it is one of the registry
     that hangs on their number alone."""
     chosen, collective = scenario.algorithm, scenario.collective
-    if scenario.workload or scenario.executed_by or load_profile(scenario.profile).as_nccl:
+    if scenario.workload or scenario.executed_by == "nccl":  # which runs one channel for all
         return None
     if schedule_json.is_file(chosen) or scenario.subgroups:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,12 @@ class Rotation(NamedTuple):
         within = chunk % self.span
         turned: NDArray[Any] = chunk - within + (within + self.chunks) % self.span
         return turned
+
+    def repeated(self, n: int) -> Iterator[Rotation]:
+        """It, and several of its turns as one, as far as `n` ranks come round by whole ones; not all of them."""
+        for ranks in range(self.ranks, n, self.ranks):
+            if n % ranks == 0:
+                yield Rotation(ranks, self.chunks * (ranks // self.ranks) % self.span, self.span)
 
     def representatives(self, n_chunks: int) -> NDArray[np.int64]:
         """One chunk of each orbit."""

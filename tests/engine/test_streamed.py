@@ -17,7 +17,7 @@ from simcoll.config import arrays
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast, streamed
 from simcoll.engine.binding import bind
-from simcoll.engine.folding import fold
+from simcoll.engine.folding import fold, may_fold
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
@@ -316,6 +316,7 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
         found = fold(source, topology, topology.ranks)
         if found:
             folded += 1
+            assert may_fold(source)
             given = {**_params(rng), "channels": rng.choice([0, 1])}
             if found.apart:  # receivers do not stand for each other
                 given |= {"o_recv": 0, "gamma": 0}
@@ -333,6 +334,7 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
         unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, 500_001)})
         assert fold(source, unequal, unequal.ranks) is None
     assert folded >= 15
+    assert not may_fold(stream("all_reduce", "hierarchical", 16))  # ranks list their chunks in the same order
 
 
 def test_a_ring_of_hosts_is_two_of_them() -> None:

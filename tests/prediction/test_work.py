@@ -30,6 +30,7 @@ MOST_MADE = 200_000_000  # bytes, while a question is refused: a topology of a m
 STAR = {"fabric": "single-switch", "hosts": HOSTS, "link": CABLE}
 TREE = {"fabric": "fat-tree", "hosts": HOSTS, "link": CABLE}
 RING = {"collective": "all_reduce", "algorithm": "ring", "size": "4 MB", "topology": STAR}
+KERNELS = {"profile": "nccl-hopper", "topology": {"system": "hgx-h100", "nodes": 2048}}
 REASONS = r"GB of memory, and this machine has|h of a processor, and at most"
 TOO_LARGE: dict[str, dict[str, Any]] = {
     "one step of all pairs": {"algorithm": "all_pairs"},
@@ -40,6 +41,8 @@ TOO_LARGE: dict[str, dict[str, Any]] = {
     "unequal links": {"topology": {**STAR, "link": {**CABLE, "bandwidth": {"value": "10 GB/s", "spread": "1 %"}}}},
     "a fault": {"faults": [{"link": "host0->switch", "kind": "down", "at": "1 us"}]},
     "no shortcuts": {"shortcuts": "off"},
+    "kernels": {"algorithm": "hierarchical", **KERNELS},
+    "kernels of messages": {"algorithm": "hierarchical", "executor": "p2p", **KERNELS},
     "cables of a mesh": {"topology": {**STAR, "fabric": "full-mesh"}},
     "cables of spines": {"topology": {**TREE, "spines": 100_000}},
     "cables of rails": {"topology": {"system": "hgx-h100", "nodes": 16384, "spines": 4096}},
