@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.arrays import Array, Numbers
 from simcoll.config.numba_loader import Loops
 from simcoll.engine.kernels import dependency_kernel
 from simcoll.schedule.ir import Schedule
@@ -64,6 +65,17 @@ def credits(group: Ints, groups: int, slots: int, compiled: bool) -> Ints:
     credit = loops.room(len(group))
     loops.run.credits(loops.give(group), slots, *columns, loops.room(len(group)), credit)
     return np.asarray(credit, np.int32)
+
+
+def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Array]:
+    """For each transfer of a single loop: how many its group has, its place among them, the one `slots` places behind
+    it (before it where negative) of those that go loop by loop, and how many loops later that is."""
+    _, number, many = np.unique(group, return_inverse=True, return_counts=True)
+    order, first = np.argsort(number, kind="stable"), np.cumsum(many) - many
+    place = np.empty(len(group), np.int64)
+    place[order] = np.arange(len(group)) - first[number[order]]
+    later, then = np.divmod(place + slots, many[number])
+    return many[number], place, order[first[number] + then].astype(np.int32), later.astype(np.int32)
 
 
 def _loops(compiled: bool) -> Loops:

@@ -19,8 +19,9 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.arrays import Array, Numbers
+from simcoll.config.arrays import Numbers
 from simcoll.config.numba_loader import Loops, choose
+from simcoll.engine._dependencies import looped_credits
 from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
 from simcoll.engine.kernels import longest_kernel, waits
 from simcoll.engine.kernels.link_tables import LinkTables
@@ -56,15 +57,15 @@ def longest_ps(
     last = np.zeros(int(program.channel.max()) + 1, np.int32)
     last[program.channel] = np.arange(rows)
     before = np.where(program.channel_before == NONE, last[program.channel], program.channel_before)
-    row, back = _credits(program, slots) if slots else (NO_INDICES, NO_INDICES)
-    deep = int(back.max(initial=0)) + 1
+    _, _, row, later = looped_credits(program.connection, -slots) if slots else [NO_INDICES] * 4
+    deep = 1 - int(later.min(initial=0))
     run = LongestRun(
         loops=loops,
         reads=run_.give(program.reads),
         chain=run_.give(program.chain),
         before=run_.give(before.astype(np.int32)),
         credit_row=run_.give(row),
-        credit_loops=run_.give(back),
+        credit_loops=run_.give(-later),
         held=run_.give(held),
         takes=run_.give(takes),
         lead=run_.give(lead if lead.any() else NO_TIMES),
@@ -184,8 +185,7 @@ def _ahead(program: Program, visits: _Visits, loops: int, slots: int) -> Numbers
     row, opens, link, takes = visits
     if not len(row):
         return takes
-    ends = program.channel[row] * np.int64(program.schedule.participants) + program.dst[row]
-    group = np.where(opens, 2 * program.channel[row].astype(np.int64), 2 * ends + 1)
+    group = np.where(opens, 2 * program.channel[row].astype(np.int64), 2 * program.connection[row] + 1)
     _, number, many = np.unique(link * (int(group.max()) + 1) + group, return_inverse=True, return_counts=True)
     most, where = np.zeros(len(many), np.int64), np.zeros(len(many), np.int64)
     np.maximum.at(most, number, takes)
@@ -198,15 +198,3 @@ def _ahead(program: Program, visits: _Visits, loops: int, slots: int) -> Numbers
     np.add.at(whole, where, ahead * most)
     found: Numbers = whole[link] - most[number]
     return found
-
-
-def _credits(program: Program, slots: int) -> tuple[Array, Array]:
-    """For each row the row whose end lets it go, and how many loops before: the `slots`th before it of those of its
-    connection, which go loop by loop."""
-    ends = program.channel * np.int64(program.schedule.participants) + program.routes.dst[program.way]
-    _, connection, many = np.unique(ends, return_inverse=True, return_counts=True)
-    order, first = np.argsort(connection, kind="stable"), np.cumsum(many) - many
-    place = np.empty(len(program), np.int64)
-    place[order] = np.arange(len(program)) - first[connection[order]]
-    back, then = np.divmod(place - slots, many[connection])
-    return order[first[connection] + then].astype(np.int32), -back.astype(np.int32)

@@ -15,6 +15,7 @@ from simcoll.config.arrays import Array
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.dataclass import dataclass
+from simcoll.engine._dependencies import looped_credits
 from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
 from simcoll.engine._loop_streams import LoopStreams, streams_of
 from simcoll.engine._network_parts import NetworkParts, parts_of
@@ -123,7 +124,7 @@ class LoopedProgram:
         (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors(~streams.taken)
         credit_row, credit_loops, free = NO_INDICES, NO_INDICES, NO_INDICES
         if self.slots:
-            many, number, row, later = self._credits()
+            many, number, row, later = looped_credits(program.connection, self.slots)
             free = -((number - self.slots) // many)  # the first loop in which a slot has to be let go
             later = np.where(streams.taken, np.int32(self.loops), later)
             credit_row, credit_loops = moved(row), rows(later)
@@ -258,18 +259,6 @@ class LoopedProgram:
             soonest=NO_TIMES,
             ahead=streams.ahead,
         )
-
-    def _credits(self) -> tuple[Array, Array, Array, Array]:
-        """For each row: the rows of its connection, the place that it has among them, the row that its end lets go, and
-        how many loops later that is. On a connection transfers go loop by loop."""
-        program = self.one
-        ends = program.channel * np.int64(program.schedule.participants) + program.routes.dst[program.way]
-        _, connection, many = np.unique(ends, return_inverse=True, return_counts=True)
-        order, first = np.argsort(connection, kind="stable"), np.cumsum(many) - many
-        place = np.empty(len(program), np.int64)
-        place[order] = np.arange(len(program)) - first[connection[order]]
-        later, then = np.divmod(place + self.slots, many[connection])
-        return many[connection], place, order[first[connection] + then].astype(np.int32), later.astype(np.int32)
 
 
 def _begun(columns: LoopRun, run_: KernelRun, done: Array) -> LoopRun:

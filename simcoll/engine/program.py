@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import pieces
+from simcoll.config.arrays import Numbers, pieces
 from simcoll.dataclass import dataclass
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.tasks import Tasks
@@ -139,6 +139,11 @@ class Program:
     def dst(self) -> Index:
         """The receiver of each transfer."""
         return self.once("dst", (self.way, self.routes.dst), lambda: self.routes.dst[self.way])
+
+    @property
+    def connection(self) -> Numbers:
+        """A number for the channel and the receiver of each transfer."""
+        return self.channel * np.int64(self.schedule.participants) + self.routes.dst[self.way]
 
     @cached_property
     def nbytes(self) -> Index:
