@@ -57,7 +57,6 @@ def one_rank(
     backend: Backend,
     *,
     collectives: Sequence[str] = COLLECTIVES,
-    dtypes: Sequence[str] = ("float32",),
     sizes: Sequence[int] = SIZES,
     runs: int = 20,
     timeout_s: float = 60.0,
@@ -72,7 +71,7 @@ def one_rank(
         "topology": {"system": "loopback"},
         "ranks": 1,
         "collective": list(collectives),
-        "dtype": list(dtypes),
+        "dtype": "float32",
         "size": [f"{size} B" for size in sizes],
         "measure": {"harness": "library", "repeats": runs},
     }

@@ -97,14 +97,9 @@ def table(
 
 
 def time_us(
-    table: TunerTable,
-    collective: TunedCollective,
-    algorithm: NcclAlgorithm,
-    protocol: Protocol,
-    nbytes: int,
-    operations: int = 1,
+    table: TunerTable, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int
 ) -> float:
-    """The tuner's time for a call of `nbytes`, or for so many `operations` fused into one, in us.
+    """The tuner's time for a call of `nbytes`, in us.
 
     Raises RefusedError for a pair that is not in the table.
     """
@@ -117,8 +112,7 @@ def time_us(
     plateau = collective == "all_reduce" and algorithm == "ring" and protocol == "Simple" and comm.nodes > 1
     if plateau and _fills(comm, nbytes):
         wait *= constants.plateau.from_cc_80 if comm.capability >= 80 else constants.plateau.before
-    waits = operations if algorithm == "ring" else -(-operations // constants.operations_a_batch)
-    return wait * waits + nbytes / (1000 * width)
+    return wait + nbytes / (1000 * width)
 
 
 def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> TunerChoice | None:

@@ -55,7 +55,6 @@ class Constants(Model):
     proxy_us: ProxyTimes
     ring_extra_net_hops: int
     lone_gpu_takes_tree_hop: bool
-    operations_a_batch: int
     plateau: Plateau
 
 

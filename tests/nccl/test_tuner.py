@@ -233,16 +233,6 @@ def test_nvls_of_all_gather_stops_at_32_gpus() -> None:
     assert ("all_reduce", "nvls", "Simple") in make("gb200-nvl72", 1, 72).entries
 
 
-def test_fused_operations_share_a_latency() -> None:
-    """A ring waits once for each fused operation, everything else once for each eight (nine before 2.23)."""
-    for version, batch in (("2.30", 8), ("2.22", 9)):
-        table = make("hgx-h100", 1, 8, version)
-        for algorithm, waits in (("ring", batch + 1), ("tree", 2)):
-            latency = table.entries["all_reduce", algorithm, "LL"].latency_us
-            one, many = (tuner.time_us(table, "all_reduce", algorithm, "LL", 8, n) for n in (1, batch + 1))
-            assert many - one == pytest.approx((waits - 1) * latency)
-
-
 @pytest.mark.parametrize(("capability", "farthest"), [(90, "PXN"), (80, "PXB"), (70, "PXB")])
 def test_ll128_goes_by_paths(capability: int, farthest: str) -> None:
     """LL128 is used up to PXN (PXB before Hopper) between nodes and up to NVB within, and never before Volta."""
