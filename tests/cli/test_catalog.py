@@ -1,0 +1,222 @@
+"""`list`, `topology`, `show` and `verify`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import ROOT, process, simcoll
+
+from simcoll.config.yaml_tree import shipped
+from simcoll.report.schedule_view import every_pair
+from simcoll.schedule import collectives, registry
+
+SCENARIOS = sorted(shipped("scenarios").glob("*.yaml"))
+
+
+def test_list_names_everything():
+    """What is registered or shipped is listed, by the name one writes in a scenario."""
+    algorithms = simcoll("list", "algorithms").out
+    for collective, entries in registry.ALGORITHMS.items():
+        assert f"{collective}: " in algorithms
+        assert all(re.search(rf"^  {name} ", algorithms, re.MULTILINE) for name in entries)
+    assert _first_words("collectives") == list(collectives.COLLECTIVES)
+    assert _first_words("scenarios") == [file.stem for file in SCENARIOS]
+    assert _first_words("topologies") == sorted(file.stem for file in shipped("topologies").glob("*.yaml"))
+    assert _first_words("profiles") == sorted(file.stem for file in (ROOT / "simcoll/scenario/profiles").glob("*.yaml"))
+    assert simcoll("topology", "list") == simcoll("list", "topologies")
+    assert simcoll("list") == simcoll("list", "algorithms")
+
+
+def _first_words(what: str) -> list[str]:
+    return [line.split()[0] for line in simcoll("list", what).out.splitlines()]
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in shipped("topologies").glob("*.yaml")))
+def test_topology_show(name: str):
+    """Devices, links and bisection bandwidth of every shipped system, as text and as JSON."""
+    told, found = simcoll("topology", "show", name), simcoll("topology", "show", name, "--json").json
+    assert told.status == 0
+    assert name in told.out
+    assert "bisection bandwidth" in told.out
+    assert found["name"] == name
+    assert sum(found["devices"].values()) > 0
+
+
+def test_topology_show_nodes_and_picture(tmp_path: Path):
+    """`--nodes` builds the cluster, `--set` changes it, `--png` draws it."""
+    png = tmp_path / "cluster.png"
+    words = ("topology", "show", "hgx-h100", "--nodes", 4, "--set", "topology.fabric=fat-tree", "--json")
+    found = simcoll(*words, "--png", png)
+    assert found.json["devices"]["gpu"] == 32
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert str(png) in found.err
+
+
+@pytest.fixture
+def ring() -> dict[str, Any]:
+    """The ring on four ranks, as `show --json` prints it."""
+    return dict(simcoll("show", "all_reduce/ring", "--ranks", 4, "--json").json)
+
+
+def test_show_json(ring: dict[str, Any]):
+    """`show --json` has the agreed shape and counts."""
+    assert {"collective", "algorithm", "ranks", "n_chunks", "counts", "transfers"} <= set(ring)
+    assert ring["counts"] == {"steps": 6, "messages": 24, "bytes_per_rank_fraction": 1.5}
+    assert ring["transfers"][0] == [0, 0, 3, 1, 3, True]
+
+
+def test_show_json_of_several_rank_counts():
+    """Several rank counts are one JSON document as well."""
+    found = simcoll("show", "all_reduce/ring", "--ranks", "2,3", "--json").json
+    assert [schedule["ranks"] for schedule in found] == [2, 3]
+
+
+@pytest.mark.parametrize("pair", every_pair())
+def test_show_tells_of_every_algorithm(pair: str):
+    """Data and diagram exist for every registered algorithm, on one rank and on five."""
+    for flag, n in itertools.product(("--data", "--diagram"), (1, 5)):
+        found = simcoll("show", pair, "--ranks", n, flag)
+        assert (found.status, found.err) == (0, "")
+        assert found.out.strip()
+
+
+@pytest.mark.parametrize("pair", every_pair())
+def test_what_show_prints_verify_reads(pair: str, tmp_path: Path):
+    """A schedule survives the way through JSON: it is proved again."""
+    file = tmp_path / "schedule.json"
+    file.write_text(simcoll("show", pair, "--ranks", 6, "--json").out, encoding="utf-8")
+    found = simcoll("verify", "--schedule", file, "--json")
+    (row,) = found.json["rows"]
+    assert (found.status, row["ranks"], row["status"]) == (0, 6, "proved")
+    assert f"{row['collective']}/{row['algorithm']}" == pair
+
+
+def test_schedules_through_a_pipe(ring: dict[str, Any]):
+    """`simcoll show … --json | simcoll verify --schedule -` works."""
+    found = process("verify", "--schedule", "-", input=json.dumps(ring))
+    assert (found.status, found.out.splitlines()[0]) == (0, "1 of 1 proved")
+
+
+@pytest.mark.parametrize("index", range(0, 24, 5))
+def test_a_missing_transfer_is_found(index: int, ring: dict[str, Any], tmp_path: Path):
+    """Without one transfer the proof fails: exit 1, and the reason names step, rank and chunk of what is wrong."""
+    chunk = ring["transfers"].pop(index)[4]
+    file = tmp_path / "broken.json"
+    file.write_text(json.dumps(ring), encoding="utf-8")
+    found = simcoll("verify", "--schedule", file, "--json")
+    (row,) = found.json["rows"]
+    assert (found.status, row["status"]) == (1, "wrong")
+    assert re.search(r"\bstep \d+|\bnothing is ever sent there", row["reason"])
+    assert re.search(r"\brank \d+", row["reason"])
+    assert re.search(rf"\bchunk {chunk}\b", row["reason"])
+    text = simcoll("verify", "--schedule", file)
+    assert text.status == 1
+    assert row["reason"] in text.out
+
+
+def test_verify_everything():
+    """Without a name every registered algorithm is proved, and the last line counts."""
+    found = simcoll("verify", "--ranks", 5)
+    pairs = len(every_pair())
+    assert found.status == 0
+    assert found.out.splitlines()[0] == f"{pairs} of {pairs} proved"
+
+
+@pytest.mark.parametrize(("ranks", "proof"), [(5, "full"), (1025, "fingerprint")])
+def test_verify_tells_which_proof(ranks: int, proof: str):
+    """A row says whether the proof was the full one, or that of fingerprints for many ranks."""
+    (row,) = simcoll("verify", "broadcast/binomial", "--ranks", ranks, "--json").json["rows"]
+    assert (row["status"], row["proof"]) == ("proved", proof)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"collective": "allreduce"}, {"ranks": 0}, {"ranks": 3}, {"ranks": "4"}, {"ranks": True}, {"n_chunks": 0},
+     {"n_chunks": 10**12}, {"ranks": 10**20}, {"transfers": [[0, 0, 0, 1, 0]]}, {"transfers": [[0, 0, 0, 9, 0, False]]},
+     {"transfers": [[0, 0, 0, 1, 10**12, False]]},
+     {"transfers": [[0, 0, 0, 1, -1, False]]}, {"transfers": [[1, 0, 0, 1, 0, False], [0, 0, 0, 1, 0, False]]},
+     {"transfers": [[10**12, 0, 0, 1, 0, True]]}, {"transfers": "none"}, {"root": 7}, {"root": -1}, {"agents": 10**12},
+     {"transfers": [[0, 0, 0, 1, 0, 2]]}, {"transfers": [[0.5, 0, 0, 1, 0, True]]}],
+)  # fmt: skip
+def test_schedules_that_are_none(change: dict[str, Any], ring: dict[str, Any], tmp_path: Path):
+    """A schedule with impossible numbers is wrong input, located in its file; nothing is computed with it."""
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps({**ring, **change}), encoding="utf-8")
+    found = simcoll("verify", "--schedule", file)
+    assert (found.status, found.out) == (2, "")
+    assert found.err.startswith(f"{file}:")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"x"', "[" * 5000, "{}", "\x00", '{"collective": NaN}'])
+def test_text_that_is_no_schedule(text: str, tmp_path: Path):
+    """Garbage is wrong input, located in its file."""
+    file = tmp_path / "garbage.json"
+    file.write_text(text, encoding="utf-8")
+    found = simcoll("verify", "--schedule", file)
+    assert (found.status, found.out) == (2, "")
+    assert found.err.startswith(f"{file}:")
+
+
+def _all_reduce_is_right(ranks: int, rows: list[list[int]]) -> bool:
+    """Whether rows leave the sum over all ranks everywhere. Rank r adds 64^r to each of its chunks, and chunk c has
+    digits of its own: sums say how often each contribution counts."""
+    held = {(rank, chunk): 64 ** (ranks * chunk + rank) for rank in range(ranks) for chunk in range(ranks)}
+    total = {chunk: sum(held[rank, chunk] for rank in range(ranks)) for chunk in range(ranks)}
+    for _, step in itertools.groupby(rows, key=lambda row: row[0]):
+        moved = [(held[src, there], (dst, here), reduce) for _, src, there, dst, here, reduce in step]
+        for value, place, reduce in moved:
+            held[place] = value + reduce * held[place]
+    return all(value == total[chunk] for (_, chunk), value in held.items())
+
+
+def test_verify_says_what_a_changed_schedule_does(tmp_path: Path):
+    """Of all schedules that differ from the ring on three by one number, or one row more or less: those are proved that
+    leave the sums, the others are wrong, and steps that go back are wrong input."""
+    ring = simcoll("show", "all_reduce/ring", "--ranks", 3, "--json").json
+    rows, most = ring["transfers"], (4, 2, 2, 2, 2, 1)
+    changed = [[*rows[:i], *rows[i + 1 :]] for i in range(12)] + [[*rows[:i], rows[i], *rows[i:]] for i in range(12)]
+    for i, column in itertools.product(range(12), range(6)):
+        values = (value for value in range(most[column] + 1) if value != rows[i][column])
+        changed += [[*rows[:i], [*rows[i][:column], x, *rows[i][column + 1 :]], *rows[i + 1 :]] for x in values]
+    file, seen = tmp_path / "changed.json", set()
+    for table in changed:
+        file.write_text(json.dumps({**ring, "transfers": table}), encoding="utf-8")
+        goes_back = any(a[0] > b[0] for a, b in itertools.pairwise(table))
+        expected = 2 if goes_back else 1 - _all_reduce_is_right(3, table)
+        assert simcoll("verify", "--schedule", file).status == expected, table
+        seen.add(expected)
+    assert seen == {0, 1, 2}
+
+
+def test_no_schedule_breaks_verify(tmp_path: Path):
+    """Whatever stands in the place of any value of a schedule's JSON, or of a piece of the text: proved, wrong, or
+    wrong input located in the file, never a traceback."""
+    plain = simcoll("show", "all_reduce/ring", "--ranks", 3, "--json").out
+    odd = [None, True, -1, 0, 3, 10**20, 0.5, math.nan, "", "\ud800", [], [[]], {}]
+    keys = ("collective", "algorithm", "ranks", "n_chunks", "agents", "root", "pipelined", "counts", "transfers")
+    places = [(key,) for key in keys] + [("transfers", 5), *(("transfers", 5, column) for column in range(6))]
+    texts = []
+    for (*way, last), value in itertools.product(places, odd):
+        tree = json.loads(plain)
+        functools.reduce(lambda part, key: part[key], way, tree)[last] = value
+        texts.append(json.dumps(tree))
+    rng = random.Random(0)
+    for _ in range(60):
+        at = rng.randrange(len(plain))
+        texts.append(plain[:at] + rng.choice(["", "[", '"', "-", "9", "\0", "\ud800"]) + plain[at + rng.randrange(9) :])
+    file, seen = tmp_path / "mutated.json", set()
+    for text in texts:
+        file.write_text(text, encoding="utf-8", errors="surrogatepass")
+        found = simcoll("verify", "--schedule", file)
+        assert found.status < 2 or (found.status == 2 and found.err.startswith(f"{file}:")), (text, found)
+        assert (found.err == "") == (found.status < 2), text
+        seen.add(found.status)
+    assert seen == {0, 1, 2}

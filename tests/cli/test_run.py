@@ -1,0 +1,247 @@
+"""`run` and `predict`, and the options of machines that other commands share."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command import ROOT, simcoll
+
+from simcoll.prediction import result_rows
+
+
+def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, tmp_path: Path):
+    """A run of other points into the same folder, a quiet one too, names the command whose results it replaces; the
+    same run does not."""
+    for size, said in (("1 MiB", False), ("1 MiB", False), ("2 MiB", True)):
+        found = simcoll("run", scenario, "-q", "-o", tmp_path / "o", "--set", f"size={size}", "--set", "plots=[]")
+        assert found.status == 0
+        assert ("replaces the results of `simcoll run" in found.err) == said
+    words = ("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "ring", "-o", tmp_path / "p")
+    for size, replaces in (("1 MiB", False), ("1 MiB", False), ("2 MiB", True)):
+        found = simcoll(*words, "--size", size)
+        assert found.status == 0
+        assert ("replaces the results of `simcoll predict all_reduce" in found.err) == replaces
+
+
+def test_sizes_are_written_as_short_as_they_are_asked_for():
+    """The remark on links has decimal sizes as such; a size beyond all is refused at once, without its digits."""
+    words = ("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "ring", "--size")
+    assert "# busiest link at 64 MB, 8 ranks" in simcoll(*words, "64 MB").out
+    assert "size: more than can be counted" in simcoll(*words, "1e400 B").err
+    assert "'1e9999999 B' is not a size" in simcoll(*words, "1e9999999 B").err
+
+
+def test_run_prints_a_table(scenario: Path):
+    """A table like nccl-tests': a head that names profile, sharing and what size means; a row a point; what binds."""
+    found = simcoll("run", scenario)
+    assert found.status == 0
+    head = "\n".join(line for line in found.out.splitlines() if line.startswith("#"))
+    for word in ("profile one-port", "sharing fair", "size = ", "busiest link at 1 MiB", "host0->switch", "10^9 B"):
+        assert word in head
+    assert len(re.findall(r"^ +\d+ [KM]?i?B +all_reduce +(?:ring|naive) ", found.out, re.MULTILINE)) == 4
+
+
+def test_run_prints_json(scenario: Path):
+    """`--json`: one document on stdout; rows have the columns of results.csv, numbers are numbers."""
+    found = simcoll("run", scenario, "--json").json
+    assert set(found) == {"schema", "points", "reused"}
+    assert found["reused"] == 0
+    assert [list(row) for row in found["points"]] == [list(result_rows.COLUMNS)] * 4
+    row = found["points"][0]
+    assert (row["algorithm"], row["ranks"], row["size_bytes"], row["status"]) == ("ring", 4, 65536, "ok")
+    assert isinstance(row["time_us"], float)
+
+
+def test_run_quiet(scenario: Path, tmp_path: Path):
+    """`--quiet` says nothing and still writes."""
+    found = simcoll("run", scenario, "--quiet", "-o", tmp_path / "out")
+    assert found == (0, "", "")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.csv", "manifest.json", "plots"}
+
+
+def test_json_says_what_the_file_says(scenario: Path, tmp_path: Path):
+    """`--json` and results.csv hold the same numbers; where the files went is told on stderr."""
+    found = simcoll("run", scenario, "--json", "-o", tmp_path / "out")
+    rows = result_rows.read(tmp_path / "out/results.csv")
+    assert [row["time_us"] for row in rows] == [row["time_us"] for row in found.json["points"]]
+    assert str(tmp_path / "out/results.csv") in found.err
+
+
+def test_set_overrides_and_creates(scenario: Path):
+    """`--set` takes YAML on the right, makes missing keys, and the last one wins."""
+    sets = ["algorithm=ring", "size=1 MiB", "model.sharing=fair", "model.sharing=fifo", "topology.hosts=3"]
+    (row,) = simcoll("run", scenario, "--json", *(word for text in sets for word in ("--set", text))).json["points"]
+    assert (row["ranks"], row["sharing"], row["size_bytes"]) == (3, "fifo", 2**20)
+
+
+def test_output_that_is_a_file(scenario: Path, tmp_path: Path):
+    """`-o` naming a file, or a folder inside a file, is wrong input and leaves the file alone."""
+    file = tmp_path / "results"
+    file.write_text("mine", encoding="utf-8")
+    for output in (file, file / "inside"):
+        found = simcoll("run", scenario, "-o", output)
+        assert (found.status, found.out) == (2, "")
+        assert str(output) in found.err
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
+def test_nothing_but_refusals_is_no_answer(scenario: Path):
+    """When no point has a result the status is 1, and the reason is printed."""
+    found = simcoll("run", scenario, "--set", "ranks=9")
+    assert found.status == 1
+    assert "9 ranks do not fit 4 places" in found.out + found.err
+    assert simcoll("run", scenario, "--set", "ranks=[4, 9]").status == 0
+    explained = simcoll("explain", scenario, "--set", "ranks=9", "--set", "size=1 MiB", "--quiet")
+    assert (explained.status, explained.out, explained.err.count("9 ranks do not fit 4 places")) == (2, "", 2)
+    assert len(explained.err.splitlines()) == 2
+
+
+def test_a_pattern_that_matches_no_link_is_told_once():
+    """However many points a sweep has, on however many topologies; of hundreds of links the nearest few are named."""
+    sets = [
+        "topology={system: hgx-h100, nodes: [2, 3, 4]}",
+        'topology.links={"xx->yy": {bandwidth: 1 GB/s}}',
+        "ranks=8",
+        "size=[1 KiB, 1 MiB]",
+    ]
+    found = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)))
+    assert (found.status, found.out) == (2, "")
+    assert re.fullmatch(
+        r"--set\[1\]:1:10: topology\.links\.xx->yy: matches no link; there are \d{3}, e\.g\. (\S+->\S+,? ?){3}\n",
+        found.err,
+    )
+
+
+def test_a_barrier_has_no_size():
+    """`predict` asks for the size of all else, as a file does."""
+    (row,) = simcoll("predict", "barrier", "--on", "hgx-h100", "--profile", "one-port", "--json").json["points"]
+    assert (row["status"], row["size_bytes"]) == ("ok", 0)
+    found = simcoll("predict", "[barrier, all_reduce]", "--on", "hgx-h100")
+    assert (found.status, found.out) == (2, "")
+    assert found.err == "nothing says how large it is; add e.g. --size 64MiB\n"
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "recommend"])
+def test_a_collective_is_asked_for_by_its_name(command: str, tmp_path: Path):
+    """As `predict` is: the same options say machine and size, what is missing is named by its option."""
+    words = [command, "all_gather", "--on", "hgx-h100", "--nodes", 2]
+    asked = simcoll(*words, "--size", "1MiB", "--json")
+    keys = "{name: all_gather, topology: {system: hgx-h100, nodes: 2}, collective: all_gather, size: 1 MiB}"
+    (tmp_path / "keys.yaml").write_text(keys, encoding="utf-8")
+    assert asked.json == simcoll(command, tmp_path / "keys.yaml", "--json").json
+    assert simcoll(*words).err == "nothing says how large it is; add e.g. --size 64MiB\n"
+    assert simcoll(command, "all_gather", "--size", "1MiB").err.startswith("nothing says which machine; add --on")
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "all", "ring"])
+def test_predict_more_ranks_than_places(algorithm: str):
+    """However the algorithm is chosen, what cannot be placed is a refusal with its reason."""
+    words = ("predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--ranks", 9)
+    found = simcoll(*words, "--algorithm", algorithm)
+    assert found.status == 1
+    assert "9 ranks do not fit 8 places" in found.out + found.err
+
+
+def test_predict_needs_no_file():
+    """A point from options is the point that a scenario file describes."""
+    words = ["predict", "all_reduce", "--on", "hgx-h100", "--nodes", 2, "--ranks", 8, "--size", "[1 MiB, 2 MiB]"]
+    rows = simcoll(*words, "--algorithm", "[ring, tree]", "--json").json["points"]
+    assert [(row["algorithm"], row["size_bytes"]) for row in rows] == [
+        (algorithm, size << 20) for algorithm in ("ring", "tree") for size in (1, 2)
+    ]
+    assert {row["topology"] for row in rows} == {"hgx-h100"}
+    assert {row["ranks"] for row in rows} == {8}
+
+
+def test_predict_on_a_file(tmp_path: Path):
+    """`--on` takes a topology's YAML file."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("{fabric: single-switch, hosts: 3, link: {bandwidth: 1 GB/s, latency: 1 us}}", encoding="utf-8")
+    words = ("predict", "broadcast", "--size", "1 kB", "--algorithm", "naive", "--json")
+    (row,) = simcoll(*words, "--on", path).json["points"]
+    assert (row["time_us"], row["topology"]) == (4.0, "mine")  # two messages of 1 us leave the root, and travel 2 us
+
+
+@pytest.mark.parametrize(
+    "key", ["placement=[host0, host9]", "placement=[host0, switch]",
+            f"measured={ROOT / 'pyproject.toml'}", "root=9", "groups=[[0, 1], [2]]", "subgroups=[[0, 1], [1, 2]]",
+            "subgroups=[[0, 1], [2]]", "arrivals={9: 1 us}", "groups=[[0, x], [2, 3]]",
+            'topology.links={"h0->x": {latency: 1 us}}',
+            "measured=nowhere.csv", "profile=nowhere.yaml", "topology={file: nowhere.yaml}"],
+)  # fmt: skip
+def test_mistakes_that_show_late(key: str, scenario: Path, tmp_path: Path):
+    """What only the topology or another file can tell to be wrong is wrong input as well: exit 2, nothing written."""
+    found = simcoll("run", scenario, "--set", "algorithm=hierarchical", "--set", key, "-o", tmp_path / "out")
+    assert (found.status, found.out) == (2, "")
+    assert found.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_rank_has_no_curve(scenario: Path, tmp_path: Path):
+    """A run in which nothing is sent takes no time: it has rows and no curve, and is no mistake."""
+    found = simcoll("run", scenario, "--set", "ranks=1", "-o", tmp_path / "out", "--quiet")
+    assert found == (0, "", "")
+    assert not list((tmp_path / "out").glob("plots/*"))
+
+
+def test_the_manifest_tells_what_was_run(scenario: Path, tmp_path: Path):
+    """manifest.json holds the command with its --set, and every key of the scenario with the values that it took."""
+    simcoll("run", scenario, "--quiet", "-o", tmp_path / "out", "--set", "seed=3", "--set", "size=[1 KiB, 2 KiB]")
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
+    assert manifest["command"] == f"simcoll run {scenario} --set seed=3 --set 'size=[1 KiB, 2 KiB]'"
+    assert manifest["keys"]["seed"] == [3]
+    assert manifest["keys"]["size"] == [1024, 2048]
+    assert manifest["keys"]["algorithm"] == ["ring", "naive"]
+    assert manifest["keys"]["topology"][0]["hosts"] == 4
+
+
+def test_a_measured_table_that_matches_nothing(scenario: Path, measured: Path, tmp_path: Path):
+    """A table of which nothing belongs to the run is told on stderr; one that is drawn is not."""
+    words = ["run", scenario, "--quiet", "-o", tmp_path / "out", "--set", f"measured={measured}"]
+    words += ["--set", "plots=[busbw]"]
+    assert simcoll(*words).err == ""
+    _, line = simcoll(*words, "--set", "dtype=float16").err.splitlines()
+    assert str(measured) in line
+    assert "float16" in line
+
+
+MACHINE = ("--on", "dgx-a100", "--nodes", "2", "--profile", "nccl-ampere")
+SETS = ("--set", "topology={system: dgx-a100, nodes: 2}", "--set", "profile=nccl-ampere")
+SMALL = ("--set", "algorithm=auto", "--set", "size=1 KiB", "--quiet", "--json")
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "recommend"])
+def test_a_machine_and_a_profile_are_options(command: str):
+    """`--on`, `--nodes` and `--profile` say what `--set` could, and `--set` has the last word."""
+    words = [word for word in SMALL if command != "run" or word != "--quiet"]
+    words += ["--among", "ring"] * (command == "recommend")
+    asked = simcoll(command, "quickstart", *MACHINE, *words)
+    assert asked.status == 0, asked.err
+    assert asked.json == simcoll(command, "quickstart", *SETS, *words).json
+    last = simcoll(command, "quickstart", *MACHINE, *words, "--set", "topology.nodes=1").json
+    assert all(point["nodes"] == 1 for point in next(iter(value for value in last.values() if isinstance(value, list))))
+
+
+def test_no_scenario_is_needed():
+    """The keys of a scenario may all be options: then there is none to name."""
+    words = ("--on", "dgx-a100", "--set", "collective=all_gather", "--set", "size=1 KiB", "--quiet", "--json")
+    for command, its_own in (("explain", ("--no-what-if",)), ("recommend", ("--among", "ring"))):
+        asked = simcoll(command, *words, *its_own)
+        assert asked.status == 0 and "dgx-a100" in asked.out, asked.err
+
+
+def test_a_rehearsal_is_on_the_machine_asked_for():
+    """`measure` takes `--on` and `--nodes`: as many ranks as the machine has."""
+    asked = simcoll("measure", "quickstart", "--dry-run", "--set", "algorithm=ring", "--on", "dgx-a100", "--nodes", "2")
+    assert asked.status == 0 and "all_reduce/ring, 16 ranks" in asked.out, asked.err
+
+
+def test_predict_takes_several_nodes():
+    """A list as in YAML, with and without brackets, makes a point for each."""
+    words = ("predict", "all_reduce", "--on", "dgx-a100", "--size", "1 KiB", "--profile", "nccl-ampere", "--json")
+    rows = simcoll(*words, "--nodes", "1,2").json["points"]
+    assert [(row["nodes"], row["profile"]) for row in rows] == [(1, "nccl-ampere"), (2, "nccl-ampere")]
+    assert rows == simcoll(*words, "--nodes", "[1, 2]").json["points"]
