@@ -74,15 +74,15 @@ class Homes:
             found.append(Sets(links[out], np.bincount(owner[out], minlength=len(sets.counts))))
         return found[0], found[1]
 
-    def stubs(self, fabric: NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
-        """Devices of machines that hang on one device of the `fabric`, (devices,), by one link each way: the link out,
-        that device, and the link back; −1 for the others."""
+    def stubs(self, hands_on: NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
+        """Devices that hang on one that `hands_on`, (devices,), by one link each way: the link out, that device, and
+        the link back; −1 for the others."""
         (tail, head), count = self.ends.T, len(self.of)
         up, down = np.full(count, -1), np.full(count, -1)
         up[tail], down[head] = np.arange(len(tail)), np.arange(len(tail))
         single = (np.bincount(tail, minlength=count) == 1) & (np.bincount(head, minlength=count) == 1)
-        at = np.flatnonzero(single & (self.of >= 0))
-        at = at[(tail[down[at]] == head[up[at]]) & (fabric & (self.of < 0))[head[up[at]]]]
+        at = np.flatnonzero(single)
+        at = at[(tail[down[at]] == head[up[at]]) & hands_on[head[up[at]]]]
         found = np.full((3, count), -1)
         found[:, at] = up[at], head[up[at]], down[at]
         return found[0], found[1], found[2]

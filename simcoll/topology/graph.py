@@ -290,7 +290,7 @@ class Topology:
         """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,
         (rows + 1,), and the links. Raises TopologyError as `route` does."""
         plain, up, hub, down = self._stubs(tuple(devices))
-        meet = plain[src] & plain[dst] & (hub[src] == hub[dst]) & (src != dst)
+        meet = plain[src] & (hub[src] == hub[dst]) & (src != dst)
         if self._tabled(len(src)) and not meet.all():  # tables serve these too, and then nothing has to be merged
             count, links = self._searched(devices, src, dst)
             return np.append(0, np.cumsum(count)), links
@@ -325,15 +325,15 @@ class Topology:
         return count, links
 
     def _stubs(self, devices: tuple[str, ...]) -> tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]:
-        """Devices that hang on a switch of the fabric by one link each way: whether each does, its links, its switch.
+        """Devices that hang on a switch by one link each way: whether each does, its links, its switch.
 
         Between two such devices of one switch there is one route, so that it need not be searched for.
         """
         if devices not in self._stubs_of:
             number = np.array([self._number[device] for device in devices], np.int64)
-            fabric = np.array([kind not in ENDPOINTS for kind in self.kinds.values()])
-            up, hub, down = (column[number] for column in self._homes.stubs(fabric))
-            alone = len(distinct(self._homes.of[number])) == len(devices) and not self._routes_given
+            hands_on = np.array([kind not in ENDPOINTS for kind in self.kinds.values()])
+            up, hub, down = (column[number] for column in self._homes.stubs(hands_on))
+            alone = len({*devices}) == len(devices) and not self._routes_given
             self._stubs_of = {devices: ((up >= 0) & alone, up, hub, down)}
         return self._stubs_of[devices]
 

@@ -134,6 +134,62 @@ def test_routes_of_many_pairs_are_those_of_each(name: str, policy: str) -> None:
     assert np.array_equal(links, np.resize(first, len(links)))
 
 
+def any_graph(rng: random.Random) -> nx.DiGraph:
+    """GPUs or hosts, some in machines with NICs, that hang on switches by links which may lead one way only."""
+    graph, kind = nx.DiGraph(), rng.choice(["gpu", "host"])
+    switches = [f"s{i}" for i in range(rng.randint(1, 4))]
+    graph.add_nodes_from(switches, kind="switch")
+    for i in range(rng.randint(2, 5)):
+        graph.add_node(f"r{i}", kind=kind if rng.random() < 0.9 else "host", node=rng.choice([None, 0, 1, 2]))
+    graph.add_nodes_from((f"n{i}", {"kind": "nic", "node": i}) for i in range(rng.randint(0, 2)))
+    ends = [device for device in graph if device not in switches]
+    for u, v in [*itertools.pairwise(switches), *itertools.permutations(switches, 2)][: rng.randint(3, 9)]:
+        graph.add_edges_from([(u, v), (v, u)])
+    for device in ends:
+        up, down = (rng.choice([*switches, *ends]) for _ in range(2))
+        graph.add_edges_from([(device, up), (up if rng.random() < 0.8 else down, device)])
+    for u, v in itertools.permutations(ends, 2):
+        if (
+            "nic" in (graph.nodes[u]["kind"], graph.nodes[v]["kind"])
+            and graph.nodes[u]["node"] == graph.nodes[v]["node"]
+        ):
+            graph.add_edges_from([(u, v)] * (rng.random() < 0.7))
+    graph.add_edges_from(rng.sample(list(itertools.permutations(graph, 2)), rng.randint(0, 2)))
+    graph.remove_edges_from([(u, u) for u in graph])
+    nx.set_edge_attributes(graph, LINK, "link")
+    return graph
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(["shortest", "ecmp", "rails", "own-nics"]))
+def test_routes_at_once_are_those_of_each_on_any_graph(rng: random.Random, policy: str) -> None:
+    """Of few pairs and of many, also where a device is asked for under several numbers, or others before, and where
+    links lead one way or routes are given; and where one has none, all are refused."""
+    graph, routes = any_graph(rng), {}
+    try:
+        if rng.random() < 0.2:
+            u, v = rng.choice(list(graph.edges))
+            routes = {f"{u}->{v}": [u, *rng.choice([[v, u], []]), v]}
+        topology, alone = (Topology.from_graph(graph, routing=policy, routes=routes) for _ in range(2))
+    except TopologyError:
+        return
+    for _ in range(3):
+        ends = rng.choices(list(graph), k=rng.randint(2, 5))
+        src, dst = np.array([rng.choices(range(len(ends)), k=2) for _ in range(rng.randint(1, 4))]).T
+        try:
+            routed = [alone.route(ends[a], ends[b]) for a, b in zip(src, dst, strict=True)]
+        except TopologyError:
+            routed = None
+        for times in (1, 2_000):
+            pairs = np.tile(src, times), np.tile(dst, times)
+            if routed is None:
+                with pytest.raises(TopologyError):
+                    topology.routes(ends, *pairs)
+            else:
+                hop, links = topology.routes(ends, *pairs)
+                assert np.array_equal(np.diff(hop), [*map(len, routed)] * times)
+                assert np.array_equal(links, [link for route in routed for link in route] * times)
+
+
 def test_routes_between_more_switches_than_a_table_holds() -> None:
     """They are those of each pair, too, whether all are asked at once or some before: 4,200 leaves, whose pairs are
     17,640,000."""
@@ -406,7 +462,8 @@ def test_what_is_asked_of_unknown_devices() -> None:
 
 
 def test_no_way_through_the_pcie_of_another_gpu() -> None:
-    """Where the only way would lead through a GPU that is not directly linked to both sides, there is no route."""
+    """Where the only way would lead through a GPU that is not directly linked to both sides, or through one between
+    hosts, there is no route."""
     graph = nx.DiGraph()
     graph.add_nodes_from([("g0", {"kind": "gpu"}), ("g1", {"kind": "gpu"}), ("g2", {"kind": "gpu"})])
     graph.add_nodes_from([("s0", {"kind": "pcie_switch"}), ("s1", {"kind": "pcie_switch"})])
@@ -417,6 +474,10 @@ def test_no_way_through_the_pcie_of_another_gpu() -> None:
     assert len(topology.route("g0", "g2")) == 2
     with pytest.raises(TopologyError, match="no route g1->g2"):
         topology.route("g1", "g2")
+    hosts = star(2, "host")
+    hosts.add_node("s", kind="gpu")
+    with pytest.raises(TopologyError, match="no route d0->d1"):
+        Topology.from_graph(hosts).routes(("d0", "d1"), np.array([0]), np.array([1]))
 
 
 def test_no_nic_is_a_short_cut() -> None:
