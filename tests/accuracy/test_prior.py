@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.accuracy.fit._least_squares import Belief, Line, variances
+from simcoll.accuracy.fit._posterior_estimate import COARSE, coarse
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
+from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.sweep import run_point
 from simcoll.report.verdicts import of_calibration
 from simcoll.scenario.loading import load
@@ -129,6 +132,26 @@ def test_a_row_more_makes_nothing_less_sure(rows: list[tuple[int, list[float]]],
     less, more = known(rows[:-1]), known(rows)
     assert (more > 0).all() and (more <= 1.01 * less).all() and (less <= 1.01 * belief.widths**2).all()
     assert known([*rows, rows[-1]]) == pytest.approx(more, rel=0.01)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 60), st.integers(1, 3), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_no_run_is_preferred_to_another(sizes: int, series: int, runs: int, chance: Random):
+    """Of many rows a fit takes some sizes, each with all its runs, whatever the order of the rows: of two tables of the
+    same calls both count. The smallest and the largest size of each series are there."""
+    rows = [
+        MeasuredRow(collective="all_reduce", ranks=2 + of, size_bytes=1 + at, time_us=1.0 + run)
+        for of in range(series)
+        for at in range(sizes)
+        for run in range(runs)
+    ]
+    shuffled = chance.sample(rows, len(rows))
+    taken = {row for row, flag in zip(rows, coarse(rows), strict=True) if flag}
+    assert taken == {row for row, flag in zip(shuffled, coarse(shuffled), strict=True) if flag}
+    calls = {(row.ranks, row.size_bytes) for row in taken}
+    assert len(taken) == runs * len(calls)
+    assert all({(2 + of, 1), (2 + of, sizes)} <= calls for of in range(series))
+    assert len(calls) <= COARSE + 2 * series
 
 
 @pytest.mark.long  # what decides is in test_a_row_more_makes_nothing_less_sure; this one has the fit around it

@@ -34,7 +34,7 @@ from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
 SIZE_EDGES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
-COARSE: Final = 48  # rows, spread over the sizes of all series: more of them hardly tell more of a dozen parameters
+COARSE: Final = 48  # sizes, spread over all series: more of them hardly tell more of a dozen parameters
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
 NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
 BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out
@@ -231,13 +231,19 @@ class _FromPrior:
 
 
 def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
-    """Flag at most about COARSE rows: of each series every n-th size, with its smallest and its largest."""
-    step = -(-len(rows) // COARSE)
+    """Flag rows of at most about COARSE sizes: of each series every n-th, with its smallest and its largest.
+
+    What several runs measured at a size stays together: which of them is first must not matter.
+    """
+    series = [
+        sorted(grouped(own, lambda i: rows[i].size_bytes).items())
+        for own in grouped(range(len(rows)), lambda i: _prior.series(rows[i])).values()
+    ]
+    step = -(-sum(map(len, series)) // COARSE)
     flags = np.zeros(len(rows), bool)
-    numbers = grouped(range(len(rows)), lambda i: _prior.series(rows[i]))
-    for series in numbers.values():
-        of_size = sorted(series, key=lambda i: rows[i].size_bytes)
-        flags[of_size[::step]] = flags[of_size[-1]] = True
+    for of_size in series:
+        for _, runs in (*of_size[::step], of_size[-1]):
+            flags[runs] = True
     return flags
 
 
