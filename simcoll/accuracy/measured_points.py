@@ -20,7 +20,7 @@ from simcoll.scenario.gpus_served import check_gpus, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import UNFITTED
+from simcoll.scenario.scenario import UNFITTED, machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
@@ -78,7 +78,7 @@ class RowQuestions:
         self.fitting = fitting or any(option.startswith(LAUNCHED) for option in sets)
         topology_sets = [option for option in sets if option.startswith("topology.")]
         spec = loading.topology_spec(name, options=topology_sets)
-        self.topology = {"file": spec.file} if spec.file else {"system": spec.system}
+        self.topology = machine_named(name)
         built = systems.build(spec)
         system = systems.described(spec)
         self.system, self.profile = system, profile_of(system) if system else None

@@ -173,13 +173,13 @@ def python_words() -> Iterator[None]:
 
 
 def machine(topology: Machine) -> str:
-    """The name or the file of a topology, for commands that take one of these."""
+    """The text of a topology, as `--on` has it."""
     plain = _plain(topology, "topology")
     if isinstance(plain, str):
         return plain
     if set(plain) in ({"system"}, {"file"}):
         return str(next(iter(plain.values())))
-    return str(_kept(yaml_tree.dump(plain), "topology", ".yaml"))
+    return json.dumps(plain)
 
 
 def _plain(value: Any, key: str = "") -> Any:

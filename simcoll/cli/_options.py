@@ -70,7 +70,7 @@ _ON = click.option(
     "--on",
     "system",
     metavar="SYSTEM",
-    help="In place of its topology: a shipped system, or a file.",
+    help="In place of its topology: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
@@ -89,7 +89,7 @@ _MEASURED_ON = click.option(
     "--topology",
     "topology",
     metavar="SYSTEM|FILE.yaml",
-    help="What it was measured on: a shipped system, or a file.",
+    help="What it was measured on: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
 _MEASURED_NODES = click.option(
@@ -144,7 +144,7 @@ def with_profile(command: Command) -> Command:
 
     @functools.wraps(command)
     def asked(*args: Any, profile: str | None, sets: tuple[str, ...], **options: Any) -> Any:
-        return command(*args, sets=(*_assigned("profile", profile, "--profile"), *sets), **options)
+        return command(*args, sets=(*assigned("profile", profile, "--profile"), *sets), **options)
 
     return _PROFILE(asked)
 
@@ -156,9 +156,8 @@ def with_topology(command: Command) -> Command:
     def asked(
         *args: Any, system: str | None, nodes: str | None, size: str | None, sets: tuple[str, ...], **options: Any
     ) -> Any:
-        machine = _assigned("topology", system and f"{{{topology_key(system)}: {system}}}", "--on")
-        multiplied = _assigned("topology.nodes", nodes and listed(nodes), "--nodes")
-        return command(*args, sets=(*machine, *multiplied, *_assigned("size", size, "--size"), *sets), **options)
+        machine = [*assigned("topology", system and listed(system), "--on"), *of_nodes(nodes)]
+        return command(*args, sets=(*machine, *assigned("size", size, "--size"), *sets), **options)
 
     return _ON(_NODES(SIZE(asked)))
 
@@ -168,7 +167,7 @@ def with_algorithm(command: Command) -> Command:
 
     @functools.wraps(command)
     def asked(*args: Any, algorithm: str | None, sets: tuple[str, ...], **options: Any) -> Any:
-        own = _assigned("algorithm", algorithm and listed(algorithm), "--algorithm")
+        own = assigned("algorithm", algorithm and listed(algorithm), "--algorithm")
         return command(*args, sets=(*own, *sets), **options)
 
     return ALGORITHM(asked)
@@ -191,7 +190,13 @@ def with_measured_on(command: Command) -> Command:
     return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))
 
 
-def _assigned(path: str, value: str | None, option: str) -> list[str]:
+def of_nodes(nodes: str | None) -> list[str]:
+    """`--nodes` as `--set` has it."""
+    return assigned("topology.nodes", nodes and listed(nodes), "--nodes")
+
+
+def assigned(path: str, value: str | None, option: str) -> list[str]:
+    """An option that is a key of the scenario as `--set` has it; messages call it by its name."""
     from simcoll.config.assignments import OptionValue
 
     return [] if value is None else [OptionValue(path, value, option)]
@@ -206,11 +211,6 @@ def measured_on(topology: str | None) -> str:
     if topology is None:
         raise InputError("nothing says what it was measured on", f"add --on {A_SYSTEM}")
     return topology
-
-
-def topology_key(system: str) -> str:
-    """The key of a topology that names a machine: a file, or a shipped system."""
-    return "file" if Path(system).suffix in (".yaml", ".yml") else "system"
 
 
 def listed(text: str) -> str:

@@ -16,7 +16,6 @@ from simcoll.cli._options import (
     measured_on,
     measured_text,
     output_folder,
-    topology_key,
     with_measured_on,
 )
 from simcoll.errors import InputError
@@ -61,7 +60,7 @@ def compare(
     if len(given) > 1 or (topology and predicted.startswith("system=") and given):
         raise InputError("more tables than two", "give a prediction and a measured table, or --on and a measured table")
     if given and topology:
-        sets = (f"topology={{{topology_key(topology)}: {topology}}}", *sets)
+        sets = (f"topology={topology}", *sets)
     document = compared(predicted, measured_text(measured), measured, where, sets)
     if output:
         for path in run_plots.comparison(document, output):

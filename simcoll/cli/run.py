@@ -22,8 +22,8 @@ from simcoll.cli._options import (
     check_jobs,
     completed,
     listed,
+    of_nodes,
     output_folder,
-    topology_key,
     with_algorithm,
     with_machine,
     with_profile,
@@ -111,7 +111,7 @@ def run(
     "--on",
     "system",
     metavar="SYSTEM",
-    help="A shipped system, or a topology's YAML file.",
+    help="A shipped system, a topology's YAML file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
 @click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
@@ -157,19 +157,16 @@ def predict(
     def given(value: Any, option: str) -> Node:
         return parse(value, option) if isinstance(value, str) and value.strip() else Node(value, Place(option, 1, 1))
 
-    topology = {topology_key(system): given(system, "--on")}
-    if nodes is not None:
-        topology["nodes"] = given(listed(nodes), "--nodes")
     keys = {
         "name": given("predict", "predict"),
-        "topology": Node(topology, Place("--on", 1, 1)),
+        "topology": given(listed(system), "--on"),
         "collective": given(collective, "COLLECTIVE"),
         "algorithm": given(listed(algorithm or "auto"), "--algorithm"),
         "size": given(size, "--size"),
     }
     keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
     keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
-    asked = points_of_call(Node(keys, Place("predict", 1, 1)), sets)
+    asked = points_of_call(Node(keys, Place("predict", 1, 1)), [*of_nodes(nodes), *sets])
     journal = Journal(output) if output else None
     if journal:
         _say_replaced(journal, asked)

@@ -179,14 +179,17 @@ _kept = functools.lru_cache(maxsize=64)(_parsed)  # trees never change; a sweep 
 
 
 def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
-    """The tree with a value at a dotted path; missing keys are created; `place` (default: the value's) is where the
-    keys were written. Raises InputError where the path runs through a value that is not a mapping."""
+    """The tree with a value at a dotted path, in each of a list of mappings on its way; missing keys are created;
+    `place` (default: the value's) is where the keys were written. Raises InputError where the path runs through
+    another value than these."""
     return _put(tree, path.split("."), value, place or value.place)
 
 
 def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
     if not keys:
         return value
+    if isinstance(tree.value, list) and all(isinstance(child.value, dict) for child in tree.value):
+        return Node([_put(child, keys, value, place) for child in tree.value], tree.place, tree.keys)
     if tree.value is not None and not isinstance(tree.value, dict):
         problem = f"{keys[0]!r} cannot be set: its parent is not a mapping"
         raise InputError([Diagnostic(problem, "set the parent instead", "", place)])

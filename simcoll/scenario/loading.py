@@ -149,10 +149,7 @@ def with_machine(tree: Node) -> Node:
         return tree
 
     def whole(node: Node) -> Node:
-        if not isinstance(node.value, str):
-            return node
-        (key,) = machine_named(node.value)
-        return Node({key: node}, node.place, {key: node.place})
+        return yaml_tree.located(machine_named(node.value), node.place) if isinstance(node.value, str) else node
 
     made = Node([whole(each) for each in named.value], named.place) if isinstance(named.value, list) else whole(named)
     return Node({**tree.value, "topology": made}, tree.place, tree.keys)

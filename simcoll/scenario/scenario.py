@@ -72,8 +72,10 @@ NATURAL_LISTS: Final = frozenset(
 )
 
 
-def machine_named(name: str) -> dict[str, str]:
-    """The key `topology` that a word in its place stands for: a topology file, or a shipped system."""
+def machine_named(name: str) -> dict[str, Any]:
+    """The key `topology` that a text in its place stands for: a file, a shipped system, or its keys in braces."""
+    if name.startswith("{"):
+        return dict(yaml_tree.parse(name, "topology").plain())
     return {"file" if name.endswith((".yaml", ".yml")) else "system": name}
 
 

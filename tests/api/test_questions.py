@@ -330,6 +330,22 @@ def test_one_selection_at_all_doors(conditions: dict[str, Any], words: list[str]
     assert command("plot", str(tmp_path), "--x", "size", "--group", "asked", *filters, "-o", out).out.strip() == out
 
 
+def test_one_machine_at_all_doors() -> None:
+    """`--on` takes keys of a topology in braces, as Python takes a mapping; with nodes of each of several machines."""
+    keys = {"system": "hgx-h100", "fabric": "fat-tree", "oversubscription": 2}
+    text, asked = json.dumps(keys), {"size": "1 MiB", "algorithm": "ring"}
+    rows = sc.run("all_reduce", on=keys, nodes=[1, 2], **asked)
+    assert len(rows) == 2 and rows["time_us"] == sc.run("all_reduce", on=text, nodes=[1, 2], **asked)["time_us"]
+    words = ("predict", "all_reduce", "--size", "1 MiB", "--algorithm", "ring", "--nodes", "1,2", "--json", "--on")
+    assert [row["time_us"] for row in command(*words, text).json["points"]] == rows["time_us"]
+    both = command(*words, f"[hgx-h200, {text}]").json["points"]
+    assert [row["time_us"] for row in both][2:] == rows["time_us"] and len(both) == 4
+    found = command("diagnose", "h100_sxm_nccl-2.27.3.csv", "--on", text, "--json", "--where", "dtype=float16")
+    assert found.json == sc.diagnose("h100_sxm_nccl-2.27.3.csv", on=keys, where={"dtype": "float16"})
+    mistaken = command(*words, "{system: hgx-h100, nods: 2}")
+    assert "topology.nods: unknown key 'nods'; did you mean 'nodes'?" in mistaken.err
+
+
 def test_nodes_of_measured_rows(tmp_path: Path) -> None:
     """`nodes` of `compare` and `diagnose` is the option --nodes of the commands, a list in brackets or not."""
     for asked, texts in ((2, ["2"]), ([1, 2], ["1,2", "[1, 2]", "[1,2]"])):
