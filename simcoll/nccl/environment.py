@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simcoll.nccl.graph_search import SearchSettings
 
 _NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last
+_SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"))  # lead to sockets, or tell of them
 _NVLS: Final = frozenset(("nvls", "nvls_tree"))
 
 
@@ -121,7 +122,11 @@ class NcclEnv(Model):
     def _known(cls, data: object) -> object:
         unknown = [repr(name) for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no effect is known; set {', '.join(cls.model_fields)}")
+            sockets = isinstance(data, dict) and _SOCKETS & {*data}
+            cure = "for sockets take `profile: PROFILE+tcp`, e.g. nccl-hopper+tcp" if sockets else None
+            raise ValueError(
+                f"{', '.join(unknown)}: no effect is known; {cure or f'set {", ".join(cls.model_fields)}'}"
+            )
         return data
 
     def __str__(self) -> str:

@@ -187,7 +187,7 @@ def _slow_gpus() -> Iterator[Hypothesis]:
 def _network(network: Profile) -> Iterator[Hypothesis]:
     """Yield NICs that are not used as they should be."""
     if network.transport and network.transport.gpudirect:
-        text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin"
+        text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin (profile: …+tcp)"
         yield Hypothesis("tcp", text, setting=_by_tcp)
         text = (
             "GPUDirect RDMA is off: data go through the host's memory; NCCL_NET_GDR_LEVEL, ACS, or no nvidia-peermem "
