@@ -123,10 +123,9 @@ class NcclEnv(Model):
         unknown = [repr(name) for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
         if unknown:
             sockets = isinstance(data, dict) and _SOCKETS & {*data}
-            cure = "for sockets take `profile: PROFILE+tcp`, e.g. nccl-hopper+tcp" if sockets else None
-            raise ValueError(
-                f"{', '.join(unknown)}: no effect is known; {cure or f'set {", ".join(cls.model_fields)}'}"
-            )
+            known = f"set {', '.join(cls.model_fields)}"
+            cure = "for sockets take `profile: PROFILE+tcp`, e.g. nccl-hopper+tcp" if sockets else known
+            raise ValueError(f"{', '.join(unknown)}: no effect is known; {cure}")
         return data
 
     def __str__(self) -> str:
