@@ -39,7 +39,9 @@ class NcclCall(CallShape):
         block = self.block(costs)
         if self.schedule == "nvls_tree":
             # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk
-            return {"channels": self.steps, "channels_by": "step", "slots": figures().steps}  # of a connection's buffer
+            # a rank's connection with its switch stands for those of all heads, which have a buffer each
+            slots = figures().steps * -(-self.heads // HEADS)
+            return {"channels": self.steps, "channels_by": "step", "slots": slots}
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self.heads if self.collective == "all_reduce" else 1
@@ -142,8 +144,8 @@ class NcclCall(CallShape):
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
             return wire / (1 if self.kind == "P2P" else self.alike)
-        if outer and self.kind == "NVLS":  # every channel has a head on each GPU
-            return min(1.0, self.nics / self.communicator.gpus) / self.alike
+        if outer and self.kind == "NVLS":  # every channel has a head on each GPU, but for those beyond the most heads
+            return min(1.0, self.nics / self.heads) / self.alike
         if outer:
             return wire * min(1.0, self.nics / self.alike)
         if self.collective == "send_recv" or (self.parts and self.parts.rounds):  # no two ranks send to the same one

@@ -161,7 +161,7 @@ class CallShape:
         if self.schedule == "chain_tree" and self.protocol == "LL":
             return min(self.share, self.chunk)
         if self.schedule == "nvls_tree":
-            return min(self.share // (2 * self.communicator.gpus), self.chunk)
+            return min(self.share // (2 * self.heads), self.chunk)
         return self.step // (1 if self.by_lines else self.slices)
 
     @property
@@ -180,6 +180,8 @@ class CallShape:
             return f"(aggregation={self.aggregation})"
         if self.collective == "all_to_all" and self.communicator.nodes > 1:
             return "(order=groups)"
+        if self.schedule == "nvls_tree" and self.heads < self.communicator.gpus:
+            return f"(heads={self.heads})"
         return f"(slices={self.slices})" if self.slices > 1 else ""
 
     @cached_property

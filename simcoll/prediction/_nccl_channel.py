@@ -281,8 +281,9 @@ class NcclExecutor(PlainExecutor):
             switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
         )
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
-        ring, nic = call.communicator.graphs["ring"], call.communicator.nic_GBps
-        nics = math.ceil(ring.channels * ring.inter / nic) if nic else 1
+        graphs, nic = call.communicator.graphs, call.communicator.nic_GBps
+        graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
+        nics = math.ceil(graph.channels * graph.inter / nic) if nic else 1
         call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged)
         return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
 

@@ -569,14 +569,16 @@ def test_peers_are_taken_up_once() -> None:
     assert 0 <= longer("all_to_all", 2, 64 << 20) < 2 * 3 * 8
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), [(2, 8), (4, 8), (10, 4)])
-def test_nvls_tree_keeps_what_limits_it_busy(nodes: int, gpus: int) -> None:
+@pytest.mark.parametrize(
+    ("system", "nodes", "gpus"), [("hgx-h100", 2, 8), ("hgx-h100", 4, 8), ("hgx-h100", 10, 4), ("gb200-nvl72", 2, 72)]
+)
+def test_nvls_tree_keeps_what_limits_it_busy(system: str, nodes: int, gpus: int) -> None:
     """Chunks of a large NVLSTree are on their way on all hops at once, and what goes up is not far ahead of what comes
     down: each further byte takes as long as on the busiest link, to 1 %, however far it goes."""
     sizes, found = (2 << 30, 4 << 30), []
     for nbytes in sizes:
         how: dict[str, Any] = {"nodes": nodes, "ranks": nodes * gpus, "placement": {"per_node": gpus}}
-        played = call("hgx-h100", "all_reduce", nbytes, algorithm="nvls_tree", **how)
+        played = call(system, "all_reduce", nbytes, algorithm="nvls_tree", **how)
         links = channel(played).network(played.costs).bandwidths
         found.append((played.time_ps, (np.asarray(played.run.totals.carried) / np.maximum(1, links)).max() * 1e12))
     longer, busier = (found[1][i] - found[0][i] for i in (0, 1))
@@ -916,6 +918,25 @@ def test_nics_carry_alike_in_nvls_tree() -> None:
     assert found.totals.carried[out].max() == pytest.approx(2 * 2**26 / 8, rel=0.01)
     together = channel(found).bandwidths(found.costs)[out] * alike / rated.bandwidths[out]
     assert ((together > 0.7) & (together <= 1.001)).all()
+
+
+def test_racks_have_as_many_heads_as_nccl_has() -> None:
+    """NVLSTree between racks of 72 GPUs puts sums together at 32 of them: so many NICs of each rack carry the buffer,
+    as much each, in chunks of a head's share."""
+    found = call("gb200-nvl72", "all_reduce", 2**26, nodes=2, algorithm="nvls_tree")
+    rated = channel(found).rated
+    out = [link for link, (u, v) in enumerate(rated.links) if (rated.kinds[u], rated.kinds[v]) == ("nic", "switch")]
+    carried = found.totals.carried[out]
+    assert (len(out), int((carried > 0).sum())) == (144, 64)
+    assert carried[carried > 0] == pytest.approx(2**26 / 32, rel=0.01)
+    assert channel(found).call.message <= 2**26 / (channel(found).call.channels * 32)
+
+
+def test_two_racks_take_no_leap() -> None:
+    """NCCL has NVLSTree between racks, too, so that no doubling of a size takes three times as long."""
+    times = [call("gb200-nvl72", "all_reduce", 2**power, nodes=2) for power in range(20, 34)]
+    assert {channel(found).call.algorithm for found in times} == {"nvls_tree"}
+    assert all(after.time_ps < 2.02 * before.time_ps for before, after in itertools.pairwise(times))
 
 
 @pytest.mark.parametrize("system", ["dgx1-v100", "mi300x", "hgx-a100-4", "gh200-4"])

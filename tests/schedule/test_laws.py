@@ -163,6 +163,17 @@ def test_proved_in_groups(collective: str, name: str) -> None:
                 same(run(s, numbers(s.n, 29)), oracle(collective, numbers(s.n, 29)))
 
 
+def test_nvls_tree_with_fewer_heads() -> None:
+    """`heads=32` leaves groups of up to 32 as they are. Of larger ones the first 32 take parts across, as many each."""
+    small, large = (tuple(tuple(range(i, i + each)) for i in (0, each)) for each in (4, 40))
+    plain, limited = (schedule("all_reduce", f"nvls_tree{option}", 8, groups=small) for option in ("", "(heads=32)"))
+    assert list(plain) == list(limited)
+    few = schedule("all_reduce", "nvls_tree(heads=32)", 80, groups=large)
+    prove(few)
+    across = np.bincount(few.src[(few.src < 80) & (few.dst < 80)], minlength=80)
+    assert across.tolist() == [2 * (rank % 40 < 32) for rank in range(80)]
+
+
 def test_no_switch_no_nvls() -> None:
     """Reduction in the switch is refused where there is none."""
     with pytest.raises(RefusedError, match="needs a switch"):

@@ -39,8 +39,9 @@ def nvls_reduce_scatter(request: Request) -> Iterator[StepPattern]:
 
 
 def _parts(request: Request) -> int:
-    """Each rank of a group is head of two parts, one for each tree."""
-    return 2 * int(request.equal_groups()[0].size)
+    """Each head of a group has two parts, one for each tree."""
+    size = int(request.equal_groups()[0].size)
+    return 2 * min(size, int(request.options.get("heads", size)))
 
 
 @register(
@@ -52,18 +53,20 @@ def _parts(request: Request) -> int:
     agent_a_group=True,
     uses_groups=True,
     library=True,
+    options={"heads": ("32",)},
 )
 def nvls_tree(request: Request) -> Iterator[StepPattern]:
     """The switch of each group reduces, each rank takes parts of the sum across by two binary trees; equal groups.
 
     A leaf of one tree is an inner group of the other; the switches multicast what comes back. As NCCL's NVLSTree:
-    4 + 2⌈log2 g⌉ steps.
+    4 + 2⌈log2 g⌉ steps. With `heads=32` no more than the first 32 ranks of a group take parts across.
     """
     ranks = request.equal_groups()
     ranks = ranks.reshape(len(ranks), -1)
     size = ranks.shape[1]
-    part, switch = np.arange(2 * size), request.n + np.arange(len(ranks))
-    heads = ranks[:, part % size]
+    part, switch = np.arange(_parts(request)), request.n + np.arange(len(ranks))
+    count = len(part) // 2
+    heads = ranks[:, part % count]
     if request.n == 1:
         return
     yield send(ranks[:, :, None], switch[:, None, None], part, reduce=True)
@@ -72,11 +75,11 @@ def nvls_tree(request: Request) -> Iterator[StepPattern]:
         return
     yield send(switch[:, None], heads, part)
     trees = building_blocks.two_trees(len(ranks))
-    parents = [_across(heads[:, i], trees[i // size], request.n) for i in part.tolist()]
+    parents = [_across(heads[:, i], trees[i // count], request.n) for i in part.tolist()]
     yield from together(*(building_blocks.tree_reduce(parent, i) for i, parent in enumerate(parents)))
     yield from together(*(building_blocks.tree_broadcast(parent, i) for i, parent in enumerate(parents)))
     yield send(heads, switch[:, None], part)
-    to, missing = np.nonzero(np.arange(size)[:, None] != part % size)  # its head has a part already
+    to, missing = np.nonzero(np.arange(size)[:, None] != part % count)  # its head has a part already
     if len(to):
         yield send(switch[:, None], ranks[:, to], missing)
 
