@@ -7,6 +7,7 @@ A bare number where a unit belongs is an error, never a guess; only 0 needs none
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from fractions import Fraction
@@ -94,6 +95,12 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
         return Fraction(0)
     if not isinstance(text, str):
         raise ValueError(f"{text} has no unit; write e.g. {example}")
+    return _of_text(text, kind)
+
+
+@functools.lru_cache(4096)  # points of a sweep have most of their texts in common
+def _of_text(text: str, kind: Unit) -> Fraction:
+    name, example = _NAME[kind], _EXAMPLE[kind]
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")

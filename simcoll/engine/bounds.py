@@ -137,7 +137,8 @@ class _Limits(NamedTuple):
 
 # By topology, which is kept as long.
 _HOPS: Final[LruCache[int]] = LruCache(1_000, lambda _: 1)
-_LIMITS: Final[LruCache[_Limits]] = LruCache(500_000, lambda found: found.links + len(found.cuts.members))
+_CUTS: Final[LruCache[Cuts]] = LruCache(500_000, lambda found: len(found.members))
+_LIMITS: Final[LruCache[_Limits]] = LruCache(500_000, lambda found: found.links)
 
 
 def _limits(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> _Limits:
@@ -193,6 +194,10 @@ _CUT_LINKS: Final[LruCache[_CutLinks]] = LruCache(4_000_000, lambda cut: len(cut
 
 
 def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
+    return _CUTS.get((topology, places), functools.partial(_rated_cuts, topology, places))
+
+
+def _rated_cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
     links = _CUT_LINKS.get((topology.layout, places), lambda: _cut_links(topology, places))
     out, into = links.out.sums(topology.bandwidths), links.into.sums(topology.bandwidths)
     alone = int(out[: len(links.ranks)] @ links.ranks)
