@@ -209,6 +209,14 @@ def over(below: Node, above: Node) -> Node:
 # --- validation ---------------------------------------------------------------------------------------------------
 
 
+class MisplacedKeyError(ValueError):
+    """A key that does not go with others of its mapping: the mistake stands at the key, not at the mapping."""
+
+    def __init__(self, key: str, problem: str):
+        self.key = key
+        super().__init__(problem)
+
+
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
     """Every tree as a `model`; raises InputError with all mistakes of all trees, and those made before, each once."""
     models: list[M] = []
@@ -234,7 +242,8 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
     unknown = {detail["loc"] for detail in details if detail["type"] == "extra_forbidden"}
     for detail in details:
         node, place, path = tree, tree.place, []
-        for part in detail["loc"]:
+        misplaced = detail.get("ctx", {}).get("error")
+        for part in (*detail["loc"], *([misplaced.key] if isinstance(misplaced, MisplacedKeyError) else [])):
             children = node.value
             if isinstance(children, dict) and str(part) in children:
                 node, place = children[str(part)], node.keys.get(str(part), node.place)
@@ -247,7 +256,8 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
             continue
         if detail["type"] == "missing" and any(loc[:-1] == detail["loc"][:-1] for loc in unknown):
             continue  # a misspelt key is one mistake, reported at the misspelt key
-        where = place if detail["type"] in ("extra_forbidden", "missing") else node.place
+        of_key = detail["type"] in ("extra_forbidden", "missing") or isinstance(misplaced, MisplacedKeyError)
+        where = place if of_key else node.place
         text = _wording(detail)
         if detail["type"] == "extra_forbidden":
             other, known = model.also_called.get(".".join(path)), _keys_at(model, detail["loc"][:-1])

@@ -12,7 +12,7 @@ from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call_names import name_of, names
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
-from simcoll.prediction.lowering import PlainExecutor, executor
+from simcoll.prediction.lowering import PlainExecutor, alone, executor
 from simcoll.prediction.placing import placed, topology_of
 from simcoll.prediction.work import ranks_of
 from simcoll.scenario.profile import load_profile
@@ -77,12 +77,15 @@ class Candidate:
     def of(self, scenario: Scenario) -> Scenario:
         """Return the scenario with this choice."""
         own = {name: value for name, value in self.settings.items() if name in ("chunk", "copies", "channels")}
-        if scenario.workload:
-            of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
-            spec = with_algorithm(scenario.workload, self.algorithm).model_copy(update=of_step)
-            return scenario.model_copy(update={"workload": spec})
         by_name = {"algorithm": self.algorithm, "protocol": self.protocol}
         changed: dict[str, Any] = _LEFT_TO_NCCL if self.algorithm == SYMMETRIC else by_name
+        if scenario.workload:
+            changed = dict(changed)
+            of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
+            spec = with_algorithm(scenario.workload, changed.pop("algorithm"), changed["protocol"])
+            changed["workload"] = spec.model_copy(update=of_step)
+            if changed["protocol"] == "none":  # as the scenario has it
+                del changed["protocol"]
         if self.executor:
             changed = {**changed, "executor": self.executor}
         if own:
@@ -244,16 +247,30 @@ def _with(candidate: Candidate, **settings: int) -> Candidate:
 
 
 def _of_step(scenario: Scenario) -> Iterator[Candidate]:
+    """Yield what the scenario has, NCCL's choice, and what serves all calls of a workload: with the settings that the
+    scenario has, then with each size of buckets, or number of layers ahead, that is worth a try."""
     spec: Any = scenario.workload
-    topology = topology_of(scenario)
-    plan, _ = plan_of(spec, len(placed(scenario, topology)), scenario.itemsize)
-    collectives = {work.call.collective for work in plan.works if work.call}
-    runs = _runs(scenario)
-    own = [spec.algorithm, *([] if runs.tunable else ["auto"])]  # auto: NCCL's choice
-    for name in dict.fromkeys([*own, *runs.algorithms(collectives)]):
-        if isinstance(spec, Bucketed):
-            yield from (Candidate(name, bucket_cap=size) for size in sorted({spec.bucket_cap, *BUCKETS}))
-        elif isinstance(spec, Fsdp):
-            yield from (Candidate(name, prefetch=count) for count in sorted({spec.prefetch, *PREFETCHES}))
-        else:
-            yield Candidate(name)
+    forced = scenario.protocol if scenario.protocol in PROTOCOLS else "none"
+    own = [spec.algorithm, *([] if _runs(scenario).tunable else ["auto"])]  # auto: NCCL's choice
+    methods = dict.fromkeys([*(Candidate(name, forced) for name in own), *_of_all_calls(scenario)])
+    settings: list[dict[str, int]] = [{}]
+    if isinstance(spec, Bucketed):
+        settings = [{"bucket_cap": size} for size in dict.fromkeys((spec.bucket_cap, *BUCKETS))]
+    elif isinstance(spec, Fsdp):
+        settings = [{"prefetch": count} for count in dict.fromkeys((spec.prefetch, *PREFETCHES))]
+    yield from (_with(method, **each) for each in settings for method in methods)
+
+
+def _of_all_calls(scenario: Scenario) -> list[Candidate]:
+    """The candidates, without settings, that all calls of a workload have by themselves."""
+    places = placed(scenario, topology_of(scenario))
+    plan, _ = plan_of(scenario.workload, len(places), scenario.itemsize)
+    calls = {(work.call.collective, len(work.ranks)): alone(scenario, places, work.call, work.ranks)
+             for work in plan.works if work.call}  # fmt: skip
+    served: list[list[Candidate]] = []
+    for call in calls.values():
+        try:
+            served.append([each for each in _of_call(_any_algorithm(call), ()) if not each.settings])
+        except RefusedError:
+            return []
+    return [each for each in served[0] if all(each in others for others in served)] if served else []

@@ -82,10 +82,14 @@ class Recommendation:
     # --- simulating ---
 
     def simulate(self, jobs: int, done: OnProgress) -> None:
-        """Simulate all candidates at all sizes. Raises InputError if none can run, if nothing takes any time, or if
-        they take longer than anybody waits: an answer
-        from some of them would look like one from all."""
-        self._take([(size, candidate) for size in self.sizes for candidate in self.of], jobs, done)
+        """Simulate all candidates at all sizes; of a workload all methods with the scenario's settings, then what has
+        the best method or the best settings, until nothing of that is better. Raises InputError if none can run, if
+        nothing takes any time, or if they take longer than anybody waits: an answer from some of them would look like
+        one from all."""
+        asked = [each for each in self.of if not self.scenario.workload or each.settings == self.of[0].settings]
+        while asked:
+            self._take([(size, candidate) for size in self.sizes for candidate in asked], jobs, done)
+            asked = list(self._beside()) if self.scenario.workload else []
         if not any(self.timed.values()):
             raise InputError(next(iter(self.left_out.values())), "choose another collective or topology")
         if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
@@ -100,6 +104,14 @@ class Recommendation:
             self.own.nccl = self.nccl
             self.own._bisect(jobs, done)
         self._bisect(jobs, done)
+
+    def _beside(self) -> Iterator[Candidate]:
+        """Yield what was not tried of a workload and has the method of the best so far, or its settings."""
+        for best in self.bests:
+            for each in self.of:
+                alike = each.method == best.winner.method or each.settings == best.winner.settings
+                if alike and each not in self.timed[best.size] and str(each) not in self.left_out:
+                    yield each
 
     def _bisect(self, jobs: int, done: OnProgress) -> None:
         while gaps := list(self._gaps()):
@@ -225,7 +237,7 @@ class Recommendation:
                 if self.own and self.own.bests
                 else {}
             ),
-            "candidates": len(self.of),
+            "candidates": len(self.timed[0]) + len(self.left_out) if self.scenario.workload else len(self.of),
             "left_out": self.left_out,
             **({"notes": notes} if notes else {}),
         }
@@ -293,6 +305,8 @@ class Recommendation:
 
         At sizes between those asked for not all candidates ran, so these count only if NCCL has all candidates.
         """
+        if self.scenario.workload:  # whose calls have sizes of their own
+            return
         if self.own:
             yield from self.own.rows()
             return

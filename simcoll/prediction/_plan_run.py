@@ -22,7 +22,7 @@ from simcoll.engine.timeline import Totals
 from simcoll.errors import InputError, TopologyError, wrong
 from simcoll.prediction._call_run import predict_call
 from simcoll.prediction._schedule_source import agents_of, source_of
-from simcoll.prediction.lowering import executor
+from simcoll.prediction.lowering import alone, executor
 from simcoll.prediction.placing import placed, rated_topology, served_by
 from simcoll.prediction.predicted import CALLING, COMPUTING, LAUNCHING, CountedLinks, PlannedCall, PlanTasks, Prediction
 from simcoll.prediction.program_run import ProgramRun, policy
@@ -108,8 +108,8 @@ def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Top
     (work,) = plan.works
     if work.call is None or len(work.ranks) < plan.n:
         return None
-    alone = predict_call(binder.alone(work.call, binder.places), topology, binder.costs)
-    return replace(alone, asked=work.call.algorithm)
+    ran = predict_call(alone(scenario, binder.places, work.call, work.ranks), topology, binder.costs)
+    return replace(ran, asked=work.call.algorithm)
 
 
 def _operations(
@@ -226,7 +226,7 @@ class _Binder:
         key = call, ranks
         if key not in self.calls:
             try:
-                self.calls[key] = self._bound(self.alone(call, tuple(self.places[rank] for rank in ranks)))
+                self.calls[key] = self._bound(alone(self.scenario, self.places, call, ranks))
             except TopologyError:
                 raise
             except InputError as error:  # keys that only the call has stand in the workload
@@ -235,25 +235,6 @@ class _Binder:
                     replace(d, path="workload") if d.path in own else d for d in error.diagnostics
                 ) from None
         return self.calls[key]
-
-    def alone(self, call: CollectiveCall, devices: tuple[str, ...]) -> Scenario:
-        """The scenario of a call by itself."""
-        own: dict[str, Any] = {
-            "workload": None,
-            "faults": (),
-            "variability": None,
-            "replications": None,
-            "collective": call.collective,
-            "algorithm": call.algorithm,
-            "protocol": call.protocol or self.scenario.protocol,
-            "size": call.nbytes,
-            "root": call.root,
-            "weights": call.weights,
-            "placement": devices,
-            "ranks": None,
-            "groups": self.scenario.groups if devices == tuple(self.places) else None,
-        }
-        return self.scenario.model_copy(update=own)
 
     def _bound(self, asked: Scenario) -> PlannedCall:
         """A call bound as it runs by itself; `join` lets it share links with others."""

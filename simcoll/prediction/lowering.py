@@ -7,12 +7,16 @@ needs them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
+from simcoll.workload.plan import CollectiveCall
 
-__all__ = ["PlainCall", "PlainExecutor", "executor", "library", "lower"]
+__all__ = ["PlainCall", "PlainExecutor", "alone", "executor", "library", "lower"]
 
 
 def executor(scenario: Scenario) -> PlainExecutor:
@@ -45,3 +49,24 @@ def lower(scenario: Scenario, topology: Topology | None = None) -> PlainCall:
     Raises RefusedError for what cannot be run so, InputError for a wrong placement.
     """
     return executor(scenario).lower(scenario, topology)
+
+
+def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks: Sequence[int]) -> Scenario:
+    """The scenario of a call of a workload by itself, by some of the ranks at `places`."""
+    devices = tuple(places[rank] for rank in ranks)
+    own: dict[str, Any] = {
+        "workload": None,
+        "faults": (),
+        "variability": None,
+        "replications": None,
+        "collective": call.collective,
+        "algorithm": call.algorithm,
+        "protocol": call.protocol or scenario.protocol,
+        "size": call.nbytes,
+        "root": call.root,
+        "weights": call.weights,
+        "placement": devices,
+        "ranks": None,
+        "groups": scenario.groups if devices == tuple(places) else None,
+    }
+    return scenario.model_copy(update=own)

@@ -53,6 +53,9 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
     exports: dict[str, list[str]] = {}
 
     def add(lines: dict[str, list[str]], line: str, choice: Mapping[str, Any]) -> None:
+        if "from_bytes" not in choice:  # of a workload
+            lines.setdefault(line, []).append("all calls")
+            return
         end = "up" if choice["to_bytes"] is None else f"to {short_size(choice['to_bytes'])}"
         lines.setdefault(line, []).append(f"{short_size(choice['from_bytes'])} {end}")
 
@@ -76,6 +79,8 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
         return
     yield "# NCCL takes such a choice of its own where it is given"
     yield from (text_table.command(line, ", ".join(sizes)) for line, sizes in variables.items())
+    if any(one.scenario.workload for one in asked):
+        return
     file = "# and each where it is best by the file of its example tuner plugin (NCCL_TUNER_CONFIG_FILE)"
     yield text_table.wrapped(file)
     try:
@@ -96,7 +101,9 @@ def _symmetric(document: Mapping[str, Any]) -> bool:
 def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
     """The command that writes a schedule as a program of MSCCL; None of what it cannot run."""
     name = choice["algorithm"]
-    if choice.get("executor") != "msccl" or schedule_json.is_file(name) or choice["protocol"] not in PROTOCOLS:
+    if "workload" in document or choice.get("executor") != "msccl":
+        return None
+    if schedule_json.is_file(name) or choice["protocol"] not in PROTOCOLS:
         return None
     entry, _ = registry.find(document["collective"], name)
     if entry.needs_agent:
@@ -119,7 +126,9 @@ def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
     yield f"# of {advice['candidates']} choices; {remark}"
     if any(row["tie"] for row in advice["ranges"]):
         modelled = ", which is that of NCCL's own calls where times are modelled" if _modelled(advice) else ""
-        within = "equal" if "workload" in advice else f"one lies within the other's 90 % interval{modelled}, or equal"
+        within = "equal"
+        if "workload" not in advice or any(size["high_us"] for size in advice["sizes"]):  # one of one call has it, too
+            within = f"one lies within the other's 90 % interval{modelled}, or equal"
         yield f"# a tie: {within}"
     if "choices" in advice:
         yield "# the best choices"

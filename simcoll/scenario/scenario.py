@@ -205,7 +205,10 @@ class Scenario(Model):
             return data
         for key in OF_ONE:
             if key in data:
-                raise ValueError(f"{key!r} does not go with a workload; leave it out, or give it to its calls")
+                cure = "leave it out, or give it to its calls"
+                if key == "algorithm":  # of all templates
+                    cure = "write it below workload, where it may be a list"
+                raise yaml_tree.MisplacedKeyError(key, f"{key!r} does not go with a workload; {cure}")
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
     @field_validator("workload")

@@ -151,11 +151,15 @@ class Algorithm:
     def named(self) -> Iterator[None]:
         """Raises ScheduleError, with name and `file:line`, for whatever goes wrong in an algorithm that a user has
         entered: the line that raised, or the function whose schedule is wrong."""
+        if self.shipped:
+            yield
+            return
         try:
             yield
+        except MemoryError:
+            raise
+        # All others: such a function may raise anything, and may yield what our own code then fails at.
         except Exception as error:
-            if self.shipped or isinstance(error, MemoryError):
-                raise
             wrong = isinstance(error, ScheduleError)
             if isinstance(error, SimcollError) and (not isinstance(error, ScheduleError) or error.place):
                 raise
@@ -210,15 +214,15 @@ def register(
     3
     >>> del ALGORITHMS["broadcast"]["from_the_root"]
 
-    An own algorithm may be entered anew. Raises InputError for an unknown collective, and for the name of a shipped
-    algorithm.
+    An own algorithm may be entered anew. Raises InputError for an unknown collective, for the name of a shipped
+    algorithm, and for one of your own that is said to be NCCL's (`library`).
     """
     _check_collective(collective)
     if (known := ALGORITHMS.get(collective, {}).get(name)) and known.shipped:
         raise InputError(f"{name} is a shipped algorithm of {collective}", f"take another name, e.g. my_{name}")
 
     def enter(steps: Callable[[Request], Iterator[StepPattern]]) -> Callable[[Request], Iterator[StepPattern]]:
-        ALGORITHMS.setdefault(collective, {})[name] = Algorithm(
+        entry = Algorithm(
             collective,
             name,
             steps,
@@ -233,6 +237,10 @@ def register(
             library,
             rotation,
         )
+        if library and not entry.shipped:  # one that fails would take NCCL's choice with it
+            problem = f"{name} is none of NCCL's algorithms, from which auto chooses"
+            raise InputError(problem, f"leave out library, and ask for algorithm: [auto, {name}]")
+        ALGORITHMS.setdefault(collective, {})[name] = entry
         return steps
 
     return enter

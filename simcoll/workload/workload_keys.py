@@ -332,9 +332,11 @@ Workload = Annotated[
 ]
 
 
-def with_algorithm(spec: Any, algorithm: str) -> Any:
-    """Return a plan all of whose collectives go by `algorithm`, also those of operations that name their own."""
+def with_algorithm(spec: Any, algorithm: str, protocol: str = "none") -> Any:
+    """Return a plan all of whose collectives go by `algorithm`, also those of operations that name their own; they keep
+    their protocols unless one is named."""
     changed: dict[str, Any] = {"algorithm": algorithm}
     if isinstance(spec, Operations):
-        changed["operations"] = tuple(each.model_copy(update={"algorithm": None}) for each in spec.operations)
+        own = {"algorithm": None, **({} if protocol == "none" else {"protocol": None})}
+        changed["operations"] = tuple(each.model_copy(update=own) for each in spec.operations)
     return spec.model_copy(update=changed)

@@ -99,7 +99,7 @@ def test_run_gives_rows():
 def test_registered_algorithms_in_parallel():
     """An algorithm of one's own runs in worker processes as it does in this one."""
 
-    @simcoll.register("all_reduce", "own", library=True)
+    @simcoll.register("all_reduce", "own")
     def own(request: simcoll.Request) -> Iterator[simcoll.Step]:
         """To the last rank one by one, then to everyone."""
         last = request.n - 1

@@ -27,7 +27,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import service_ps
 from simcoll.errors import Place, RefusedError
 from simcoll.explanation._path_columns import CriticalPath, by_cause
-from simcoll.explanation._search_space import candidates
+from simcoll.explanation._search_space import BUCKETS, candidates
 from simcoll.explanation.critical_path import critical_path
 from simcoll.explanation.explain import explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
@@ -626,15 +626,47 @@ def test_schedules_are_held_against_nccl(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_bucket_sizes_are_recommended() -> None:
-    """For a data-parallel step the choice with the least time of all is recommended."""
+    """For a data-parallel step the choice with the least time of all is recommended; all its sizes of buckets were
+    tried, and all algorithms with its size."""
     layers = [{"parameters": "1 MiB", "backward": "0.1 ms", "times": 6}]
     keys = {"topology": mesh(), "workload": {"template": "ddp", "layers": layers, "forward": "0.2 ms"}}
-    found = recommended(keys)
+    found = recommended(keys, ["ring", "tree", "recursive_doubling"])
     times = [row["time_us"] for row in found["choices"]]
     assert found["ranges"][0]["time_us"] == times[0] == min(times)
     best = found["choices"][0]
     own = {**keys["workload"], "algorithm": best["algorithm"], "bucket_cap": f"{best['bucket_cap']} B"}
     assert sweep.run_point(points({**keys, "workload": own})[0])["time_us"] == times[0]
+    beside = {(row["algorithm"], row["bucket_cap"]) for row in found["choices"]}
+    assert len({cap for name, cap in beside if name == best["algorithm"]}) == len({25 << 20, *BUCKETS})
+    assert len({name for name, cap in beside if cap == best["bucket_cap"]}) == 3
+
+
+ONE_CALL = {
+    "kernels": {"topology": {"system": "hgx-h100", "nodes": 2}},
+    "messages": {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_to_all"},
+    "a protocol": {"topology": {"system": "hgx-h100", "nodes": 2}, "protocol": "Simple"},
+    "schedules": {"topology": mesh(), "collective": "all_gather"},
+}
+
+
+@pytest.mark.parametrize("keys", ONE_CALL.values(), ids=ONE_CALL)
+def test_a_step_of_one_call_has_the_choices_of_the_call(keys: dict[str, Any]) -> None:
+    """All its algorithms, protocols and executors, beside what the step has; one of them takes as long in both."""
+    call = {"collective": "all_reduce", **keys, "size": "64 MiB"}
+    operation = {"name": "a", **{key: call[key] for key in ("collective", "size")}}
+    machine = {key: value for key, value in keys.items() if key != "collective"}
+    doors = call, {**machine, "workload": {"operations": [operation]}}
+    alone, step = (recommendations(points({"name": "t", **door}))[0] for door in doors)
+    own = {each for each in step.of if each.algorithm == "auto" and not each.executor}
+    assert set(step.of) - own == {each for each in alone.of if not each.settings}
+    among = "direct" if keys.get("collective") == "all_to_all" else "ring"
+    times = []
+    for door in doors:
+        found = recommended(door, [among])
+        row = found["choices"][0] if "choices" in found else found["ranges"][0]
+        times.append((row["time_us"], row["choice"]))
+    if keys is not ONE_CALL["schedules"]:  # of which a call tries chunks and copies, too
+        assert times[0] == times[1]
 
 
 # --- the command line ---

@@ -37,7 +37,7 @@ from pathlib import Path
 def everyone_but(rank, request):
     return [other for other in range(request.n) if other != rank]
 
-@simcoll.register("all_reduce", "own", library=True)
+@simcoll.register("all_reduce", "own")
 def own(request):
     "Everyone to the last rank, and back."
     {trouble}
@@ -125,7 +125,7 @@ def test_mistakes_in_files_are_placed_as_here(cluster: Cluster, folder: Path, mo
 
 
 def test_own_algorithms_come_along(cluster: Cluster, folder: Path):
-    """An algorithm from a module that the workers do not have runs there, for `auto` as well."""
+    """An algorithm from a module that the workers do not have runs there."""
     words = ["run", "s.yaml", "--set", "algorithm=[own, auto]", "--json"]
     here = _own(folder, "", *words)
     assert here.returncode == 0

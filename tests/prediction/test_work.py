@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -81,17 +82,18 @@ def test_all_doors_refuse_it(door: str, tmp_path: Path) -> None:
     assert door != "run" or f"{path}:5:3: topology.hosts: more than 507 billion messages" in asked.err
 
 
-def test_recommend_leaves_out_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recommend_leaves_out_what_is_too_large(tmp_path: Path) -> None:
     """And recommends another algorithm, also where the scenario names the one that is."""
-    monkeypatch.setenv("SIMCOLL_LONGEST", "200 ms")
-    path, few = tmp_path / "large.yaml", {**RING, "size": "64 MiB", "groups": 8, "topology": {**STAR, "hosts": 8200}}
-    path.write_text(yaml_tree.dump(few), encoding="utf-8")
+    hosts = 50_000
+    keys = {**RING, "algorithm": "all_pairs", "size": f"{4 * hosts} B", "topology": {**STAR, "hosts": hosts}}
+    path = tmp_path / "large.yaml"
+    path.write_text(yaml_tree.dump(keys), encoding="utf-8")
     assert simcoll("run", path, "-o", tmp_path / "out").status
-    found = simcoll("recommend", path, "--among", "ring", "--among", "hierarchical_leader", "--json")
+    found = simcoll("recommend", path, "--among", "all_pairs", "--among", "ring", "--json")
     assert found.status == 0, found.err
     (advice,) = json.loads(found.out)["recommendations"]
-    assert advice["ranges"][0]["algorithm"] == "hierarchical_leader"
-    assert "SIMCOLL_LONGEST" in advice["left_out"]["ring"]
+    assert advice["ranges"][0]["algorithm"] == "ring"
+    assert re.search(REASONS, advice["left_out"]["all_pairs"])
 
 
 def test_recommend_refuses_more_choices_than_anybody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -463,3 +463,13 @@ def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) 
     with pytest.raises(InputError, match=said) as error:
         points(yaml_tree.located({"topology": STAR, **keys}, Place("test", 1, 1)))
     assert len(error.value.diagnostics) == 1, error.value
+
+
+@pytest.mark.parametrize("beside", ["algorithm: [auto, ring]", "size: 4 MiB", "root: 1"])
+def test_a_key_that_does_not_go_with_a_workload_is_named_where_it_stands(beside: str) -> None:
+    """What the workload has itself is written there, and is swept there."""
+    key = beside.partition(":")[0]
+    machine, work = "topology: {system: hgx-h100}", "workload:\n  operations: [{name: a, collective: barrier}]"
+    with pytest.raises(InputError, match=rf"^f:2:1: {key}: '{key}' does not go with a workload; .*(workload|calls)"):
+        points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
+    assert len(points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
