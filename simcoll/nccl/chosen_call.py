@@ -41,7 +41,7 @@ def call(
     """
     free = algorithm == protocol == "auto" and left == EVERYTHING
     if registered and free and symmetric_kernels.serve(comm, collective, version):
-        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm.ranks, nbytes) else "Simple"
+        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm, nbytes) else "Simple"
         threads = figures().threads.others
         return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
     if ("p2p", collective) in SCHEDULES:

@@ -11,16 +11,20 @@ registers what one process for all GPUs captures in a CUDA graph is read from on
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Final
 
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.tuner_constants import numbers
+from simcoll.nccl.tuner_constants import Generation, numbers
 
 SYMMETRIC: Final = "symmetric"  # the algorithm that is NCCL's own choice then, and that no variable names
 SINCE: Final = (2, 27)  # the release from which there are such kernels
 BY_ITSELF: Final = (2, 30)  # and from which graphs of one process have them without being asked
-_BY_FLAGS_US, _BY_SWITCH_US = 4.5, 7.8  # which the two take of no data, as NCCL reckons for Hopper
-_PEAK: Final = 320 << 30  # B/s of flags and data, as NCCL reckons for Hopper
+# What NCCL reckons with: us that the two take of no data, and GiB/s by flags and by the switch.
+_BY_FLAGS: Final[Mapping[Generation, tuple[float, float]]] = {"hopper": (4.5, 320), "blackwell": (11, 600)}
+_BY_SWITCH: Final[Mapping[Generation, tuple[float, float]]] = {"hopper": (7.8, 480), "blackwell": (19.5, 1000)}
+_OF_FLAGS: Final = 9  # bytes that it reckons with for each byte by flags
 BARRIERS: Final = 4  # hops: a flag goes and is seen, before and after
 EXCHANGE: Final = 2  # hops: data go and are seen, sums are read
 
@@ -37,6 +41,14 @@ def registered_by_itself(version: str | None) -> bool:
     return version is None or numbers(version) >= BY_ITSELF
 
 
-def by_flags(ranks: int, nbytes: int) -> bool:
-    """Whether a call of `nbytes` goes by flags: what a GPU gets takes less than barriers do."""
-    return 2 * ranks * nbytes <= (_BY_SWITCH_US - _BY_FLAGS_US) * 1e-6 * _PEAK
+def by_flags(comm: Communicator, nbytes: int) -> bool:
+    """Whether a call of `nbytes` goes by flags: NCCL reckons that this takes less than going by the switch."""
+    there = _reckoned_us(*_BY_FLAGS[comm.generation], _OF_FLAGS * comm.ranks * nbytes)
+    return there <= _reckoned_us(*_BY_SWITCH[comm.generation], nbytes + nbytes / comm.ranks)
+
+
+def _reckoned_us(least: float, peak: float, moved: float) -> float:
+    """The time in us that NCCL reckons with for so many bytes: about the first us of moving them costs nothing. Blocks
+    are taken to be as many as the peak needs."""
+    beyond = moved * 1e6 / (peak * (1 << 30)) - 1
+    return least + max(0.0, beyond) + math.log1p(math.exp(-abs(beyond)))
