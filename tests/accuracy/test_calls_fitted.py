@@ -268,6 +268,15 @@ def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
     assert dict(goals) == {"away": "missed", "here": "met", "ours": "missed"}
     asked_for = re.findall(r"^\* \*\*(.*)\*\*: (.*)$", board.split("## Rows outside")[0], re.M)
     assert dict(asked_for) == {"away": "It is far away.", "ours": "not known."}
+    # each cell of intervals that misses its goal is told with the calls that make it so, and no other is
+    of_cells = re.findall(r"^\| 90 % intervals, (.*?) \| .* \| (met|missed)(.*) \|$", board, re.M)
+    few, wide = (
+        {name.removeprefix("in the fit: ") for name in re.findall(r"^\* \*\*(.*?)\*\*: .* on \d", section, re.M)}
+        for section in board.split("## Rows outside")[1].split("## Intervals wider than calls need")
+    )
+    assert few == {name for name, _, how in of_cells if "few" in how}
+    assert wide == {name for name, _, how in of_cells if "many" in how or "wide" in how}
+    assert wide
 
 
 EVERY = (*BESIDE, *OF_TRANSPORT, *OF_CALLS, *BLOCKS)

@@ -200,7 +200,7 @@ class _FromPrior:
         """Predict each group of rows from the others, along a line."""
         measured, belief = self.samples.measured, self._belief
         belief = belief._replace(widths=belief.widths * boldness)
-        times = np.empty(len(measured))
+        times = np.ones(len(measured))  # of rows of no group nobody asks
         for group in groups:
             others = np.setdiff1d(np.arange(len(measured)), group)
             own = _least_squares.OWN_ERROR

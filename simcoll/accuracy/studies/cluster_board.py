@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy import scores
-from simcoll.accuracy.studies import _baselines, cluster_scores, cluster_verdicts, clusters, left_out
+from simcoll.accuracy.studies import _baselines, cluster_lessons, cluster_scores, cluster_verdicts, clusters, left_out
 from simcoll.accuracy.studies.cluster_verdicts import Cells
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config.groups import grouped
@@ -29,9 +29,9 @@ Written by `make accuracy TABLES=DIR`; do not edit. The tables were published by
 *Left out*: the transport between nodes is fitted without the cluster, or is what its family has in common where no
 other cluster has it: so well serves the model a network that it has not seen. *Fitted*: a fit to the rows on one and
 two nodes, beginning at the transport that is left out, scored on the others; on clusters of fewer nodes, to all-reduce
-on four GPUs and fewer. *Plain model*: without any profile. Rows on several nodes that costs of the GPUs were fitted to
-count as neither left out nor fitted, as those costs stay. Intervals of a cluster are those that the other clusters
-teach. Errors are in percent.
+on four GPUs and fewer. Rows that are scored teach a fit neither costs nor intervals. *Plain model*: without any
+profile. Rows on several nodes that costs of the GPUs were fitted to count as neither left out nor fitted, as those
+costs stay. Intervals of a cluster are those that the other clusters teach. Errors are in percent.
 
 No known cluster has eight GPUs on PCIe 5, so its goal (10 %) is not judged.
 """
@@ -46,7 +46,8 @@ def write(tables: Path, folder: Path, output: Path, tell: Tell) -> Path:
     `folder` has the names of clusters. Raises like `clusters.rows_of`.
     """
     rows, networks = left_out.with_left_out(clusters.rows_of(tables, folder, tell), tell)
-    rows, _ = clusters.fitted(clusters.with_intervals(rows), tell, networks)
+    rows, _ = clusters.fitted(cluster_lessons.with_intervals(rows), tell, networks)
+    rows = left_out.with_node_counts_left_out(rows, tell, networks)
     path = output / REPORT
     write_atomically(path, "\n".join(_lines(rows)).rstrip() + "\n")
     return path
@@ -69,6 +70,7 @@ def _tables(rows: Sequence[ClusterRow]) -> Iterator[Cells]:
     yield _near(rows)
     yield _one_node(rows)
     yield _beside(rows)
+    yield _node_counts(rows)
     yield _held(rows)
     yield _rivals(rows)
     yield _regions(rows)
@@ -160,6 +162,24 @@ def _beside(rows: Sequence[ClusterRow]) -> Cells:
         ("cluster", "collective", "rows", *ways),
         table,
     )
+
+
+def _node_counts(rows: Sequence[ClusterRow]) -> Cells:
+    """Give the errors on each node count before any fit (zero-shot on one node, else left out), and by a fit to all
+    other node counts of the cluster."""
+    scored = [row for row in rows if cluster_scores.of_other_nodes(row) is not None]
+    groups = grouped(scored, lambda row: (row.cluster, row.nodes, row.row.collective))
+    table: list[list[object]] = []
+    for (cluster, nodes, collective), own in sorted(groups.items(), key=lambda group: group[0][:2]):
+        begun = [cluster_scores.zero(row) if row.nodes == 1 else cluster_scores.left_out(row) for row in own]
+        large = [row for row in own if row.row.size_bytes >= cluster_scores.LARGE]
+        after = [cluster_scores.mean([cluster_scores.of_other_nodes(row) for row in of]) for of in (own, large)]
+        _, hold, width = cluster_scores.cover(own, cluster_scores.OTHER_NODES)
+        texts = (cluster_scores.text(each) for each in (cluster_scores.mean(begun), *after))
+        table.append([cluster, nodes, collective, len(own), *texts, f"{hold:.1f}", f"{width:.0f}"])
+    columns = ("cluster", "nodes left out", "collective", "rows", "before", "fitted", "from 64 MiB", "hold", "width")
+    title = f"One node count left out, of clusters of {left_out.NODE_COUNTS} or more"
+    return title, columns, table
 
 
 def _regions(rows: Sequence[ClusterRow]) -> Cells:

@@ -44,11 +44,20 @@ def plain(row: ClusterRow) -> float | None:
     return None if row.plain_us is None or math.isnan(row.plain_us) else 100 * (row.plain_us / row.row.time_us - 1)
 
 
+def of_other_nodes(row: ClusterRow) -> float | None:
+    """Return the error by a fit to the cluster's other node counts; None where its GPUs had costs that were fitted to
+    the row on several nodes."""
+    if row.other_nodes_us is None or (row.gpus_seen and row.nodes > 1):
+        return None
+    return 100 * (row.other_nodes_us / row.row.time_us - 1)
+
+
 WAYS: Final[Mapping[str, Callable[[ClusterRow], float | None]]] = {
     "zero-shot": zero,
     "left out": left_out,
     "fitted": fitted,
 }
+OTHER_NODES: Final = "fitted to other node counts"
 
 
 def mean(errors: Sequence[float | None], absolute: bool = True) -> float | None:
@@ -96,8 +105,9 @@ def near(
 
 
 def ranges(rows: Sequence[ClusterRow], way: str) -> list[tuple[ClusterRow, float, tuple[float, float]]]:
-    """Return the rows that have an interval of a way (see WAYS), with predicted time and ends in us."""
-    known = [row for row in rows if WAYS[way](row) is not None]
+    """Return the rows that have an interval of a way (of WAYS, or OTHER_NODES), with predicted time and ends in us."""
+    error = of_other_nodes if way == OTHER_NODES else WAYS[way]
+    known = [row for row in rows if error(row) is not None]
     every = [
         (
             row,
@@ -105,6 +115,7 @@ def ranges(rows: Sequence[ClusterRow], way: str) -> list[tuple[ClusterRow, float
                 "zero-shot": (row.predicted_us, row.ends),
                 "left out": (row.left_out_us, row.left_out_ends),
                 "fitted": (row.fitted_us, row.fitted_ends),
+                OTHER_NODES: (row.other_nodes_us, row.other_nodes_ends),
             }[way],
         )
         for row in known

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.studies import cluster_scores
+from simcoll.accuracy.studies import cluster_lessons, cluster_scores
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config.groups import grouped
 
@@ -111,6 +111,7 @@ def asked_for(rows: Sequence[ClusterRow]) -> Iterator[str]:
                 yield f"* **{by}: {value}, {way}**: {'; '.join(_outside(own, way, shown))}."
     yield ""
     yield from (f"* **{cluster}**: {text or 'not known.'}" for cluster, text in shown.items())
+    yield from _too_wide(rows)
     worse = list(_made_worse(rows))
     if worse:
         yield "\n## Made worse by a fit\n"
@@ -138,6 +139,50 @@ def _outside(rows: Sequence[ClusterRow], way: str, shown: dict[str, str]) -> lis
     counted.sort(key=lambda each: -each[0])
     shown.update({cluster: asked for _, cluster, _, asked in counted[:MOST]})
     return [text for _, _, text, _ in counted[:MOST]]
+
+
+OF_FITS: Final = (
+    "Intervals of a fit are those of rows that fits leave out: by what is new in a call (sizes, ranks, collectives, "
+    "nodes), over all clusters, and not by how busy its links are. Only on node counts that are new does what other "
+    "clusters err in the call's cell count, too, if it is more. Few groups of a fit show its errors, so what small "
+    "calls and slow zones of networks teach makes intervals of large calls wide."
+)
+
+
+def _too_wide(rows: Sequence[ClusterRow]) -> Iterator[str]:
+    """Yield the calls that make intervals hold too many or too wide, what would do, and who teaches that."""
+    yield "\n## Intervals wider than calls need\n"
+    yield "Of each cell that holds too many or is too wide: the calls with most width to spare, by the mean width, the"
+    yield "one that holds nine rows in ten, and which other cluster errs most in the cell that teaches the interval.\n"
+    known, fits = cluster_lessons.spreads(rows), False
+    for by, value, own in cluster_scores.cells(rows):
+        for way in _judged(own):
+            verdict = _of_cell(own, way)
+            if verdict is not None and ("hold too many" in verdict or "too wide" in verdict):
+                fits = fits or way == "fitted"
+                yield f"* **{by}: {value}, {way}**: {'; '.join(_spared(own, way, known))}."
+    if fits:
+        yield f"\n{OF_FITS}"
+
+
+def _spared(rows: Sequence[ClusterRow], way: str, known: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Name the groups with most width to spare; `known` are the spreads of clusters in cells."""
+    found = cluster_scores.ranges(rows, way)
+    counted = []
+    for (cluster, collective, nodes), own in grouped(
+        found, lambda each: (each[0].cluster, each[0].row.collective, each[0].nodes)
+    ).items():
+        width = float(np.mean([(ends[1] - ends[0]) / at for _, at, ends in own]))
+        off = float(np.percentile([abs(np.log(row.row.time_us / at)) for row, at, _ in own], 90))
+        enough = 2 * float(np.sinh(off))
+        where = [row.left_out[0] if way == "left out" and row.left_out else row.setting for row, _, _ in own]
+        teachers = [] if way == "fitted" else [cluster_lessons.teacher(each, cluster, known) for each in where]
+        most = max(filter(None, teachers), key=teachers.count, default=None)
+        name = f"{cluster}, {collective} on {nodes} node{'s' if nodes > 1 else ''}"
+        taught = f", by {most}" if most else ""
+        counted.append((len(own) * (width - enough), f"{name}: {100 * width:.0f} %, {100 * enough:.0f} do{taught}"))
+    counted.sort(key=lambda each: -each[0])
+    return [text for spared, text in counted[:MOST] if spared > 0] or ["not known"]
 
 
 def _made_worse(rows: Sequence[ClusterRow]) -> Iterator[str]:

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simcoll.accuracy import bad_rows, scores
 from simcoll.accuracy.fit import _fit_rows, calibrate
@@ -34,8 +33,8 @@ from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_file
 from simcoll.measurement.run_cases import Tell
-from simcoll.prediction import confidence, intervals, model_errors, sweep
-from simcoll.prediction.model_errors import CellErrors, Kind, ModelErrors, Setting
+from simcoll.prediction import sweep
+from simcoll.prediction.model_errors import Kind, Setting
 from simcoll.prediction.placing import network_of
 from simcoll.prediction.predict import busiest_link, place, predict
 from simcoll.prediction.result_rows import write_atomically
@@ -46,9 +45,6 @@ FILE: Final = "clusters.yaml"
 FEW_SIZES: Final = 16  # of a series: three octaves in four decades, which no law of the model passes over
 FEW_NODES: Final = 2  # what a user has measured before a cluster is bought
 FEW_RANKS: Final = 4  # what a user has measured before all GPUs of a node are free
-# The chance that the next cluster's errors are within those of a cell. Chosen where intervals are judged, on clusters
-# that are left out: with 0.6 one node holds 86 %, from 0.69 on it is wider than 40 %; several nodes hold 90 to 92 %.
-NEXT: Final = 2 / 3
 LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 
@@ -81,7 +77,8 @@ class ClusterRow:
     that other clusters teach. `left_out_us` is the time where the cluster is left out, with the transport `kin`, and
     `left_out_ends` are its ends; None on one node. `fitted_us` and `fitted_ends` are time and interval by a profile
     that was fitted to the rows of the cluster that are `used`, beside that of the plain model (`plain_us`, NaN where it
-    has no such call); None where there is none.
+    has no such call), `other_nodes_us` and `other_nodes_ends` by one that was fitted to the cluster's other node
+    counts; None where there is none.
     """
 
     cluster: str
@@ -103,6 +100,8 @@ class ClusterRow:
     fitted_us: float | None = None
     plain_us: float | None = None
     fitted_ends: tuple[float, float] | None = None
+    other_nodes_us: float | None = None
+    other_nodes_ends: tuple[float, float] | None = None
 
     @property
     def nodes(self) -> int:
@@ -229,72 +228,6 @@ def _in_regions(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
     return [dataclasses.replace(row, region=name) for row, name in zip(rows, names, strict=True)]
 
 
-# --- what is learnt ---
-
-
-def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = None) -> ModelErrors:
-    """Learn how wrong the model is on clusters, cell by cell; see `model_errors`.
-
-    On several nodes errors are those where the cluster is left out. Only the narrowest cell of a transport that one
-    cluster alone has shows how wrong it is where it was fitted.
-
-    Of a cluster and cell with enough rows, the spread is that of normal errors of which 90 % are as small, and no less
-    than the noise of one machine; a cell has that within which the next cluster's is with chance NEXT. `left_out`
-    replaces what is shipped of rows that a fit did not see. Calls in graphs show only their own cell, as small ones
-    have launches that others do not have.
-    """
-    cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        names = list(model_errors.cells_of(row.setting))[: 1 if row.setting.graph else None]
-        if missed := row.left_out:
-            names = names[:1] if row.kin != row.place else []
-            for name in model_errors.cells_of(missed[0]):
-                cells[name][row.cluster].append(abs(missed[1]))
-        for name in names:
-            cells[name][row.cluster].append(abs(row.off))
-    noise, _ = intervals.noise(
-        np.array([row.off for row in rows]), [row.series for row in rows], [row.row.size_bytes for row in rows]
-    )
-    known = dict(left_out or model_errors.shipped().left_out)
-    return ModelErrors(
-        noise=round(noise.spread, 4),
-        outliers=round(noise.outliers, 4),
-        left_out={kind: round(known[kind], 4) for kind in get_args(Kind)},
-        cells={
-            name: CellErrors(error=round(_of_next([_spread(each) for each in shown]), 4), clusters=len(shown))
-            for name, of_cell in sorted(cells.items())
-            if (shown := [errors for errors in of_cell.values() if len(errors) >= intervals.FEWEST])
-        },
-    )
-
-
-def _of_next(spreads: Sequence[float]) -> float:
-    """Return the spread within which that of the next cluster is with chance NEXT: of `n` that were drawn alike the one
-    of rank NEXT × (n + 1), between ranks by parts, and never beyond the largest."""
-    return float(np.quantile(spreads, NEXT, method="weibull"))
-
-
-def _spread(errors: Sequence[float]) -> float:
-    return max(intervals.LEAST_NOISE, float(np.percentile(errors, 90)) / intervals.NORMAL_90)
-
-
-def with_intervals(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
-    """Give each row the 90 % interval of a single measurement that the other clusters teach."""
-    done: list[ClusterRow] = []
-    for cluster, own in grouped(rows, lambda row: row.cluster).items():
-        known = learnt([row for row in rows if row.cluster != cluster])
-        for row in own:
-            ends = _around(row.predicted_us, row.setting, known)
-            left_out = row.left_out and _around(row.left_out_us or 0.0, row.left_out[0], known)
-            done.append(dataclasses.replace(row, ends=ends, left_out_ends=left_out))
-    return done
-
-
-def _around(time_us: float, setting: Setting, known: ModelErrors) -> tuple[float, float]:
-    factor = math.exp(confidence.of_another_machine(setting, known).single)
-    return time_us / factor, time_us * factor
-
-
 # --- fitted to few nodes ---
 
 
@@ -316,7 +249,7 @@ def fitted(
             continue
         tell(f"{cluster}: fitting {sum(used)} rows")
         try:
-            found = _fit(own, np.array(used), (networks or {}).get(cluster))
+            found = fit_to(own, used, (networks or {}).get(cluster))
         except (InputError, RefusedError) as error:
             tell(f"{cluster}: not fitted: {error}")
             done += own
@@ -324,7 +257,17 @@ def fitted(
         for kind, errors in found.document["left_out"].items():
             if errors:
                 shown[kind].append(math.sqrt(float(np.mean(np.square(errors)))))
-        done += _by(found.text, own, used)
+        timed = by_profile(found.text, own)
+        done += [
+            dataclasses.replace(
+                row,
+                used=is_used,
+                fitted_us=time_us,
+                fitted_ends=ends,
+                plain_us=calibrate.by_plain_model(row.point.scenario) / 1e6,
+            )
+            for row, is_used, (time_us, ends) in zip(own, used, timed, strict=True)
+        ]
     return done, {kind: math.sqrt(float(np.mean(np.square(each)))) for kind, each in shown.items()}
 
 
@@ -336,35 +279,36 @@ def _to_fit(rows: Sequence[ClusterRow]) -> list[bool]:
     return [row.row.collective == "all_reduce" and row.row.ranks < most and row.row.ranks <= FEW_RANKS for row in rows]
 
 
-def _fit(rows: Sequence[ClusterRow], used: NDArray[np.bool_], network: Profile | None) -> Calibrated:
-    """Fit a profile to the rows `used` of one cluster, beginning at the shipped one."""
+def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | None) -> Calibrated:
+    """Fit a profile to the rows `used` of one cluster, beginning at the shipped one. The others teach nothing, neither
+    costs nor intervals: they are to be scored."""
     first = rows[0].point.scenario
-    data, notes = _fit_rows.of_pairs([(row.row, row.point.scenario) for row in rows])
+    data, notes = _fit_rows.of_pairs(
+        [(row.row, row.point.scenario) for row, is_used in zip(rows, used, strict=True) if is_used]
+    )
     begin = Beginning(
         name=rows[0].cluster.replace(" ", "-"),
         params=first.params(),
         profile=load_profile(first.profile),
         topology=first.topology.system or "",
         sources=(),
-        split="one and two nodes",
+        split="some nodes or ranks",
         file=yaml_tree.read(find_profile(first.profile)).plain(),
         network=network or network_of(first.topology.system),
     )
-    return calibrate.fitted(data, used, begin, notes=notes)
+    return calibrate.fitted(data, np.ones(len(data), bool), begin, notes=notes)
 
 
-def _by(text: str, rows: Sequence[ClusterRow], used: Sequence[bool]) -> list[ClusterRow]:
-    """Predict the rows of a cluster by the profile of this text."""
-    done: list[ClusterRow] = []
+def by_profile(text: str, rows: Sequence[ClusterRow]) -> list[tuple[float, tuple[float, float] | None]]:
+    """Predict rows of a cluster by the profile of this text: the time in us and the ends of its interval."""
+    found: list[tuple[float, tuple[float, float] | None]] = []
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         path = Path(folder) / "fitted.yaml"
         write_atomically(path, text)
-        for row, is_used in zip(rows, used, strict=True):
+        for row in rows:
             asked = row.point.scenario.model_copy(update={"profile": str(path)})
             result = sweep.run_point(dataclasses.replace(row.point, scenario=asked), related=True)
             ends = None if result.low_us is None or result.high_us is None else (result.low_us, result.high_us)
-            plain_us = calibrate.by_plain_model(row.point.scenario) / 1e6
-            done.append(
-                dataclasses.replace(row, used=is_used, fitted_us=result.time_us, fitted_ends=ends, plain_us=plain_us)
-            )
-    return done
+            assert result.time_us is not None  # its times are not random
+            found.append((result.time_us, ends))
+    return found

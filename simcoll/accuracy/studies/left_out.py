@@ -2,19 +2,24 @@
 
 Its transport is fitted to the other clusters that have it. Where there is none, it is what transports of its family
 have in common: that is how well the model serves a network that nobody measured. Costs of GPUs stay as they are.
+So is each node count of a cluster, from its own other counts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from simcoll.accuracy.fit import _fit_rows, transports
 from simcoll.accuracy.fit.transports import ClusterSamples
-from simcoll.accuracy.studies.clusters import ClusterRow
+from simcoll.accuracy.studies.clusters import ClusterRow, by_profile, fit_to
 from simcoll.config.groups import grouped
+from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
 from simcoll.scenario.profile import Profile, load_network, load_profile, shipped_profiles
+
+NODE_COUNTS: Final = 3  # of a cluster, from which on two are left where one is left out
 
 
 def networks() -> dict[str, Profile]:
@@ -63,3 +68,23 @@ def _kin(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile]) -> di
     return {
         each.name: each.transport if names.count(each.transport) > 1 else families[each.transport] for each in clusters
     }
+
+
+def with_node_counts_left_out(
+    rows: Sequence[ClusterRow], tell: Tell, networks: Mapping[str, Profile]
+) -> list[ClusterRow]:
+    """Give the rows of clusters of NODE_COUNTS node counts or more the times by a fit to the cluster's other counts;
+    `networks` as `clusters.fitted` has them."""
+    done = list(rows)
+    for cluster, numbers in grouped(range(len(rows)), lambda i: rows[i].cluster).items():
+        own, counts = [rows[i] for i in numbers], grouped(numbers, lambda i: rows[i].nodes)
+        for nodes, left in sorted(counts.items()) if len(counts) >= NODE_COUNTS else ():
+            tell(f"{cluster}: fitting all but {nodes} node{'s' if nodes > 1 else ''}")
+            try:
+                text = fit_to(own, [row.nodes != nodes for row in own], networks.get(cluster)).text
+            except (InputError, RefusedError) as error:
+                tell(f"{cluster}: not fitted: {error}")
+                continue
+            for i, (time_us, ends) in zip(left, by_profile(text, [rows[i] for i in left]), strict=True):
+                done[i] = dataclasses.replace(rows[i], other_nodes_us=time_us, other_nodes_ends=ends)
+    return done

@@ -1,0 +1,90 @@
+"""What counts as seen by a fit on the board of clusters, and what scored rows may teach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extras import needs
+
+from simcoll.accuracy.fit import parameters
+from simcoll.accuracy.studies import cluster_scores, clusters, left_out
+from simcoll.accuracy.studies.clusters import ClusterRow
+from simcoll.accuracy.studies.fitted_tables import beside
+from simcoll.engine.timing_model import Params
+from simcoll.formats.measured import MeasuredRow
+from simcoll.scenario._beside_table import BesideTable
+from simcoll.scenario.loading import load
+from simcoll.scenario.profile import Profile, load_network, parse_profile, shipped_profiles
+
+
+def a_row(table: str, collective: str | None = None, **more: Any) -> MeasuredRow:
+    """A row of the table with this label."""
+    about = {"ranks": 8, "size_bytes": 1, "time_us": 1.0, **more}
+    return MeasuredRow(collective=collective or "all_gather", others={"table": table}, **about)
+
+
+EVERY = {name: load_network(name) for name in shipped_profiles()}
+BESIDE = [(name, each) for name, profile in EVERY.items() for each in profile.beside]
+
+
+@pytest.mark.parametrize(("name", "table"), BESIDE)
+def test_rows_that_costs_were_fitted_to_beside_a_record_are_known(name: str, table: BesideTable) -> None:
+    """A row is one of them by the hash of its table, the pattern of its label and its collective, where one is said;
+    also for a profile that takes the costs from this one. The costs are parameters that the profile has."""
+    heir = parse_profile(f"name: heir\nlike: {name}\nharness: nccl-tests\n", "heir")
+    assert all(parameters.cost(cost, EVERY[name], Params()) > 0 for cost in table.costs)
+    for profile in (EVERY[name], heir):
+        for pattern in table.tables:
+            label = pattern.replace("*", "_8")
+            assert beside(profile, table.sha256, a_row(label, table.collective))
+            assert not beside(profile, table.sha256[::-1], a_row(label, table.collective))
+            assert not beside(profile, table.sha256, a_row(f"other_{label}", table.collective))
+            assert beside(profile, table.sha256, a_row(label, "broadcast")) == (table.collective is None)
+
+
+def test_rows_beside_a_record_are_neither_left_out_nor_fitted() -> None:
+    """Costs of GPUs stay where a transport is left out, so on several nodes such rows show nothing that is unseen."""
+    point = next(iter(load("quickstart", [])))
+    for nodes in (1, 2):
+        row = ClusterRow("c", a_row("t", nodes=nodes), point, "efa", 0.5, 1.1, True, left_out_us=1.2, fitted_us=1.3)
+        errors = {"zero-shot": 10.0, "left out": 20.0, "fitted": 30.0}
+        assert {way: error(row) for way, error in cluster_scores.WAYS.items()} == pytest.approx(errors)
+        unseen = {"left out": None, **({"fitted": None} if nodes > 1 else {})}
+        found = {way: error(replace(row, gpus_seen=True)) for way, error in cluster_scores.WAYS.items()}
+        assert found == pytest.approx({**errors, **unseen})
+
+
+@needs("scipy")
+@pytest.mark.long
+def test_a_node_count_left_out_teaches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of three node counts has a time and an interval for each by a fit to the two others: the same whatever
+    was measured there; and one of two node counts has none."""
+    monkeypatch.chdir(tmp_path)
+    columns, sizes = "system,collective,ranks,nodes,dtype,size_bytes,time_us,harness", (2**10, 2**16, 2**22, 2**28)
+
+    def rows_of(times: Mapping[tuple[int, int], float]) -> list[ClusterRow]:
+        """The rows of a cluster with these times in us, by node count and size."""
+        lines = [
+            f"h100,all_reduce,{8 * nodes},{nodes},float16,{size},{us},library" for (nodes, size), us in times.items()
+        ]
+        Path("h100.csv").write_text("\n".join([columns, *lines]), encoding="utf-8")
+        return clusters.rows_of(tmp_path, tmp_path, lambda line: None)
+
+    def scored(factors: Mapping[int, float]) -> list[ClusterRow]:
+        """The rows of a cluster that takes so many times longer than predicted, by its node counts."""
+        told = rows_of({(nodes, size): 1.0 + size for nodes in factors for size in sizes})
+        rows = rows_of({(row.nodes, row.row.size_bytes): factors[row.nodes] * row.predicted_us for row in told})
+        return left_out.with_node_counts_left_out(rows, lambda line: None, dict[str, Profile]())
+
+    as_it_is, slow = scored({1: 1.05, 2: 1.05, 4: 1.05}), scored({1: 1.05, 2: 1.05, 4: 2.1})
+    of_four = [
+        [(row.other_nodes_us, row.other_nodes_ends) for row in rows if row.nodes == 4] for rows in (as_it_is, slow)
+    ]
+    assert all(time_us and ends for time_us, ends in of_four[0])
+    assert of_four[0] == of_four[1]
+    assert all(row.other_nodes_us for row in as_it_is)
+    assert not any(row.other_nodes_us for row in scored({1: 1.05, 2: 1.05}))
