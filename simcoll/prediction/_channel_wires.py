@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -22,13 +23,15 @@ MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
 
 
 class LinkSort(NamedTuple):
-    """A sort of links: rated B/s, kind, whether they are to a host, to a proxy, or a NIC's."""
+    """A sort of links: rated B/s, kind, whether they are to a host, to a proxy, or a NIC's, and how many trunks are
+    `equal`."""
 
     bandwidth: int
     kind: str
     host: bool
     proxied: bool
     of_nic: bool
+    equal: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +61,21 @@ class ChannelWires:
         kinds, across = self.rated.kinds, len(self.nodes) > 1
         ends_of = [{kinds[u], kinds[v]} for u, v in self.rated.links]
         links, outer = zip(ends_of, self.rated.every_link, strict=True), by_proxies(self.rated, self.inner)
+        equal = self.equal.tolist()
         sorts = [
-            LinkSort(link.bandwidth, link.kind, i in self.host, across and outer[i], "nic" in ends)
+            LinkSort(link.bandwidth, link.kind, i in self.host, across and outer[i], "nic" in ends, equal[i])
             for i, (ends, link) in enumerate(links)
         ]
         numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
         return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
+
+    @cached_property
+    def equal(self) -> Any:
+        """The number of trunks of the sort of each, over which the channels by all NICs of a node spread that meet
+        there; of other links, which one NIC has for itself, infinitely many, float (links,)."""
+        sorts = alike(self.rated)
+        count = Counter(sorts)
+        return np.where(self.rated.trunks, [count[sort] for sort in sorts], math.inf)
 
     @cached_property
     def receivers(self) -> float:
@@ -165,7 +177,7 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
     """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
     is run, and a call ends with the last."""
     bandwidths, sorts = rated.bandwidths.tolist(), alike(rated)
-    least: dict[object, int] = {}
+    least: dict[Hashable, int] = {}
     for sort, bandwidth in zip(sorts, bandwidths, strict=True):
         least[sort] = min(bandwidth, least.get(sort, bandwidth))
     links = zip(rated.link_kinds, bandwidths, sorts, strict=True)
@@ -175,7 +187,37 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
     return rated.with_rates(np.array(given, np.int64), rated.latencies)
 
 
-def alike(rated: Topology) -> list[tuple[object, ...]]:
-    """The sort of each link: equal for those that join devices of the same kinds in or between the same nodes."""
-    kinds, edges = rated.kinds, zip(rated.links, rated.link_kinds, strict=True)
-    return [(kind, kinds[u], kinds[v], rated.node_of(u), rated.node_of(v)) for (u, v), kind in edges]
+def alike(rated: Topology) -> tuple[Hashable, ...]:
+    """The sort of each link: equal for those that join devices of the same kinds in or between the same nodes, and for
+    trunks that join switches which are joined to the same."""
+    return _SORTS.get(rated.layout, lambda: _sorts(rated))
+
+
+_SORTS: Final[LruCache[tuple[Hashable, ...]]] = LruCache(MOST_LINKS, len)
+
+
+def _sorts(rated: Topology) -> tuple[Hashable, ...]:
+    kinds, trunk = rated.kinds, rated.trunks.tolist()
+    switches = _switches(rated) if any(trunk) else {}
+    edges = zip(rated.links, rated.link_kinds, trunk, strict=True)
+    return tuple(
+        (kind, kinds[u], kinds[v], between, *map(switches.get if between else rated.node_of, (u, v)))
+        for (u, v), kind, between in edges
+    )
+
+
+def _switches(rated: Topology) -> dict[str, int]:
+    """The sort of each switch between nodes, by colour refinement: of one sort are those that are joined to the same
+    nodes, and to switches of the same sorts."""
+    joined: dict[str, list[str]] = defaultdict(list)
+    for u, v in rated.links:
+        if rated.node_of(u) is None:
+            joined[u].append(v)
+    found, count = dict.fromkeys(joined, 0), 0
+    while True:
+        number: dict[Hashable, int] = {}
+        around = {u: frozenset((rated.node_of(v), found.get(v)) for v in others) for u, others in joined.items()}
+        found = {u: number.setdefault((found[u], near), len(number)) for u, near in around.items()}
+        if len(number) == count:
+            return found
+        count = len(number)

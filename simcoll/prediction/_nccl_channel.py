@@ -158,6 +158,7 @@ class NcclChannel(PlainCall):
             inside = sort.kind in self.wires.inner
             efficiency = costs.efficiency(sort.kind, self.network_costs)
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
+            share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
@@ -195,7 +196,7 @@ class NcclChannel(PlainCall):
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """Bytes counted on one link to the network went by all rails. Of those that a GPU hands on within its node a
         part left it, in channels that are not run. Messages from rank to rank may reach more of a link than rings."""
-        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails)
+        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
         capacities: NDArray[Any] = super().capacities(costs) * links
         return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
 
@@ -203,6 +204,12 @@ class NcclChannel(PlainCall):
     def nics(self) -> int:
         """NICs of a node that channels use, of which the one that is run uses one."""
         return math.ceil(self.call.rails)
+
+    @property
+    def rail_shares(self) -> NDArray[np.float64]:
+        """Share that the channels by one NIC have of each link on which those of all NICs meet, float64 (links,)."""
+        shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
+        return shares
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Channels go out of a node by as many NICs as they use, of which the one that is run uses one: by links that

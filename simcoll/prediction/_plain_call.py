@@ -128,6 +128,11 @@ class PlainCall:
         """NICs of each node by which the channels go that what is run stands for."""
         return 1
 
+    @property
+    def rail_shares(self) -> NDArray[np.float64] | float:
+        """Share that the channels by one of them have of each link on which those of all meet, (links,) or of all."""
+        return 1.0
+
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """For each of the links that the run `used`, by number: those that carry the same at the same time."""
         return {link: (link,) for link in used}

@@ -7,7 +7,7 @@ at the same time.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from itertools import cycle
 from typing import ClassVar
@@ -73,11 +73,11 @@ class RepresentativeCopy(PlainCall):
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """The other links of a sort go to those that the copy uses in turn: other copies use them so."""
         mine = set(used)
-        of_sort: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        of_sort: dict[Hashable, list[int]] = defaultdict(list)
         for link in used:
             of_sort[self._sorts[link]].append(link)
         found = {link: [link] for link in used}
-        others: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        others: dict[Hashable, list[int]] = defaultdict(list)
         for link, sort in enumerate(self._sorts):
             if link not in mine and sort in of_sort:
                 others[sort].append(link)
@@ -87,26 +87,48 @@ class RepresentativeCopy(PlainCall):
         return {link: tuple(links) for link, links in found.items()}
 
     @cached_property
-    def _sorts(self) -> list[tuple[object, ...]]:
+    def _sorts(self) -> tuple[Hashable, ...]:
         return alike(self.rated)
 
     @cached_property
-    def _shares(self) -> NDArray[np.float64]:
-        """Share of a copy in each link, float64 (links,): all copies together bring each link of a sort as much, and a
-        copy the link that it uses most in the same time."""
+    def nics(self) -> int:
+        """NICs of each node by which the copies go, for one by which the one that is run goes."""
+        kinds, links = self.rated.kinds, self.rated.links
+        leaving = Counter(self._sorts[link] for link in self._brought if kinds[links[link][0]] == "nic")
+        each = Counter(self._sorts)
+        return max(1, min([self.copies, *(each[sort] // used for sort, used in leaving.items())]))
+
+    @property
+    def rail_shares(self) -> NDArray[np.float64]:
+        """Share that the copies by one NIC have of each link on which those of all meet, float64 (links,)."""
+        shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.copies / self.nics))
+        return shares
+
+    @cached_property
+    def _brought(self) -> Counter[int]:
+        """Chunks that the copy that is run brings over each link."""
         source, _ = source_of(self.scenario, self.rated, self.places)
         schedule = written_out(source)
         devices = (*self.places, *agents_of(self.scenario, self.rated, self.places)[: source.agents])
         sent = Counter(zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True))
-        brought: Counter[int] = Counter()  # chunks over each link
+        brought: Counter[int] = Counter()
         for (u, v), chunks in sent.items():
             for link in self.rated.route(devices[u], devices[v]) if u != v else ():
                 brought[link] += chunks
-        each, of_sort, most = Counter(self._sorts), Counter[tuple[object, ...]](), Counter[tuple[object, ...]]()
-        for link, chunks in brought.items():
+        return brought
+
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        """Share of a copy in each link, float64 (links,): all copies together bring each link of a sort as much, and a
+        copy the link that it uses most in the same time. All copies by one NIC take one of equal trunks."""
+        each, of_sort, most = Counter(self._sorts), Counter[Hashable](), Counter[Hashable]()
+        used, trunk = Counter(self._sorts[link] for link in self._brought), self.rated.trunks
+        for link, chunks in self._brought.items():
             sort = self._sorts[link]
             of_sort[sort] += chunks
             most[sort] = max(most[sort], chunks)
+            if trunk[link]:
+                each[sort] = min(each[sort], self.nics * used[sort])
         shares = {sort: min(1.0, each[sort] * most[sort] / (of_sort[sort] * self.copies)) for sort in of_sort}
         return np.array([shares.get(sort, 1.0) for sort in self._sorts])
 

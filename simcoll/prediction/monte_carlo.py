@@ -19,7 +19,7 @@ from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck, with_less
-from simcoll.scenario.hashed_routes import drawable, hashed
+from simcoll.scenario.hashed_routes import Rails, drawable, hashed
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -191,10 +191,27 @@ def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
     program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
     if drawn.spec.ecmp and "ecmp" in felt:
         flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
-        calls = [call.lowered for call in prediction.calls.values()]
-        between = [call.nics for call in calls if prediction.topology.nodes_of(call.places) > 1]
-        program = hashed(program, prediction.topology, flows, drawn.hashes(), rails=min(between, default=1))
+        program = hashed(program, prediction.topology, flows, drawn.hashes(), _rails(prediction))
     return _slowed(program, drawn) if "slow_links" in felt else program
+
+
+def _rails(prediction: Prediction) -> list[Rails]:
+    """For what the calls that see links in each view of the program stand."""
+    program, costs = prediction.program, prediction.costs
+    names = tuple(program.link_names[: program.servers])
+    columns = [column.reshape(program.views, -1) for column in (program.bandwidths, program.latencies)]
+    found = [Rails()] * program.views
+    for call in (planned.lowered for planned in prediction.calls.values()):
+        own = np.arange(len(names))
+        if call.rated.link_names != names:
+            own = np.array([*map({name: i for i, name in enumerate(names)}.__getitem__, call.rated.link_names)])
+        shares = np.ones(len(names))
+        shares[own] = call.rail_shares
+        seen = zip(columns, (call.bandwidths(costs), call.latencies(costs)), strict=True)
+        same = np.all([(column[:, own] == rates).all(axis=1) for column, rates in seen], axis=0)
+        for view in np.flatnonzero(same).tolist():
+            found[view] = max(found[view], Rails(call.nics, shares), key=lambda rails: rails.nics)
+    return found
 
 
 def _slowed(program: Program, drawn: Drawn) -> Program:

@@ -18,7 +18,6 @@ from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 TIE: Final = 1.005  # times nearer than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # of links, by the device at an end
 _SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
-BENEATH: Final = 1.2  # links of shipped profiles reach at most 1.16 of their rates
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
@@ -28,25 +27,12 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
     if not good:
         return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
     without = list(dict.fromkeys(_asked(row) for row in rows if row.status != "ok"))
-    said = f"{_of_answers(good)}{_beneath(good)}"
     if not without:
-        return said
+        return _of_answers(good)
     named = ", ".join(without if len(without) <= _SHOWN else [*without[: _SHOWN - 1], "…"])
     lacking = len(rows) - len(good)
-    return f"{said} {lacking} of {len(rows)} points {'has' if lacking == 1 else 'have'} no answer: {named}."
-
-
-def _beneath(good: Sequence[ResultRow]) -> str:
-    """A warning of calls that are quicker than links allow: NCCL's channels by one NIC are run for all, and a trunk
-    that channels of several NICs share has time for those that are run only. Links may carry some more than rated."""
-    times = [(row.time_us or 0.0, row.lower_bound_us or 0.0) for row in good]
-    below = sum(0 < time * BENEATH < bound for time, bound in times)
-    if not below:
-        return ""
-    which = "This time is" if len(good) == 1 else f"{below} of {len(good)} times are"
     return (
-        f" {which} below the bound: trunks that channels by several NICs share are counted for one; take the bound as"
-        " the least."
+        f"{_of_answers(good)} {lacking} of {len(rows)} points {'has' if lacking == 1 else 'have'} no answer: {named}."
     )
 
 

@@ -6,8 +6,8 @@ pair (NCCL: of channels, and NCCL_IB_QPS_PER_CONNECTION queue pairs of each) tak
 one NIC sends to another for all GPUs of its node is one connection.
 
 A program may be one channel that stands for others, by other NICs of the same nodes (rails). Their connections draw as
-well. All connections on a trunk have equal shares of it, and a call ends with its slowest channel: of each hop that is
-run, the trunks are those of the rail that shares them with most.
+well. All connections on a trunk have equal shares of it, in place of those by which the rails meet evenly, and a call
+ends with its slowest channel: of each hop that is run, the trunks are those of the rail that shares them with most.
 
 Sources: RFC 2992, "Analysis of an Equal-Cost Multi-Path Algorithm", 2000; NVIDIA/nccl 2.30, src/transport/net.cc and
 net_ib.cc.
@@ -23,6 +23,7 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine.program import Program, ProgramRoutes
+from simcoll.named_tuple import NamedTuple
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route
 
@@ -31,11 +32,19 @@ RailRoutes = list[Route]  # the routes of the connections between two NICs
 MOST_FLOWS = 1 << 31  # of equal routes: more are not told apart
 
 
-def hashed(program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: int = 1) -> Program:
-    """The program with equal routes between nodes chosen at random, for `flows` connections of each pair.
+class Rails(NamedTuple):
+    """The number of NICs of each node by which channels go that do as the one that is run; and the share of each link
+    that one NIC's have where these meet evenly, float (links,) or of all."""
 
-    It stands for channels by `rails` NICs of each node.
-    """
+    nics: int = 1
+    shares: Array | float = 1.0
+
+
+def hashed(
+    program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: Sequence[Rails] = (Rails(),)
+) -> Program:
+    """The program with equal routes between nodes chosen at random, for `flows` connections of each pair; `rails` are
+    those for which calls that see links in each of its views stand."""
     src, dst, hop, links = program.routes
     numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}
@@ -60,23 +69,29 @@ def hashed(program: Program, topology: Topology, flows: int, rng: np.random.Gene
             found += [way] * flows
             continue
         connection = _connection(topology, plain)
-        drawn.append((len(found), (view, connection)))
         found += chosen(ends, connection, view)
-        if rails > 1 and (view, connection) not in hops:
-            others = [chosen(each, each, view) for each in _beside(topology, plain, rails)]
+        nics = rails[view // program.servers].nics
+        if nics == 1:
+            continue
+        drawn.append((len(found) - flows, (view, connection)))
+        if (view, connection) not in hops:
+            others = [chosen(each, each, view) for each in _beside(topology, plain, nics)]
             hops[view, connection] = [found[-flows:], *others]
     bandwidths = program.bandwidths
     if hops:
-        trunk = np.tile([topology.kinds[u] == topology.kinds[v] == "switch" for u, v in topology.links], program.views)
+        of_calls = np.zeros(program.servers - len(topology.links), bool)  # which only some calls see
+        trunk = np.tile(np.append(topology.trunks, of_calls), program.views)
         load = _load(hops.values())
         fullest = {each: max(some, key=lambda rail: _fullness(rail, trunk, load)) for each, some in hops.items()}
         for at, each in drawn:
             pairs = zip(found[at : at + flows], fullest[each], strict=True)
             found[at : at + flows] = [_by_trunks(own, other, trunk) for own, other in pairs]
         run, served = _load([rail] for rail in fullest.values()), bandwidths.copy()
+        even = np.concatenate([np.broadcast_to(each.shares, program.servers) for each in rails])
+        whole = np.rint(bandwidths / even).astype(np.int64)  # of a trunk, for channels by one NIC
         for link in run:
             if trunk[link]:
-                served[link] = max(min(1, bandwidths[link]), bandwidths[link] * run[link] // load[link])
+                served[link] = max(min(1, whole[link]), whole[link] * run[link] // load[link])
         bandwidths = served
     every = np.array([link for way in found for link in way], links.dtype)
     ends_at = np.cumsum([0, *map(len, found)]).astype(hop.dtype)

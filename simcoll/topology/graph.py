@@ -246,6 +246,13 @@ class Topology:
         """B/s of each link, int64 (links,)."""
         return np.fromiter((link.bandwidth for link in self.every_link), np.int64, len(self.links))
 
+    @cached_property
+    def trunks(self) -> NDArray[np.bool_]:
+        """Whether each link joins two devices of no machine, bool (links,)."""
+        outside: NDArray[np.bool_] = self._homes.of < 0
+        found: NDArray[np.bool_] = np.logical_and(*outside[self._ends.T])
+        return found
+
     @property
     def order_of_widths(self) -> bytes:
         """The place of each link's bandwidth among all, as bytes. Routes take no more from rates: of ways that are as

@@ -18,7 +18,7 @@ from simcoll.errors import InputError, Place
 from simcoll.prediction.monte_carlo import part
 from simcoll.prediction.predict import predict
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.hashed_routes import hashed
+from simcoll.scenario.hashed_routes import Rails, hashed
 from simcoll.scenario.loading import Point, points
 
 SPINES = 4
@@ -204,7 +204,7 @@ def test_rails_that_draw_are_a_program_that_engines_agree_on(nodes_per_leaf: int
     tree = LEAVES.replace("nodes: 2", "nodes: 4").replace("per_leaf: 1", f"per_leaf: {nodes_per_leaf}")
     prediction = predict(asked("profile=nccl-ampere", f"topology={tree}", *RING, "size=4 MiB"))
     before, topology = prediction.program, prediction.topology
-    program = hashed(before, topology, 2, np.random.default_rng(3), rails=8)
+    program = hashed(before, topology, 2, np.random.default_rng(3), [Rails(8)])
     slower = np.flatnonzero(program.bandwidths != before.bandwidths)
     assert len(slower)
     assert (program.bandwidths <= before.bandwidths).all()
