@@ -320,7 +320,8 @@ class _Across:
             ways = np.flatnonzero(ways)
             only = np.full((2, len(net.node)), NONE)
             only[:, near[ways]] = far[ways], link[ways]
-            only[:, (np.bincount(near[ways], minlength=len(net.node)) != 1) | ~self._fabric[only[0]]] = NONE
+            alone = np.bincount(near[ways], minlength=len(net.node)) == 1
+            only[:, self._fabric | ~alone | ~self._fabric[only[0]]] = NONE  # on a switch others may hang
             found.append(only[:, ends])
         hubs = distinct(np.concatenate([NONE, found[0][0], found[1][0]], axis=None))
         for side in found:
