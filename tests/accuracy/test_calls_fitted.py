@@ -14,7 +14,7 @@ import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_law import BLOCK, KEPT, LAW, asked, call, changed, rated, text, under
+from nccl_law import BLOCK, EVERYWHERE, KEPT, LAW, asked, call, changed, rated, text, under
 
 from simcoll.accuracy.bad_rows import suspicious
 from simcoll.accuracy.fit import parameters
@@ -36,17 +36,6 @@ from tools import refit
 
 OFTEN = ("hop", "net", "start", "own", "turn")
 DURATIONS = ["launch", *OF_CALLS, *(name for name in BLOCKS if name.partition(".")[2] in OFTEN)]
-EVERYWHERE = [
-    ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),
-    ("hgx-h100", 2, 16, "all_gather", "ring", "LL128"),
-    ("hgx-h100", 2, 16, "all_reduce", "tree", "Simple"),
-    ("hgx-h100", 1, 8, "all_reduce", "nvls", "Simple"),
-    ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
-    ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
-    ("l40s-pcie", 1, 2, "broadcast", "ring", "LL"),
-    ("l40s-pcie", 1, 8, "all_reduce", "ring", "LL"),
-    ("a100-pcie", 1, 8, "all_gather", "ring", "Simple"),
-]
 
 
 def question(which: int) -> tuple[Point, Question]:
@@ -100,13 +89,6 @@ def write(path: str, rows: Sequence[Mapping[str, Any]]) -> str:
         writer.writeheader()
         writer.writerows(rows)
     return path
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_kernels_are_found_again(folder: Path) -> None:

@@ -45,13 +45,6 @@ def shipped() -> dict[str, Any]:
     return plain
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def machine(chance: np.random.Generator, times: float = 0.25, rates: float = 0.05) -> dict[str, Any]:
     """A profile whose costs differ from those of the shipped one as machines of a generation do."""
     plain = shipped()

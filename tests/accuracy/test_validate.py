@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 from command import ROOT, simcoll
-from extras import needs
+from extras import needs, needs_root
 
 from simcoll.accuracy.studies.crossings import crossings
 from simcoll.accuracy.table_join import JoinedPoint
-from simcoll.measurement import network_namespaces
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load
 
 pytestmark = needs("scipy")
-needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
 
 CASE = """
 name: star

@@ -6,7 +6,7 @@ By default 150 random cases of each kind: in as many every mutation of test_muta
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from oracle_programs import changed, joint_program_of, program_of
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast
 from simcoll.engine.binding import bind
+from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params, dependencies
 from simcoll.errors import InputError, StuckError
@@ -28,6 +29,22 @@ from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link as TopologyLink
 
 FAST = {"fast": (False, False), "replay": (True, False), "compiled": (False, True), "compiled replay": (True, True)}
+REPLAYS = ("replay", "compiled replay")
+
+
+def check_times(whole: Timeline, expected: Sequence[Any], seed: int) -> None:
+    """The event engine's times of transfers are the oracle's."""
+    for name in ("start", "sent", "arrive", "end", "complete"):
+        assert getattr(whole, name).tolist() == [getattr(times, name) for times in expected], (seed, name)
+
+
+def check_fast(played: Program, whole: Timeline | None, engines: Iterable[str], seed: int) -> None:
+    """The other engines have the event engine's timeline, and its end alone; or do not finish either."""
+    for shortcuts, compiled in (FAST[engine] for engine in engines):
+        if have_numba() or not compiled:
+            assert fast.run(played, shortcuts, compiled).timeline == whole, (seed, shortcuts, compiled)
+            found = fast.totals(played, shortcuts, compiled)
+            assert (found and found.makespan_ps) == (whole and whole.makespan_ps), (seed, shortcuts, compiled)
 
 
 def check_tasks(seed: int) -> None:
@@ -35,15 +52,9 @@ def check_tasks(seed: int) -> None:
     case = random_tasks(random.Random(seed), contention=seed % 4 != 0, views=True)
     played, (expected, tasks) = joint_program_of(*case), simulate_tasks(*case)
     whole = event.run(played)
-    for name in ("start", "sent", "arrive", "end", "complete"):
-        assert getattr(whole, name).tolist() == [getattr(times, name) for times in expected], (seed, name)
+    check_times(whole, expected, seed)
     assert list(zip(whole.opened.tolist(), whole.done.tolist(), strict=True)) == tasks, seed
-    for compiled in (False, True):
-        if have_numba() or not compiled:
-            assert fast.run(played, compiled=compiled).timeline == whole, (seed, compiled)
-            found = fast.totals(played, compiled=compiled)
-            assert found is not None
-            assert found.makespan_ps == whole.makespan_ps, (seed, compiled)
+    check_fast(played, whole, REPLAYS, seed)
 
 
 @pytest.mark.parametrize("batch", range(2))
@@ -82,16 +93,11 @@ def check_faults(seed: int) -> None:
         whole = None
     assert (whole is None) == any(times.end is None for times in expected), seed
     if whole is not None:
-        for name in ("start", "sent", "arrive", "end", "complete"):
-            assert getattr(whole, name).tolist() == [getattr(times, name) for times in expected], (seed, name)
+        check_times(whole, expected, seed)
         went = played.as_it_went(whole.way)
         assert [tuple(went.route(i)) for i in range(len(went))] == routes, seed
         assert len(went.hops.links) == len(whole.hop_begin)
-    for compiled in (False, True):
-        if have_numba() or not compiled:
-            assert fast.run(played, compiled=compiled).timeline == whole, (seed, compiled)
-            found = fast.totals(played, compiled=compiled)
-            assert (found and found.makespan_ps) == (whole and whole.makespan_ps), (seed, compiled)
+    check_fast(played, whole, REPLAYS, seed)
 
 
 @pytest.mark.parametrize("batch", range(2))
@@ -115,14 +121,8 @@ def check(seed: int) -> None:
     case = random_case(random.Random(seed), contention=seed % 4 != 0)
     played, expected = program_of(*case), simulate(*case)
     whole = event.run(played)
-    for name in ("start", "sent", "arrive", "end", "complete"):
-        assert getattr(whole, name).tolist() == [getattr(times, name) for times in expected], (seed, name)
-    for engine, (shortcuts, compiled) in FAST.items():
-        if have_numba() or not compiled:
-            assert fast.run(played, shortcuts, compiled).timeline == whole, (seed, engine)
-            found = fast.totals(played, shortcuts, compiled)
-            assert found is not None
-            assert found.makespan_ps == whole.makespan_ps, (seed, engine)
+    check_times(whole, expected, seed)
+    check_fast(played, whole, FAST, seed)
 
 
 @pytest.mark.parametrize("batch", range(2))

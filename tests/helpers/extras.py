@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from simcoll.measurement import network_namespaces
+
+needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
+
 
 def needs(package: str) -> pytest.MarkDecorator:
     """Skips tests where a package is not installed; it is not imported to find out."""

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from pathlib import Path
 from typing import Final
+
+from command import Outcome, simcoll
+
+from simcoll.config.import_log import ImportLog
+from simcoll.formats import importers
+from simcoll.formats.schedules import msccl
+from simcoll.schedule.ir import Schedule
 
 MATRIX: Final = "\n".join(
     [
@@ -453,3 +462,20 @@ KINDS: Final[dict[str, str]] = {  # what `--as` calls them
     **{name: "mscclpp" for name in FILES if name.startswith("mscclpp")},
     **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "csv"), "measured"),
 }  # fmt: skip
+
+
+def brought(folder: Path, text: str, *options: str) -> tuple[Path, Outcome]:
+    """A file after import, and what the command said."""
+    (folder / "given").write_text(text)
+    assumed = dict(itertools.pairwise(options)).get("--assume")
+    asked = importers.ImportOptions(assumed, collective="all_reduce", columns={"ranks": "4"})
+    suffix = importers.convert(text, "given", asked).suffixes[0]
+    done = simcoll("import", folder / "given", "-o", folder / f"made{suffix}", *options)
+    assert done.status == 0, done.err
+    return folder / f"made{suffix}", done
+
+
+def read(text: str, reader: object = msccl) -> Schedule:
+    """The schedule of a text."""
+    found: Schedule = reader.read(text, "x", None, ImportLog())  # type: ignore[attr-defined]
+    return found

@@ -81,6 +81,17 @@ def text(
 
 
 LAW = text()
+EVERYWHERE = [
+    ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),
+    ("hgx-h100", 2, 16, "all_gather", "ring", "LL128"),
+    ("hgx-h100", 2, 16, "all_reduce", "tree", "Simple"),
+    ("hgx-h100", 1, 8, "all_reduce", "nvls", "Simple"),
+    ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
+    ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
+    ("l40s-pcie", 1, 2, "broadcast", "ring", "LL"),
+    ("l40s-pcie", 1, 8, "all_reduce", "ring", "LL"),
+    ("a100-pcie", 1, 8, "all_gather", "ring", "Simple"),
+]
 
 
 def changed(kind: str, **costs: Any) -> str:

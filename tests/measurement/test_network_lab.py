@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command import PATIENCE_S, SCRIPT, environment, simcoll
-from extras import needs
+from extras import needs, needs_root
 
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_lab, network_namespaces, real_run
@@ -18,7 +18,6 @@ from simcoll.scenario.loading import load
 from simcoll.topology import systems
 
 pytestmark = needs("torch")
-needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
 
 SCENARIO = """
 name: little-lab

@@ -12,6 +12,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from command import PATIENCE_S, environment
+from extras import needs_root
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.measurement import network_lab, network_namespaces
@@ -22,7 +23,6 @@ from simcoll.topology.graph import Link, Topology
 from simcoll.topology.topology_keys import TopologySpec
 
 CABLE = {"bandwidth": "40 Mb/s", "latency": "50 us"}
-needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
 
 # Sends MiB one way and waits for the answer that all has come; prints bytes per second.
 TALK = """

@@ -23,9 +23,7 @@ from extras import needs
 
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, MeasureError, Place, RefusedError
-from simcoll.formats import nccl_log
 from simcoll.formats.measured import read_measured
-from simcoll.formats.nccl_log import choice
 from simcoll.measurement import network_namespaces, real_run
 from simcoll.measurement._rank_messages import NOT_BEGUN
 from simcoll.measurement.launcher import Launcher
@@ -57,9 +55,6 @@ def scenario_file(folder: Path, text: str, name: str = "scenario") -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(f"topology: {{system: loopback}}\n{text}")
     return path
-
-
-# --- what is run is right ---
 
 
 def everything() -> list[Point]:
@@ -209,9 +204,6 @@ def test_the_table_is_a_measured_table(rows: list[dict[str, Any]], tmp_path: Pat
         assert read.time_us == pytest.approx(row["time_us"], rel=1e-3)
         assert (read.harness, read.runs, read.system) == (row["harness"], 2, "loopback")
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
-
-
-# --- the command ---
 
 
 @pytest.mark.ranks
@@ -369,9 +361,6 @@ def test_a_switch_that_reduces_is_refused():
     assert [case.columns["algorithm"] for case in found] == ["ring", "ring"]
     assert len(told) == 1  # of both sizes
     assert told[0].startswith("left out: all_reduce/nvls")
-
-
-# --- started by others ---
 
 
 def loopback() -> dict[str, str]:
@@ -555,9 +544,6 @@ def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
             real_run.join(points(collective="all_reduce", algorithm="ring", ranks=2), backend="nccl")
 
 
-# --- nothing is left ---
-
-
 def marked(mark: str) -> dict[int, list[bytes]]:
     """Processes that have a mark in their environment, and that environment."""
     found = {}
@@ -690,9 +676,6 @@ def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: 
     assert blow == signal.SIGKILL or not list(rooms.glob("simcoll-*"))
 
 
-# --- what goes over the wire ---
-
-
 @pytest.fixture
 def namespace() -> Iterator[str]:
     """A network namespace with a loopback interface of its own."""
@@ -727,77 +710,3 @@ def test_bytes_on_the_wire(namespace: str):
     runs = 3 + 3 + 1  # timed, a warm-up in each of three passes, checked
     schedules = (4 + 6) * (4 << 20)  # 2(n−1) and n(n−1) times the buffer, all ranks together
     assert 1 <= (sent_bytes(namespace) - before) / (runs * schedules) <= 1.02
-
-
-# --- NCCL's log ---
-
-
-LINES = [
-    ("h:1:9 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}", "ring", "LL"),
-    ("h:1:9 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..15}", "tree", "LL128"),
-    ("h:1:9 [3] NCCL INFO AllGather: 1 Bytes -> Algo PAT proto SIMPLE channel{Lo..Hi}={0..0}", "pat", "Simple"),
-    ("h:1:9 [0] NCCL INFO 67108864 Bytes -> Algo 5 proto 2 time 512.250000", "nvls_tree", "Simple"),
-    ("h:1:9 [0] NCCL INFO 4 Bytes -> Algo 3 proto 0 time 9.1", "collnet_chain", "LL"),
-    ("h:1:9 [0] NCCL INFO Reduce: 8 Bytes -> Algo COLLNET_DIRECT proto SIMPLE channel{Lo..Hi}={0..3}",
-     "collnet_direct", "Simple"),
-    ("h:1:9 [0] NCCL INFO Reduce: 8 Bytes -> Algo 9 proto 2 time 1", "9", "Simple"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("line", "algorithm", "protocol"), LINES)
-def test_lines_of_nccls_log(line: str, algorithm: str, protocol: str):
-    """Names and numbers, of any version; a number that nobody knows stays."""
-    around = "h:1:9 [0] NCCL INFO Connected all rings\n"
-    assert choice(f"{around}{line}\n{around}") == {"algorithm": algorithm, "protocol": protocol}
-
-
-SAID = [
-    ("NCCL error in: ../torch/x.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.3\n"
-     "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
-     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
-     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"),
-    ("[/a/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete",
-     "Timed out waiting 2000ms for recv operation to complete"),
-    ("Connection closed by peer [127.0.0.1]:1. It may have died.\n stack", "Connection closed by peer [127.0.0.1]:1"),
-    ("Last error:", "Last error:"),
-    ("", "failed"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "wanted"), SAID)
-def test_what_a_backend_says(text: str, wanted: str):
-    """Its words for what went wrong, without source files, stacks and advice."""
-    from simcoll.measurement._rank_main import reason
-
-    assert reason(text) == wanted
-
-
-def test_where_nccls_log_lies():
-    """NCCL names files after host and process."""
-    assert nccl_log.file("log") == Path("log")
-    assert nccl_log.file("a-%h-%p") == Path(f"a-{socket.gethostname().partition('.')[0]}-{os.getpid()}")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for nvidia-smi")
-def test_how_gpus_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Beside a table of NCCL lies what nvidia-smi tells, without its colours; without it there is a table as well."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\ncase $1 in topo) printf '\\033[4mGPU0 NV18\\033[0m\\n';; *) echo driver;; esac\n")
-    program.chmod(0o755)
-    real_run.write(tmp_path / "gpus.csv", [], "nccl")
-    assert (tmp_path / "gpus.txt").read_text(encoding="utf-8") == "driver\nGPU0 NV18\n"
-    program.write_text("no program\0")
-    for name, backend in (("none", "nccl"), ("hosts", "gloo")):
-        real_run.write(tmp_path / f"{name}.csv", [], backend)  # type: ignore[arg-type]
-        assert (tmp_path / f"{name}.csv").exists()
-        assert not (tmp_path / f"{name}.txt").exists()
-
-
-def test_what_nccl_chose():
-    """Names and numbers of algorithms and protocols are understood, and the last one counts."""
-    first = "NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n"
-    last = "NCCL INFO AllReduce: 64 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..7}"
-    assert choice(first + last) == {"algorithm": "nvls_tree", "protocol": "Simple"}
-    assert choice("NCCL INFO 1048576 Bytes -> Algo 1 proto 1 time 53.2") == {"algorithm": "ring", "protocol": "LL128"}
-    assert choice("NCCL INFO Connected all rings") == {}

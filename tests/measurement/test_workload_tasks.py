@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 from command import ROOT, simcoll
-from extras import needs
+from extras import needs, needs_root
 
 from simcoll.accuracy.compare import compared
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place, RefusedError
 from simcoll.formats.measured import read_measured
-from simcoll.measurement import network_namespaces, real_run, run_cases
+from simcoll.measurement import real_run, run_cases
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import Point, load, points
 
 pytestmark = needs("torch")
-needs_root = pytest.mark.skipif(bool(network_namespaces.why_not()), reason=str(network_namespaces.why_not()))
 
 STEP = {
     "template": "ddp",

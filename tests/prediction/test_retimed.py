@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_law import BLOCK, GRID, LAUNCH, SPREAD, asked, point_of, text, under
+from nccl_law import BLOCK, EVERYWHERE, GRID, LAUNCH, SPREAD, asked, point_of, text, under
 from workloads import STAR, ddp
 
 from simcoll.config import yaml_tree
@@ -18,17 +18,6 @@ from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import CostSetting, parse_profile
 
-CALLS = [
-    ("hgx-h100", 1, 8, "all_reduce", "ring", "LL"),
-    ("hgx-h100", 2, 16, "all_gather", "ring", "LL128"),
-    ("hgx-h100", 2, 16, "all_reduce", "tree", "Simple"),
-    ("hgx-h100", 1, 8, "all_reduce", "nvls", "Simple"),
-    ("hgx-h100", 1, 8, "all_to_all", "direct", "LL"),
-    ("dgx-a100", 1, 8, "all_to_all", "direct", "Simple"),
-    ("l40s-pcie", 1, 2, "broadcast", "ring", "LL"),
-    ("l40s-pcie", 1, 8, "all_reduce", "ring", "LL"),
-    ("a100-pcie", 1, 8, "all_gather", "ring", "Simple"),
-]
 KINDS = {"nvls": "NVLS", "direct": "P2P"}
 WAYS: list[dict[str, Any]] = [{}, {"gpus_per_process": 1}, {"gpus_per_process": "all"}, {"graph": True}]
 RING = {"topology": STAR, "algorithm": "ring", "size": "1 MiB"}
@@ -70,7 +59,7 @@ def params_of(law: str) -> Mapping[str, int]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(CALLS), st.sampled_from(WAYS), st.floats(0.4, 2), st.integers(0, 10**7), st.data())
+@given(st.sampled_from(EVERYWHERE), st.sampled_from(WAYS), st.floats(0.4, 2), st.integers(0, 10**7), st.data())
 def test_a_call_of_nccl(call: tuple[Any, ...], way: dict[str, Any], times: float, ps: int, data: st.DataObject) -> None:
     """Whatever cost of its kernels, of launching or of links is another."""
     system, nodes, ranks, collective, algorithm, protocol = call

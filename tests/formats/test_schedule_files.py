@@ -1,0 +1,297 @@
+"""Schedules of other programs: what is exported comes back, what is read is what they run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import foreign
+import pytest
+from command import simcoll
+from foreign import brought, read
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simcoll as api
+from simcoll.config.import_log import ImportLog
+from simcoll.errors import InputError, RefusedError
+from simcoll.formats.schedules import goal, msccl, msccl_writer, mscclpp, schedule_json
+from simcoll.schedule import algorithms, registry
+from simcoll.schedule.collectives import COLLECTIVES
+
+
+def test_a_ring_of_four_is_the_ring(tmp_path: Path):
+    """2(n-1)+1 steps a GPU: the imported ring is proved, and takes as long as ours to the picosecond."""
+    path, done = brought(tmp_path, foreign.RING)
+    assert done.out.count("rrs") == 1 and "proved: 6 steps, 24 messages" in done.out
+    steps = re.findall(r"<step", msccl_writer.dump(algorithms.build("all_reduce", "ring", 4)))
+    assert len(steps) == 4 * (2 * 3 + 1)
+    (tmp_path / "s.yaml").write_text(
+        "topology: {system: hgx-h100}\nprofile: one-port\nranks: 4\ncollective: all_reduce\n"
+        f"algorithm: [ring, {path}]\nsize: [1 KiB, 1000000 B, 64 MiB]\nmodel: {{sharing: [fair, fifo], channels: 2}}\n"
+    )
+    rows = simcoll("run", tmp_path / "s.yaml", "--json").json["points"]
+    own, others = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    assert [row["time_us"] for row in own] == [row["time_us"] for row in others]
+    assert {row["proved"] for row in rows} == {"full"} and {row["status"] for row in rows} == {"ok"}
+
+
+EVERY = [(which, name) for which in registry.ALGORITHMS for name in registry.names(which)]
+
+
+@pytest.mark.parametrize(("which", "name"), EVERY)
+@pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)])
+def test_what_is_exported_comes_back(which: str, name: str, n: int):
+    """Every registered algorithm that the format can hold is the same schedule after export and import; what it cannot
+    hold is refused in words."""
+    entry = registry.ALGORITHMS[which][name]
+    for root in {0, n - 1 if COLLECTIVES[which].rooted else 0}:
+        try:
+            schedule = algorithms.build(which, name, n, root=root, agents=int(entry.needs_agent))
+        except RefusedError:
+            continue
+        for writer, reader in ((msccl_writer.dump, msccl), (lambda s: goal.dump(s, 1 << 20), goal)):
+            try:
+                text = writer(schedule)
+            except RefusedError as error:
+                held = which not in ("barrier", "send_recv") and name not in ("nvls", "nvls_tree", "ring_unchunked")
+                assert not held and "; " in str(error)
+                continue
+            assert read(text, reader) == schedule
+        assert schedule_json.parse(schedule_json.dump(schedule), "x") == schedule
+
+
+def test_exported_programs_keep_the_executors_rules():
+    """A step waits for one other at most, which stands in another thread block of its GPU and is marked; a thread block
+    has one peer each way, and no two of a GPU have the same."""
+    text = msccl_writer.dump(algorithms.build("all_to_all", "bruck", 8))
+    for gpu in text.split("<gpu")[1:]:
+        blocks = [block.split("<step")[1:] for block in gpu.split("<tb")[1:]]
+        sends = [peer for peer in re.findall(r'send="(-?\d+)"', gpu) if peer != "-1"]
+        assert len(set(sends)) == len(sends)
+        for number, steps in enumerate(blocks):
+            for step in steps:
+                depid, deps = map(int, re.search(r'depid="(-?\d+)" deps="(-?\d+)"', step).groups())
+                assert depid != number
+                assert depid < 0 or 'hasdep="1"' in blocks[depid][deps]
+
+
+def test_exported_programs_have_room_in_the_executors():
+    """With many peers there are several channels, of at most 32 thread blocks of a GPU, and the same at both ends."""
+    schedule = algorithms.build("all_to_all", "direct", 34)
+    text = msccl_writer.dump(schedule)
+    for gpu in text.split("<gpu")[1:]:
+        channels = re.findall(r'chan="(\d+)"', gpu)
+        assert set(channels) == {"0", "1", "2"} and max(map(channels.count, channels)) <= 32
+    schedule = algorithms.build("all_to_all", "direct", 18)
+    assert read(msccl_writer.dump(schedule)) == schedule
+
+
+def test_what_executors_cannot_load_is_said():
+    """More than 64 steps in a thread block, or than 64 thread blocks of a GPU, are warned of; less is not."""
+    warned = {}
+    for name, n in (("ring", 32), ("ring", 34), ("all_pairs", 34), ("all_pairs", 80)):
+        notes = ImportLog()
+        text = msccl_writer.dump(algorithms.build("all_reduce", name, n), "Simple", notes)
+        steps = max(block.count("<step") for block in text.split("<tb")[1:])
+        blocks = max(gpu.count("<tb") for gpu in text.split("<gpu")[1:])
+        warned[name, n] = len(notes.warnings)
+        assert len(notes.warnings) == (steps > 64) + (blocks > 64)
+    assert len(set(warned.values())) > 1
+
+
+def test_one_of_several_programs_in_a_file(tmp_path: Path):
+    """Two programs in a file are named, and one of them is read where it is asked for; mistakes keep their lines."""
+    (tmp_path / "both.xml").write_text(foreign.RING + foreign.ALL_PAIRS)
+    ring, pairs = (re.search(r'name="(.*?)"', text)[1] for text in (foreign.RING, foreign.ALL_PAIRS))  # type: ignore[index]
+    done = simcoll("import", tmp_path / "both.xml")
+    assert done.status == 2
+    assert f"2 programs, {ring}, {pairs}; say which with --set name=NAME" in done.err
+    done = simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}")
+    assert schedule_json.parse(done.out, "x") == read(foreign.ALL_PAIRS)
+    (tmp_path / "both.xml").write_text(foreign.RING + foreign.ALL_PAIRS.replace('type="', 'type="q', 1))
+    line = foreign.RING.count("\n") + foreign.ALL_PAIRS[: foreign.ALL_PAIRS.index('type="')].count("\n") + 1
+    assert f":{line}:" in simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}").err
+    (tmp_path / "both.xml").write_text(foreign.RING + foreign.RING)
+    assert f"2 programs, {ring}, {ring}; give a file with one" in simcoll("import", tmp_path / "both.xml").err
+
+
+def test_groups_of_thread_blocks_move_each_chunk_once():
+    """What thread blocks do together, each with its share, is what one of them would do alone."""
+    alone = foreign.plan()
+    together = json.loads(json.dumps(alone))
+    for gpu in together["gpus"]:
+        (block,) = gpu["threadblocks"]
+        gpu["threadblocks"] = [
+            {**block, "id": i, "ops": [{**op, "tbg_info": {"tb_id": i, "tbg_size": 3}} for op in block["ops"]]}
+            for i in range(3)
+        ]
+    assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+    together = json.loads(json.dumps(together))
+    for gpu in together["gpus"]:  # each block has its own list of channels, and of buffers
+        last = gpu["threadblocks"][2]
+        last["channels"][0]["channel_ids"], last["remote_buffer_refs"][0]["remote_buffer_ids"] = [1, 0], [1, 0]
+        for op in last["ops"]:
+            op["dst_buff"] = [
+                {**to, "buffer_id": 1 - to["buffer_id"]} if "buffer_id" in to else to for to in op["dst_buff"]
+            ]
+    assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+    together["gpus"][1]["threadblocks"].pop()
+    with pytest.raises(
+        InputError, match=r"gpus\.1\.threadblocks\.0\.ops\.0: 3 thread blocks do this together, and 2 come"
+    ):
+        read(json.dumps(together), mscclpp)
+
+
+def test_semaphores_begin_as_the_plan_says():
+    """What a semaphore lets through at first is in the file; where nothing does, its thread block waits for ever."""
+    plan = json.loads(json.dumps(foreign.gather_plan()))
+    for gpu in plan["gpus"]:
+        gpu["semaphores"] = [{"init_value": 1}]
+        gpu["threadblocks"][0]["ops"].insert(0, {"name": "sem_acquire", "semaphore_ids": [0]})
+    assert read(json.dumps(plan), mscclpp) == read(json.dumps(foreign.gather_plan()), mscclpp)
+    plan["gpus"][0]["semaphores"] = [{"init_value": 0}]
+    with pytest.raises(InputError, match=r"gpus\.0\.threadblocks\.0\.ops\.0: sem_acquire waits here for ever"):
+        read(json.dumps(plan), mscclpp)
+
+
+def test_plans_of_another_form_are_refused_with_their_place():
+    """A plan as older versions wrote them, a channel that nobody lists, a key that is missing."""
+    plan = json.loads(json.dumps(foreign.switched_plan()))
+    plan["gpus"][1]["channels"] = plan["gpus"][1]["channels"][:1]
+    with pytest.raises(
+        InputError, match=r"gpus\.1\.threadblocks\.0: it names a channel or a buffer that is not listed"
+    ):
+        read(json.dumps(plan), mscclpp)
+    plan = json.loads(json.dumps(foreign.switched_plan()))
+    del plan["gpus"][0]["threadblocks"][0]["ops"][2]["src_buff"][0]["switch_channel_id"]
+    with pytest.raises(InputError, match=r"gpus\.0\.threadblocks\.0\.ops\.2: 'switch_channel_id' is missing"):
+        read(json.dumps(plan), mscclpp)
+    with pytest.raises(InputError, match="older form; make it anew"):
+        read(json.dumps(plan).replace("input_chunks", "inputChunks"), mscclpp)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_loads_and_stores_by_a_switch_take_what_they_must(together: bool, tmp_path: Path):
+    """NVLink SHARP: a rank sends all its S bytes to be summed and its own sum, S/n, to be stored, and receives as much;
+    without overheads a large buffer takes (n + 1)/n of what a switch that keeps the sums would take."""
+    n = 4
+    found = read(json.dumps(foreign.switched_plan(n, together)), mscclpp)
+    assert (found.agents, found.messages) == (1, n * (2 * n + 2))
+    for column in (found.src, found.dst):
+        assert [int((column == rank).sum()) for rank in range(n)] == [n + 1] * n
+    path, _ = brought(tmp_path, json.dumps(foreign.switched_plan(n, together)))
+    asked = {"size": "4 GiB", "ranks": n, "profile": "ideal"}
+    plan, kept = api.run("all_reduce", on="hgx-h100", algorithm=[str(path), "nvls"], **asked)["time_us"]
+    assert plan / kept == pytest.approx((n + 1) / n, rel=0.01)
+    with pytest.raises(RefusedError, match="reduce and reach every rank, and the machine has none; take"):
+        api.predict("all_reduce", on="mi300x", algorithm=str(path), **asked)
+
+
+def test_a_pipelined_loop_is_its_body():
+    """Chunks that are moved in pieces are moved."""
+    plan = json.loads(json.dumps(foreign.gather_plan()))
+    for gpu in plan["gpus"]:
+        for block in gpu["threadblocks"]:
+            context = {"unit_size": 2**20, "num_chunks": 3}
+            block["ops"] = [{"name": "pipeline", "iter_context": context, "ops": block["ops"]}]
+    assert read(json.dumps(plan), mscclpp) == read(json.dumps(foreign.gather_plan()), mscclpp)
+
+
+def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
+    """Buffers of their own, scratch, local copies and reductions, several channels, counts: proved, and in place where
+    that does the same."""
+    found = read(foreign.ALL_PAIRS)
+    assert found.n_chunks == 2 and found.messages == 12 and found.n_steps == 2
+    leader = read(foreign.LEADER)
+    assert [str(row) for row in leader][:1] == ["step 0: chunk 0→1: 1→0"]
+
+
+def test_buffers_of_one_block_are_the_ranks_own():
+    """The input of an all_gather and the output of a reduce_scatter, out of place, are block r of rank r."""
+    found = read(json.dumps(foreign.gather_plan()), mscclpp)
+    assert (found.collective, found.n_steps, found.messages) == ("all_gather", 1, 6)
+    found = read(foreign.SCATTERED)
+    assert [str(row) for row in found] == ["step 0: chunk 1: 0→1 reduce", "step 0: chunk 0: 1→0 reduce"]
+
+
+def test_what_is_only_sent_on_is_not_taken_for_stored():
+    """A ring whose last sums are sent on and not stored is refused: `rrs` is taken at its word."""
+    wrong = foreign.RING.replace('type="rrcs"', 'type="rrs"')
+    with pytest.raises(InputError, match="does not do what its collective promises"):
+        read(wrong)
+
+
+def test_a_missing_wait_is_found():
+    """A program that is right only while some thread block is quick enough is refused: a wait of a valid one is left
+    out, each in turn."""
+    text = msccl_writer.dump(algorithms.build("all_to_all", "bruck", 4))
+    assert read(text).messages == 16
+    waits = list(re.finditer(r'depid="\d+" deps="\d+"', text))
+    said = []
+    for wait in waits:
+        with contextlib.suppress(InputError):
+            read(text[: wait.start()] + 'depid="-1" deps="-1"' + text[wait.end() :])
+            continue
+        said.append(wait)
+    assert len(said) * 2 > len(waits)
+    wrong = text[: said[0].start()] + 'depid="-1" deps="-1"' + text[said[0].end() :]
+    with pytest.raises(InputError, match="which thread block is quicker, so a wait is missing"):
+        read(wrong)
+
+
+def test_goal_of_others_is_read_with_its_collective(tmp_path: Path):
+    """Who talks to whom, with whole buffers: proved as the collective that is named; without one it is refused."""
+    (tmp_path / "g").write_text(foreign.GOAL)
+    assert "say with --collective" in simcoll("import", tmp_path / "g", "-o", tmp_path / "o.json").err
+    done = simcoll("import", tmp_path / "g", "--collective", "allreduce", "-o", tmp_path / "o.json")
+    assert done.status == 0 and "proved all_reduce: 4 steps, 6 messages" in done.out
+    assert "1 computations are left out" in done.out
+    assert simcoll("verify", "--schedule", tmp_path / "o.json").status == 0
+
+
+def test_a_scenario_says_what_does_not_fit(tmp_path: Path):
+    """A schedule of another number of ranks, another collective, or none at all."""
+    path, _ = brought(tmp_path, foreign.RING)
+    base = ["run", "quickstart", "--set", f"algorithm={path}", "--set", "size=1 MiB"]
+    told = simcoll(*base, "--set", "ranks=5", "--json").json["points"]
+    assert {row["status"] for row in told} == {f"refused: {path} is a schedule of 4 ranks, not 5; ask for ranks: 4"}
+    assert "is a schedule of all_reduce, not broadcast" in simcoll(*base, "--set", "collective=broadcast").err
+    lost = simcoll("run", "quickstart", "--set", "algorithm=lost.json")
+    assert lost.status == 2 and "lost.json: cannot be read" in lost.err
+
+
+def test_a_changed_schedule_is_run_again(tmp_path: Path):
+    """Results of a schedule's file are not reused after the file has changed."""
+    path, _ = brought(tmp_path, foreign.RING)
+    command = ["run", "quickstart", "--set", f"algorithm={path}", "--set", "ranks=4", "--set", "size=1 MiB"]
+    first = simcoll(*command, "--json").json["points"][0]
+    path.write_text(schedule_json.dump(algorithms.build("all_reduce", "naive", 4)))
+    assert simcoll(*command, "--json").json["points"][0]["messages"] == 6 != first["messages"]
+
+
+@given(st.integers(2, 6), st.randoms(use_true_random=False))
+def test_levels_do_not_depend_on_hints(n: int, random: object):
+    """Without the places that we write into it, an exported ring is still proved, and takes as many steps."""
+    schedule = algorithms.build("all_reduce", "ring", n)
+    text = re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule))
+    found = read(text)
+    assert found.n_steps == schedule.n_steps and found.messages == schedule.messages
+
+
+@pytest.mark.parametrize("pair", ["all_to_all/direct", "all_gather/ring", "all_reduce/all_pairs", "broadcast/binomial"])
+def test_programs_of_others_take_as_long_as_ours(pair: str, tmp_path: Path):
+    """Without the places that we write into it, an exported schedule is another program's: on equal links it takes as
+    long as what it was made from, to the picosecond."""
+    schedule = algorithms.build(*pair.split("/"), 8)
+    (tmp_path / "p.xml").write_text(re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule)))
+    assert simcoll("import", tmp_path / "p.xml", "-o", tmp_path / "p.json").status == 0
+    which, _, name = pair.partition("/")
+    sets = ["profile=one-port", "size=[1 KiB, 64 MiB]", "model.sharing=[fair, fifo]", f"collective={which}"]
+    words = [word for item in (*sets, f"algorithm=[{name}, {tmp_path / 'p.json'}]") for word in ("--set", item)]
+    rows = simcoll("run", "quickstart", *words, "--json").json["points"]
+    times = {key: [row["time_us"] for row in rows if (row["algorithm"] == name) == key] for key in (True, False)}
+    assert len(times[True]) == 4 and times[True] == times[False]
+    assert simcoll("show", tmp_path / "p.json", "--diagram").status == 0
