@@ -305,7 +305,7 @@ def _time_axes(grid: Sequence[Axes]) -> None:
 
 def _busbw_axes(grid: Sequence[Axes]) -> None:
     lines = max(y for axes in grid for y in _heights(axes, bounds=False))
-    highest = min(max(y for axes in grid for y in _heights(axes)), ABOVE * lines)
+    highest = max(y for axes in grid for y in _heights(axes) if y <= ABOVE * lines)  # bounds beyond are not drawn
     for axes in grid:
         axes.set_ylim(0, 1.06 * highest or 1)
         axes.set_ylabel("bus bandwidth (GB/s)", size=9, color=INK)
