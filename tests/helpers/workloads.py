@@ -6,6 +6,7 @@ from typing import Any
 
 from simcoll.config import yaml_tree
 from simcoll.errors import Place
+from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 
@@ -29,5 +30,12 @@ def mesh(bandwidth: str = "10 GB/s", latency: str = "1 us", hosts: int = 8) -> d
 
 
 def points(keys: dict[str, Any], *sets: str) -> list[Point]:
-    """The points of a scenario given as a mapping."""
-    return loading.points(yaml_tree.located({"name": "test", **keys}, Place("test", 1, 1)), sets)
+    """The points of a scenario given as a mapping; what is None is not there."""
+    kept = {key: value for key, value in {"name": "test", **keys}.items() if value is not None}
+    return loading.points(yaml_tree.located(kept, Place("test", 1, 1)), sets)
+
+
+def predicted(keys: dict[str, Any]) -> Prediction:
+    """The prediction of the only point of a scenario."""
+    (point,) = points(keys)
+    return predict(point)

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import workloads
 from command import KILLED, PATIENCE_S, ROOT, SCRIPT, Outcome, environment, python, simcoll
 from extras import needs
 
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, MeasureError, Place, RefusedError
+from simcoll.errors import InputError, MeasureError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_namespaces, real_run
 from simcoll.measurement._rank_messages import NOT_BEGUN
@@ -47,7 +47,7 @@ RING = "collective: all_reduce\nalgorithm: ring\nsize: 4 KiB\n"
 def points(**keys: Any) -> list[Point]:
     """A scenario in the test's own words, small unless it says otherwise."""
     small = {"topology": {"system": "loopback"}, "ranks": 3, "size": "1248 B", "measure": FEW}
-    return loading.points(yaml_tree.located({**small, **keys}, Place("test", 1, 1)))
+    return workloads.points({**small, **keys})
 
 
 def scenario_file(folder: Path, text: str, name: str = "scenario") -> Path:
@@ -88,7 +88,7 @@ def programs() -> list[Point]:
     templates = ["mean", "softmax", "argmax", "scatter", "gather", "broadcast"]
     workload = {"template": templates, "size": "1200 B", "root": [0, 2]}
     keys = {"topology": {"system": "loopback"}, "ranks": 3, "measure": FEW, "workload": workload, "dtype": "float64"}
-    return loading.points(yaml_tree.located(keys, Place("test", 1, 1)))
+    return workloads.points(keys)
 
 
 @pytest.fixture(scope="module")

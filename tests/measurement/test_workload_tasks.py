@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from command import ROOT, simcoll
 from extras import needs, needs_root
+from workloads import points
 
 from simcoll.accuracy.compare import compared
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place, RefusedError
+from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import real_run, run_cases
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import Point, load, points
+from simcoll.scenario.loading import Point, load
 
 pytestmark = needs("torch")
 
@@ -35,7 +35,7 @@ FEW = {"repeats": 2, "warmup": 0}
 def asked(workload: dict[str, Any], ranks: int = 2, **more: Any) -> list[Point]:
     """The points of a workload on this machine."""
     keys = {"topology": {"system": "loopback"}, "ranks": ranks, "measure": FEW, "workload": workload, **more}
-    return points(yaml_tree.located(keys, Place("test", 1, 1)))
+    return points(keys)
 
 
 @pytest.mark.ranks

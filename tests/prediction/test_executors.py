@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 from command import simcoll
+from workloads import points
 
 from simcoll.accuracy.fit.calibrate import calibrate
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place, RefusedError
+from simcoll.errors import InputError, RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.prediction.predict import Prediction, predict, row
-from simcoll.scenario import loading
 from simcoll.scenario.profile import PullCosts, find_profile, load_profile, parse_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.algorithms import build
@@ -36,8 +35,7 @@ def scenario(system: str = "hgx-h100", **keys: Any) -> Scenario:
     """A point of an all_reduce of 1 MiB with the system's profile."""
     usual = {"collective": "all_reduce", "algorithm": "two_shot", "size": "1 MiB", "profile": MACHINES[system]}
     topology = {"system": system, "nodes": keys.pop("nodes", 1)}
-    tree = yaml_tree.located({"topology": topology, **usual, **keys}, Place("test", 1, 1))
-    (point,) = loading.points(tree)
+    (point,) = points({"topology": topology, **usual, **keys})
     return point.scenario
 
 
@@ -372,7 +370,7 @@ def test_a_call_takes_as_long_in_a_plan_as_alone(how: dict[str, str]):
     call = {"collective": "all_reduce", "algorithm": "two_shot", "size": "1 MiB"}
     keys = {"profile": "nccl-hopper", "topology": {"system": "hgx-h100"}, **how}
     workload = {"template": "operations", "operations": [{"name": "a", **call}]}
-    (point,) = loading.points(yaml_tree.located({**keys, "workload": workload}, Place("test", 1, 1)))
+    (point,) = points({**keys, "workload": workload})
     assert predict(point).time_ps == ran(**how).time_ps
 
 

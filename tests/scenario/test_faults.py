@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from command import simcoll as command
-from workloads import CABLE, STAR, ddp
+from workloads import CABLE, STAR, ddp, points
 
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place
+from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import Point, load, points
+from simcoll.scenario.loading import Point, load
 from simcoll.scenario.scenario import Scenario
 
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
@@ -26,10 +25,7 @@ OUT = "host0->switch"
 
 def given(*faults: dict[str, Any], **keys: Any) -> list[Point]:
     """Points of hosts around a switch, links of 10 GB/s and 1 us."""
-    tree = {"topology": STAR, **({"faults": list(faults)} if faults else {}), **keys}
-    return points(
-        yaml_tree.located({key: value for key, value in tree.items() if value is not None}, Place("test", 1, 1))
-    )
+    return points({"topology": STAR, "faults": list(faults) or None, **keys})
 
 
 def row(*faults: dict[str, Any], **keys: Any) -> ResultRow:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from command import simcoll as command
-from workloads import STAR, ddp
+from workloads import STAR, ddp, points
 
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place
+from simcoll.errors import InputError
 from simcoll.prediction import result_rows
 from simcoll.prediction.monte_carlo import _interval, part
 from simcoll.prediction.sweep import run_point, sweep
-from simcoll.scenario.loading import Point, points
+from simcoll.scenario.loading import Point
 from simcoll.scenario.variability import CAUSES, Delay, Drawn, Jitter, Slow, Variability
 
 SKEW = {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}
@@ -25,10 +24,7 @@ RING = {"collective": "all_reduce", "algorithm": "ring", "size": "64 KiB"}
 
 def given(**keys: Any) -> list[Point]:
     """Points around a switch, 60 runs each unless told otherwise."""
-    tree = {"topology": STAR, "replications": 60, **keys}
-    return points(
-        yaml_tree.located({key: value for key, value in tree.items() if value is not None}, Place("test", 1, 1))
-    )
+    return points({"topology": STAR, "replications": 60, **keys})
 
 
 def row(**keys: Any) -> result_rows.ResultRow:

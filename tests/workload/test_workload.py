@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import devices, program, schedule, star
-from workloads import STAR, ddp, layers
+from workloads import STAR, ddp, layers, points, predicted
 
 from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
 from simcoll.engine.binding import bind
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.timing_model import Params
-from simcoll.errors import InputError, Place
-from simcoll.prediction.predict import predict
+from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import points
+from simcoll.scenario import loading
 from simcoll.topology.graph import Link
 from simcoll.workload._buckets import buckets
 from simcoll.workload.models import load_model, models
@@ -34,21 +33,18 @@ US_100TH = 10**4  # a hundredth of a microsecond
 
 def step(workload: dict[str, Any], **more: Any) -> Any:
     """A workload simulated on four hosts around a switch."""
-    tree = yaml_tree.located({"topology": STAR, "workload": workload, **more}, Place("test", 1, 1))
-    (point,) = points(tree)
-    return predict(point)
+    return predicted({"topology": STAR, "workload": workload, **more})
 
 
 def alone_ps(collective: str, size: int, algorithm: str = "ring", **more: Any) -> int:
     """How long one collective takes there by itself."""
     keys = {"topology": STAR, "collective": collective, "algorithm": algorithm, "size": f"{size} B", **more}
-    (point,) = points(yaml_tree.located(keys, Place("test", 1, 1)))
-    return predict(point).time_ps
+    return predicted(keys).time_ps
 
 
 def parsed(workload: dict[str, Any]) -> Any:
     """The template with its keys."""
-    (point,) = points(yaml_tree.located({"topology": STAR, "workload": workload}, Place("test", 1, 1)))
+    (point,) = points({"topology": STAR, "workload": workload})
     return point.scenario.workload
 
 
@@ -356,7 +352,7 @@ def test_operations_have_protocols_of_their_own() -> None:
     call = {"collective": "all_reduce", "size": "1 MiB", "algorithm": "ring"}
     own = [{"name": name, **call, "protocol": name} for name in ("LL", "Simple")]
     trees = [{**common, **call, "protocol": name} for name in ("LL", "Simple")]
-    alone = [predict(points(yaml_tree.located(tree, Place("test", 1, 1)))[0]).time_ps for tree in trees]
+    alone = [predicted(tree).time_ps for tree in trees]
     assert abs(step({"operations": own}, **common).time_ps - sum(alone)) <= 2 * US_100TH
     assert abs(alone[0] - alone[1]) > US_100TH
 
@@ -370,7 +366,7 @@ def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) 
     operation = {"name": "a", "collective": collective, "size": size}
     found = step({"operations": [operation]}, **common)
     keys = {**common, "collective": collective, "size": size}
-    alone = predict(points(yaml_tree.located(keys, Place("test", 1, 1)))[0])
+    alone = predicted(keys)
     assert abs(found.time_ps - alone.time_ps) <= US_100TH
     assert (found.algorithm, found.columns["protocol"]) == (alone.algorithm, alone.protocol)
 
@@ -397,8 +393,7 @@ def test_both_engines_time_every_template_alike(template: str, sharing: str) -> 
 
 def test_the_row_of_a_step() -> None:
     """A step is what is computed and what is exposed; `auto` tells what it took."""
-    tree = yaml_tree.located({"topology": STAR, "workload": ddp(6, algorithm="auto")}, Place("test", 1, 1))
-    row = run_point(points(tree)[0])
+    row = run_point(*points({"topology": STAR, "workload": ddp(6, algorithm="auto")}))
     assert row["status"] == "ok"
     assert row["step_us"] == pytest.approx(row["compute_us"] + row["exposed_us"])
     assert row.time_ps == round(row["step_us"] * 1e6)
@@ -429,7 +424,7 @@ def test_the_row_of_a_step() -> None:
 )
 def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str) -> None:
     """A plan that its ranks cannot follow fails its row, which says why."""
-    (point,) = points(yaml_tree.located({"topology": STAR, "workload": workload}, Place("test", 1, 1)))
+    (point,) = points({"topology": STAR, "workload": workload})
     row = run_point(point)
     assert row["status"].startswith("failed: ")
     assert said in row["status"]
@@ -461,7 +456,7 @@ def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str
 def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) -> None:
     """What is wrong with a workload is told by name, once."""
     with pytest.raises(InputError, match=said) as error:
-        points(yaml_tree.located({"topology": STAR, **keys}, Place("test", 1, 1)))
+        points({"topology": STAR, **keys})
     assert len(error.value.diagnostics) == 1, error.value
 
 
@@ -471,5 +466,5 @@ def test_a_key_that_does_not_go_with_a_workload_is_named_where_it_stands(beside:
     key = beside.partition(":")[0]
     machine, work = "topology: {system: hgx-h100}", "workload:\n  operations: [{name: a, collective: barrier}]"
     with pytest.raises(InputError, match=rf"^f:2:1: {key}: '{key}' does not go with a workload; .*(workload|calls)"):
-        points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
-    assert len(points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+        loading.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
+    assert len(loading.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
