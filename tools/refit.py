@@ -28,7 +28,7 @@ import simcoll
 from simcoll.accuracy import bad_rows, table_join
 from simcoll.accuracy.fit import _fit_rows, _least_squares, parameters, transports
 from simcoll.accuracy.fit._estimate import bounds_of, starting_costs
-from simcoll.accuracy.fit.calibrate import calibrate, scores_of
+from simcoll.accuracy.fit.calibrate import calibrate, of_regions, scores_of
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.transports import ClusterSamples, Known
 from simcoll.accuracy.measured_points import RowQuestions
@@ -214,21 +214,20 @@ def fit_common(folders: Sequence[Path]) -> None:
 
 def fit_transports(tables: Path, folder: Path, keep: Sequence[str], tell: Tell) -> None:
     """Fit the transports to the clusters of a folder of tables, and write their profiles and those of families. Those
-    to `keep` are as they are for the others, too."""
+    to `keep` have the costs that they have, for the others, too; their errors are told anew."""
     rows = clusters.rows_of(tables, folder, tell, least_nodes=2)
     samples = left_out.samples_of(rows)
     together = transports.fit_together(samples, left_out.networks(), tell, keep)
     missed = {each.name: each.times(together.without(each).values, together.start[each.transport]) for each in samples}
     sources = _sources(tables, rows)
     for name, known in together.known.items():
-        if name in keep:
-            continue
         own = [each for each in samples if each.transport == name]
-        _write(name, known, own, missed, _about(own, rows, sources), together.start)
+        _write(name, known, own, missed, {} if name in keep else _about(own, rows, sources), together.start)
     for name in together.common.families:
         of = [each for each in samples if together.family[each.transport] == name]
-        known = together.common.of(load_network(name))
-        _write(name, known, of, missed, _about(of, rows, sources), together.start)
+        like = load_network(name)
+        known = transports.recorded(like) if name in keep else together.common.of(like)
+        _write(name, known, of, missed, {} if name in keep else _about(of, rows, sources), together.start)
 
 
 def _sources(tables: Path, rows: Sequence[ClusterRow]) -> dict[str, TableSource]:
@@ -268,26 +267,35 @@ def _write(
     start: Mapping[str, Profile],
 ) -> None:
     """Write the profile of a transport, or of a family, with the costs that are `known` and the record of the fit.
-    `missed` are the times where a cluster is left out, `start` the profiles before the fit."""
+    `missed` are the times where a cluster is left out, `start` the profiles before the fit. Without a record `about`
+    it only what concerns errors is written."""
     path, like = shipped_profiles()[name], load_network(name)
     file, head = yaml_tree.read(path).plain(), _head(path)
+    clusters_ = len({each.name for each in own})
     measured = np.concatenate([each.samples.measured for each in own])
     every = np.ones(len(measured), bool)
     times = {
         "fitted": np.concatenate([each.times(known.values, start[each.transport]) for each in own]),
         "held_out": np.concatenate([missed[each.name] for each in own]),
     }
-    texts = {cost: parameters.text(cost, value) for cost, value in known.costs.items() if value}
-    share = texts.pop(transports.SHARE)
-    keys: Document = {cost.partition(".")[2]: text for cost, text in texts.items()}
-    file["transport"] = {**keys, **(like.transport.settings if like.transport else {})}
-    if transports.SHARE in known.intervals:
-        file["links"] = {**file.get("links", {}), CABLE: {"efficiency": share}}
-    kind, clusters_ = file["description"].partition(";")[0], len({each.name for each in own})
-    file["description"] = f"{kind}; fitted to {len(measured)} rows of {clusters_} cluster{'s' * (clusters_ > 1)}"
     errors = {label: scores_of(predicted, measured, every) for label, predicted in times.items()}
-    record = {**about, "intervals": {cost: [*ends] for cost, ends in known.intervals.items()}, "errors": errors}
-    file["calibration"] = {**record, "covers": []}
+    # as the transport itself predicts a cluster from the others that have it; by no other the fit is all that there is
+    judged = times["fitted" if clusters_ == 1 else "held_out"]
+    regions = of_regions([row for each in own for row in each.samples.rows], judged, measured, every)
+    scored = {"errors": errors, "regions": regions}
+    if about:
+        texts = {cost: parameters.text(cost, value) for cost, value in known.costs.items() if value}
+        share = texts.pop(transports.SHARE)
+        keys: Document = {cost.partition(".")[2]: text for cost, text in texts.items()}
+        file["transport"] = {**keys, **(like.transport.settings if like.transport else {})}
+        if transports.SHARE in known.intervals:
+            file["links"] = {**file.get("links", {}), CABLE: {"efficiency": share}}
+        kind = file["description"].partition(";")[0]
+        file["description"] = f"{kind}; fitted to {len(measured)} rows of {clusters_} cluster{'s' * (clusters_ > 1)}"
+        intervals = {cost: [*ends] for cost, ends in known.intervals.items()}
+        file["calibration"] = {**about, "intervals": intervals, **scored, "covers": []}
+    else:
+        file["calibration"] = {**file["calibration"], **scored}
     write_atomically(path, head + yaml_tree.dump(file, inline=True))
     print(f"{name}: {errors['fitted']['mape']:.1f} %, left out {errors['held_out']['mape']:.1f} %", flush=True)
 

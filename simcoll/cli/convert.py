@@ -55,6 +55,7 @@ def import_(
     from simcoll.config.decoding import decoded
     from simcoll.formats import importers
     from simcoll.prediction import result_rows
+    from simcoll.report.verdicts import of_import
 
     asked = importers.ImportOptions(assume, collective, importers.assignments(columns))
     stdin: IO[bytes] = sys.stdin.buffer
@@ -68,10 +69,10 @@ def import_(
     document |= {"read": notes.read, "assumed": notes.assumed, "warnings": notes.warnings}
     if output:
         result_rows.write_atomically(output, imported.text if imported.text.endswith("\n") else f"{imported.text}\n")
-        print(json.dumps(document, indent=1) if as_json else f"{imported.kind}: {output}\n{notes}")
     else:
         print(imported.text.removesuffix("\n"))
-        print(json.dumps(document, indent=1) if as_json else notes, file=sys.stderr)
+    said = json.dumps(document, indent=1) if as_json else "\n".join(filter(None, [of_import(document), str(notes)]))
+    print(said, file=None if output else sys.stderr)
 
 
 @click.command(name="export")

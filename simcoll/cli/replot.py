@@ -42,6 +42,7 @@ def plot(
     from simcoll.prediction import result_rows
     from simcoll.report import run_plots
     from simcoll.report.plot.key_columns import filtered
+    from simcoll.report.verdicts import of_pictures
     from simcoll.scenario.scenario import KeyPlot
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
@@ -68,6 +69,7 @@ def plot(
             )
         figures, kind = [(output.stem, figures[0][1])], output.suffix[1:]
     folder = output.parent if output and single else output or source.parent / "plots"
+    print(of_pictures([name for name, _ in figures], len(rows)))
     for path in run_plots.write(figures, folder, kind):
         print(path)
 

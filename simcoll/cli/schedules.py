@@ -55,11 +55,10 @@ def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> N
 
     if as_json:
         print(schedule_json.dump(schedule))
-    elif data or diagram:
-        print("\n\n".join([*([schedule_view.data(schedule)] * data), *([schedule_view.diagram(schedule)] * diagram)]))
-    else:
-        print(console.counts_line(schedule))
-        print(schedule)
+        return
+    print(console.counts_line(schedule))
+    views = [*([schedule_view.data(schedule)] * data), *([schedule_view.diagram(schedule)] * diagram)]
+    print("\n\n".join(views) if views else schedule)
 
 
 @click.command()

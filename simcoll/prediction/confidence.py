@@ -18,6 +18,7 @@ from simcoll.topology.graph import Topology
 
 Confidence = Literal["uncalibrated", "calibrated", "interpolated", "extrapolated", "modelled"]
 
+FEW: Final = 8  # rows from which on a record shows what is usual
 BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no row has tried: a convention
 
 
@@ -162,6 +163,11 @@ def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, floa
     errors = own or known.errors.get("held_out", known.errors["fitted"])
     widen = BEYOND if extrapolated else 1
     return errors.low**widen, errors.high**widen
+
+
+def shows_usual(profile: Profile) -> bool:
+    """Whether a profile records a fit to enough rows to say what is usual on the machines that it was fitted to."""
+    return profile.calibration is not None and profile.calibration.errors["fitted"].rows >= FEW
 
 
 def _overrides(given: ModelSpec, fitted: ModelSpec, name: str) -> bool:

@@ -115,6 +115,16 @@ def _network(system: str | None) -> Profile:
 _shipped_network = functools.cache(_network)  # files that do not change
 
 
+def network_under(scenario: Scenario) -> Profile:
+    """The profile that says what messages between nodes cost a scenario: its own, the one behind `+`, or that of the
+    system's NICs."""
+    name = scenario.profile
+    own = load_profile(name)
+    if own.transport is None:
+        return network_of(scenario.topology.system or scenario.topology.file)
+    return load_network(name.partition("+")[2] if own.name == name and "+" in name else name)
+
+
 def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None = None) -> dict[str, LinkScale]:
     """Kinds of links of a node over which the machine's own profile, or `costs`, have more payload than they are rated
     for, and the share that any of NCCL's protocols reaches by it."""

@@ -22,9 +22,11 @@ from simcoll.units import format_bandwidth
 
 
 def counts_line(schedule: Schedule) -> str:
-    """Steps, messages and what the busiest rank sends."""
+    """Steps, messages and what the busiest rank sends, in a sentence."""
     count, fraction = counts(schedule), sent_fraction(schedule)
-    return f"{count['steps']} steps, {count['messages']} messages, the busiest rank sends {fraction} of the data"
+    steps = f"{count['steps']} step{'s' * (count['steps'] != 1)}, {count['messages']} messages"
+    what = f"{schedule.collective}/{schedule.algorithm} on {schedule.n} ranks"
+    return f"{what}: {steps}, and the busiest rank sends {fraction} of the data."
 
 
 def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from simcoll import __version__
 from simcoll.config import text_table
-from simcoll.report.verdicts import explanation, of_diagnosis, only_faster
+from simcoll.report.verdicts import alone, explanation, of_diagnosis, only_faster
 from simcoll.units import format_size
 
 SHOWN = 6  # explanations
@@ -116,13 +116,16 @@ def _verdict(document: dict[str, Any]) -> list[str]:
         return [*single, "# verdict: healthy" + (", but for what is to be measured again" if single else "")]
     off = [region for region in document["regions"] if region["off"]]
     if document["verdict"] is None:
-        return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}", *_faster(off)]
+        by_themselves = alone(document)
+        explains = f"all of it: {_listed(off)}; {by_themselves}" if by_themselves else f"it: {_listed(off)}"
+        return [*single, f"# verdict: off, and nothing that was tried explains {explains}", *_faster(off)]
     verdict = explanation(document) + (", which these rows do not distinguish" if document["also"] else "")
     others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
     behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
     verdict += f", {behind[document['sure']]} {others[0]}" if others else ""
     left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
-    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {verdict}"]
+    how = f"off: {_listed(off)}" if off else "every region is within its band, and yet not as likely by a sound machine"
+    return [*single, f"# {how}", *left, f"# verdict: {verdict}"]
 
 
 def _listed(regions: list[dict[str, Any]]) -> str:

@@ -100,6 +100,12 @@ def of_diagnosis(document: JsonAnswer) -> str:
         again = f"; {single} to be measured again" if single else ""
         by = f"as {document['system']} should be by {document['profile']}"
         return f"Healthy: {counted} {by}{_outside(points)}{again}."
+    if not off:
+        error, healthy = (100 * document["hypotheses"][0]["error"], 100 * _healthy(document)["error"])
+        return (
+            f"Not off by far, but {explanation(document)} explains the times better than a sound machine does "
+            f"({error:.1f} % error against {healthy:.1f} %)."
+        )
     worst = max(off, key=lambda region: float(region["distance"]))
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
     how += f", but others {worst['contrary_factor']:.2f} times" if worst["contrary_factor"] is not None else ""
@@ -107,8 +113,31 @@ def of_diagnosis(document: JsonAnswer) -> str:
     if document["verdict"] is None:
         if only_faster(off):
             return f"Faster than expected, which is a finding and no fault: {where}."
+        if by_themselves := alone(document):
+            return f"Off, and nothing that was tried explains all of it: {where}; {by_themselves}."
         return f"Off, and nothing that was tried explains it: {where}."
     return f"Off: {where}; {explanation(document)} explains it best."
+
+
+def _healthy(document: JsonAnswer) -> JsonAnswer:
+    return next(each for each in document["hypotheses"] if each["hypothesis"] == "healthy")
+
+
+def alone(document: JsonAnswer) -> str:
+    """`all_reduce and all_gather by themselves: one process`: what explains some collectives, each by itself."""
+    by_cause: dict[str, list[str]] = {}
+    for collective, causes in document["by_themselves"].items():
+        by_cause.setdefault(_listed(causes, "or"), []).append(collective)
+    return "; ".join(
+        f"{_listed(names, 'and')} by {'themselves' if len(names) > 1 else 'itself'}: {cause}"
+        for cause, names in by_cause.items()
+    )
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    """`a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def _outside(points: Sequence[JsonAnswer]) -> str:
@@ -134,8 +163,7 @@ def explanation(document: JsonAnswer) -> str:
     """The best hypothesis, and those that explain a diagnosis as well, with their values."""
     best, *others = document["hypotheses"]
     good = [best, *(each for each in others if each["hypothesis"] in document["also"])]
-    *named, last = (each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good)
-    return f"{', '.join(named)} or {last}" if named else last
+    return _listed([each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good], "or")
 
 
 def of_calibration(document: JsonAnswer) -> str:
@@ -163,10 +191,31 @@ def of_proofs(rows: Sequence[JsonAnswer]) -> str:
     """The number of schedules that are proved, and one that is wrong."""
     wrong = [row for row in rows if row["status"] == "wrong"]
     proved = sum(row["status"] == "proved" for row in rows)
+    first = (wrong or rows)[0]
+    name = f"{first['collective']}/{first['algorithm']}"
     if wrong:
-        first = f"{wrong[0]['collective']}/{wrong[0]['algorithm']}"
-        return f"Wrong: {first} does not do what {wrong[0]['collective']} promises."
-    return f"{proved} of {len(rows)} proved"
+        return f"Wrong: {name} does not do what {first['collective']} promises."
+    if len(rows) > 1:
+        return f"{proved} of {len(rows)} schedules are proved on {first['ranks']} ranks."
+    if not proved:
+        return f"Not proved: {name} has no schedule for {first['ranks']} ranks."
+    return f"Proved: {name} on {first['ranks']} ranks does what {first['collective']} promises."
+
+
+def of_import(document: JsonAnswer) -> str:
+    """The kind that a file was taken for, and how much of it was assumed or is doubtful."""
+    counts = [f"{len(document['assumed'])} assumed", _counted(len(document["warnings"]), "warning")]
+    where = f", and written to {document['file']}" if document["file"] else ""
+    return f"Read as a {document['kind']}{where}: {' and '.join(counts)}."
+
+
+def of_pictures(names: Sequence[str], rows: int) -> str:
+    """The pictures that were drawn."""
+    return f"{_counted(len(names), 'picture')} of {_counted(rows, 'row')}: {', '.join(names)}."
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def of_dry_run(lines: Sequence[str]) -> str:

@@ -102,7 +102,8 @@ def test_what_show_prints_verify_reads(pair: str, tmp_path: Path):
 def test_schedules_through_a_pipe(ring: dict[str, Any]):
     """`simcoll show … --json | simcoll verify --schedule -` works."""
     found = process("verify", "--schedule", "-", input=json.dumps(ring))
-    assert (found.status, found.out.splitlines()[0]) == (0, "1 of 1 proved")
+    proved = f"Proved: {ring['collective']}/{ring['algorithm']} on {ring['ranks']} ranks does what all_reduce promises."
+    assert (found.status, found.out.splitlines()[0]) == (0, proved)
 
 
 @pytest.mark.parametrize("index", range(0, 24, 5))
@@ -123,11 +124,11 @@ def test_a_missing_transfer_is_found(index: int, ring: dict[str, Any], tmp_path:
 
 
 def test_verify_everything():
-    """Without a name every registered algorithm is proved, and the last line counts."""
+    """Without a name every registered algorithm is proved, and the first line counts."""
     found = simcoll("verify", "--ranks", 5)
     pairs = len(every_pair())
     assert found.status == 0
-    assert found.out.splitlines()[0] == f"{pairs} of {pairs} proved"
+    assert found.out.splitlines()[0] == f"{pairs} of {pairs} schedules are proved on 5 ranks."
 
 
 @pytest.mark.parametrize(("ranks", "proof"), [(5, "full"), (1025, "fingerprint")])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from command import simcoll
+
 import simcoll as sc
 from simcoll.report import verdicts
 
@@ -51,6 +55,24 @@ def test_one_point_is_healthy_as_many_are() -> None:
         ([good, *[slow] * 6], f"1 of 7 points are {by}; slow: {', '.join(['all_reduce 256 MiB'] * 4)} and 2 more."),
     ):
         assert verdicts.of_diagnosis({**answer, "points": points}) == f"Healthy: {said}"
+
+
+def test_commands_about_files_and_schedules_open_with_a_sentence(tmp_path: Path) -> None:
+    """The first line of show, verify, import and plot is a sentence, whatever view is asked for."""
+    table = tmp_path / "t.csv"
+    table.write_text("collective,ranks,size_bytes,time_us\nall_reduce,8,1024,10\n", encoding="utf-8")
+    out, every = tmp_path / "out", simcoll("verify", "--ranks", 3, "--json").json["rows"]
+    assert simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "[1 MiB, 4 MiB]", "-o", out).status == 0
+    for words, said in (
+        (["show", "all_gather/ring", "--ranks", 3, "--data"], "all_gather/ring on 3 ranks: 2 steps"),
+        (["show", "all_gather/ring", "--ranks", 3, "--diagram"], "all_gather/ring on 3 ranks: 2 steps"),
+        (["verify", "all_gather/ring", "--ranks", 3], "Proved: all_gather/ring on 3 ranks does"),
+        (["verify", "--ranks", 3], f"{len(every)} of {len(every)} schedules are proved on 3 ranks"),
+        (["import", table, "-o", tmp_path / "made.csv"], "Read as a measured table, and written to "),
+        (["plot", out, "--x", "size", "-o", tmp_path / "p.svg"], "1 picture of 2 rows: p"),
+    ):
+        first = simcoll(*words).out.splitlines()[0]
+        assert first.startswith(said) and first.endswith("."), first
 
 
 def test_machines_have_a_sentence_each() -> None:

@@ -23,7 +23,8 @@ class Hypothesis:
     """One variant of an explanation: how it changes the scenario of a point and the parameters.
 
     `value` distinguishes variants of one `family`. `assumes` counts what the hypothesis takes for granted: a fault or a
-    setting, and each number that it is free to choose. `share` of their rate is left to links or GPUs.
+    setting, and each number that it is free to choose. `share` of their rate is left to links or GPUs. With `launch` it
+    is about how calls are launched, and not about the machine.
 
     `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
     constant (*adds*), or the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
@@ -34,6 +35,7 @@ class Hypothesis:
     value: str = ""
     assumes: int = 1
     share: float = 1.0
+    launch: bool = False
     host: HostPacing = "as measured"
     scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
     setting: Callable[[ParameterSetting], ParameterSetting] = lambda setting: setting

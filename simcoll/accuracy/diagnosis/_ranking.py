@@ -11,7 +11,16 @@ from typing import Final
 import numpy as np
 
 from simcoll.accuracy.diagnosis import hypotheses
-from simcoll.accuracy.diagnosis._fits import ALLOWED, Fit, MeasuredTable, applied, launch_delay, log_errors, shifts
+from simcoll.accuracy.diagnosis._fits import (
+    ALLOWED,
+    Fit,
+    MeasuredTable,
+    applied,
+    in_part,
+    launch_delay,
+    log_errors,
+    shifts,
+)
 from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, PENALTY, Hypothesis
 from simcoll.accuracy.diagnosis._hypothesis_times import HypothesisTimes
 from simcoll.accuracy.diagnosis._probes import SLACK, Probes
@@ -24,30 +33,61 @@ from simcoll.nccl.call_names import SCHEDULES
 NEARER: Final = 0.75
 BEHIND: Final = 2.0  # times the error of the best hypothesis from which on another is not tried on all points
 PROBES: Final = 8  # points on which a hypothesis is tried first
-# Standard errors by which the next best must be worse, point by point: about 95 % of a normal spread, or 68 %.
-CLEAR: Final = 2.0
-LIKELY: Final = 1.0  # for a weaker verdict
 SAME: Final = 1e-3  # share by which times may differ that count as the same: far below the noise of runs
 
 
-def healthy(table: MeasuredTable, predicted: Floats) -> Fit:
-    """Return the fit of the healthy machine, whose predicted times (n,) are in us."""
-    added = shifts(table.measured, table.small, table.series, predicted)
-    return applied(HEALTHY, predicted + added, float(np.median(added)), table)
+def healthy(table: MeasuredTable) -> Fit:
+    """Return the fit of the healthy machine."""
+    added = shifts(table.measured, table.small, table.series, table.predicted)
+    return applied(HEALTHY, table.predicted + added, float(np.median(added)), table)
 
 
 def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> list[Fit]:
     """Fit every family of hypotheses, take the best variant of each, and rank them; `base` is among them. `tell` gets a
     line for each.
 
-    First come those that explain what is off there, then the others; each group by score. Whether a region is off is
-    asked of the healthy machine alone: of two explanations the one nearer to the times is better, even if its nearest
-    variant leaves a region at the wrong side of the end of a band.
+    Where no region is off, `base` is alone, unless a setting or a missing part by itself explains the times. Other
+    hypotheses are not asked first: a free number takes up what is wrong with the model itself, and how calls are
+    launched is nothing of the machine.
     """
-    times = HypothesisTimes(table.scenarios)
+    times = HypothesisTimes(table.scenarios, table.predicted)
     asked = Probes(times, table, base)
+    largest = [members[-1] for members in table.series]  # calls of a series use the same links
+    families = hypotheses.candidates(table.scenarios, times.kinds(largest))
+    if not base.off:
+        plain = [variants for variants in families if variants[0].assumes == 1 and not variants[0].launch]
+        if not any(fit.explains(base) for fit in _best([[HEALTHY], *plain], times, asked, table, base, tell)):
+            return [base]
+    found = _best(families, times, asked, table, base, tell)
+    ordered = in_order([fit for fit in found if fit is base or not same(fit, base)], base)
+    return ordered if base.off or ordered[0].explains(base) else [base]
+
+
+def in_order(fits: Iterable[Fit], base: Fit) -> list[Fit]:
+    """Rank fits: first those that explain what is off on the healthy machine `base`, then the others; each group by
+    score.
+
+    Whether a region is off is asked of the healthy machine alone: of two explanations the one nearer to the times is
+    better, even if its nearest variant leaves a region at the wrong side of the end of a band. Of equals the earlier
+    one wins.
+    """
+
+    def order(fit: Fit) -> tuple[bool, float]:
+        return not fit.explains(base), fit.score
+
+    return sorted(fits, key=order)
+
+
+def _best(
+    families: Sequence[Sequence[Hypothesis]],
+    times: HypothesisTimes,
+    asked: Probes,
+    table: MeasuredTable,
+    base: Fit,
+    tell: Tell,
+) -> list[Fit]:
+    """Return the fit of the best variant of each family, in their order; without those that are not nearer."""
     best: dict[str, Fit] = {}
-    families = hypotheses.candidates(table.scenarios, times.kinds)
     for number, variants in enumerate(families):
         tell(f"{number} of {len(families)} explanations tried; now: {variants[0].family}")
         every = best.get(variants[0].family)
@@ -65,24 +105,23 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
                 best[variant.family] = fit
             elif same(fit, rival):
                 best[variant.family] = replace(rival, hypothesis=rival.hypothesis.or_one)
-
-    distinct = [fit for fit in best.values() if fit is base or not same(fit, base)]
-
-    def order(fit: Fit) -> tuple[bool, float]:
-        return not fit.explains(base), fit.score
-
-    return sorted(distinct, key=order)  # stable: of equals the earlier one wins
+    return list(best.values())
 
 
 def _promising(variants: Sequence[Hypothesis], asked: Probes, base: Fit, rivals: Iterable[Fit]) -> list[Hypothesis]:
     """Return the variant nearest to a few points that are off, if it is NEARER there than the healthy machine and not
-    far behind its rivals, and then those before and after it where points need not be bound anew; else none.
+    far behind its rivals, and then those before and after it where points need not be bound anew; else none. Where no
+    region is off, a few of all points are asked, of which many may be as they are without it.
     """
-    off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
+    off = np.array(
+        sorted(point for number in base.off or range(len(base.regions)) for point in base.regions[number].points)
+    )
     probes = off[distinct(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
     # a rival that is near at these points alone, by chance, is no measure
     behind = max(BEHIND * min(max(float(rival.errors[probes].mean()), rival.error) for rival in rivals), PENALTY)
-    nearest = asked.nearest(variants, probes, min(behind, NEARER * float(base.errors[probes].mean())))
+    nearest = asked.nearest(
+        variants, probes, min(behind, (NEARER if base.off else 1) * float(base.errors[probes].mean()))
+    )
     if nearest is None:
         return []
     around = 1 if variants[nearest].scenario is HEALTHY.scenario else 0
@@ -106,7 +145,7 @@ def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
     return [
         fit
         for fit in fits[1:]
-        if same(fit, first) or (explains_beside(first, fit, base) and _behind(first, fit, PENALTY) == "open")
+        if same(fit, first) or (explains_beside(first, fit, base) and fit.behind(first, PENALTY) == "open")
     ]
 
 
@@ -118,19 +157,25 @@ def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
     return not sound.off and (score < best.score or not best.explains(base))
 
 
+def by_themselves(table: MeasuredTable, fits: Sequence[Fit], base: Fit) -> dict[str, list[Fit]]:
+    """Return the fits that explain the points of a collective alone, the best first, for each collective of which a
+    region is off and that one explains."""
+    collectives = [scenario.collective for scenario in table.scenarios]
+    found = {}
+    for name in dict.fromkeys(collectives[base.regions[number].points[0]] for number in base.off):
+        points = [point for point, collective in enumerate(collectives) if collective == name]
+        part = table.of(points)
+        healthy_there = in_part(base, points, part)
+        first, *others = in_order([in_part(fit, points, part) for fit in fits], healthy_there)
+        if first.explains(healthy_there):
+            found[name] = [first, *as_good([first, *others], healthy_there)]
+    return found
+
+
 def sure(fits: Sequence[Fit], base: Fit) -> str:
     """Say how surely the first fit is better than the next that is not as good: clear, likely or open."""
     good = as_good(fits, base)
-    return next((_behind(fits[0], fit) for fit in fits[1:] if not any(fit is each for each in good)), "clear")
-
-
-def _behind(first: Fit, second: Fit, penalty: float = 0.0) -> str:
-    """Compare the sum over points of their difference in error, and of a penalty for each more assumption, with the
-    standard error of that sum."""
-    behind = second.errors - first.errors
-    spread = float(behind.std(ddof=1)) * len(behind) ** 0.5 if len(behind) > 1 else np.inf
-    total = float(behind.sum()) + penalty * len(behind) * (second.hypothesis.assumes - first.hypothesis.assumes)
-    return "clear" if total > CLEAR * spread else "likely" if total > LIKELY * spread else "open"
+    return next((fit.behind(fits[0]) for fit in fits[1:] if not any(fit is each for each in good)), "clear")
 
 
 def _under(hypothesis: Hypothesis, times: HypothesisTimes, table: MeasuredTable, rival: Fit | None) -> Fit | None:

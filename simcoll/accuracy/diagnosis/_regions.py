@@ -37,7 +37,12 @@ class Bands:
         """Take factors from each prediction to the ends of its 90 % interval; None where it has none."""
         ends = np.array([UNTRIED if interval is None else interval for interval in intervals], np.float64)
         self._ends: Floats = np.hypot(np.maximum(np.log(ends) * (-1, 1), 0), NOISE)
+        self._intervals = tuple(intervals)
         self.low, self.high = self._wide(self._ends, WIDER)
+
+    def of(self, points: Sequence[int]) -> Bands:
+        """Return the bands of the points with these numbers."""
+        return Bands([self._intervals[point] for point in points])
 
     @staticmethod
     def _wide(ends: Floats, wider: float) -> tuple[Floats, Floats]:

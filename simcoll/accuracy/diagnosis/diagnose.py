@@ -28,8 +28,9 @@ from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
-from simcoll.prediction.confidence import band
+from simcoll.prediction.confidence import band, shows_usual
 from simcoll.prediction.lowering import executor
+from simcoll.prediction.placing import network_under
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario import newer_releases
 from simcoll.scenario.loading import Point
@@ -96,8 +97,8 @@ def diagnosed(
         cure = f"take {asking.profile}" if asking.profile else "take a profile fitted to such machines"
         raise InputError(problem, f"{cure}, or fit one: simcoll calibrate")
     table, names = _table(asked)
-    base = _ranking.healthy(table, asked.predicted)
-    ranked = _ranking.ranked(table, base, tell) if base.off else [base]
+    base = _ranking.healthy(table)
+    ranked = _ranking.ranked(table, base, tell)
     if base.off and _ranking.accidental(sound := table.but_for_accidents(base), ranked[0], base):
         base, ranked = sound, [sound]
     document = _document(system, asked, table, names, base, ranked, refused)
@@ -156,27 +157,33 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
 
     Regions follow the expected times, not the measured ones, so that a fault does not move a point to another region.
     """
-    measured = np.array([row.time_us for row in asked.rows])
+    measured, predicted = np.array([row.time_us for row in asked.rows]), asked.predicted
     sizes = [row.size_bytes for row in asked.rows]
     series = tuple(tuple(sorted(members, key=sizes.__getitem__)) for members in alike(asked.series))
     small = _fits.launch_points(sizes, suspicious(asked.rows), series)
-    expected = asked.predicted + _fits.shifts(measured, small, series, asked.predicted)
+    expected = predicted + _fits.shifts(measured, small, series, predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = alike(list(zip(asked.series, names, strict=True)))
-    return MeasuredTable(measured, small, series, groups, asked.bands(names), asked.scenarios), names
+    return MeasuredTable(measured, predicted, small, series, groups, asked.bands(names), asked.scenarios), names
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
     """Return factors between which healthy rows lie around a prediction; None where the profile gives none.
 
     They are what is usual on the machine that the profile was fitted to, and not the interval of the prediction, which
-    also holds how another machine differs.
+    also holds how another machine differs. Of calls between nodes that a profile of GPUs alone never saw it is what is
+    usual where the profile of NICs was fitted, if it has enough rows.
     """
     if result["low_us"] is None:
         return None
     profile, launch = load_profile(scenario.profile), scenario.launch
     judged = profile.judged_by(profile.graph if launch.graph else profile.host if launch.paced else None)
-    return band(judged, region, result["confidence"] == "extrapolated" or _adds_bytes(scenario, judged))
+    adds_bytes, new = _adds_bytes(scenario, judged), result["confidence"] == "extrapolated"
+    network = network_under(scenario)
+    if new and (result["nodes"] or 1) > 1 and shows_usual(network):
+        ends = band(judged, region, adds_bytes), band(network, region, adds_bytes)
+        return min(low for low, _ in ends), max(high for _, high in ends)
+    return band(judged, region, new or adds_bytes)
 
 
 def _adds_bytes(scenario: Scenario, profile: Profile) -> bool:
@@ -213,8 +220,15 @@ def _document(
         "also": [fit.hypothesis.family for fit in _ranking.as_good(ranked, base)] if explained else [],
         "sure": _ranking.sure(ranked, base),
         "remains": [region for region in left if region["off"]],
+        "by_themselves": {} if explained else _by_themselves(table, ranked, base),
         "refused": dict(refused),
     }
+
+
+def _by_themselves(table: MeasuredTable, ranked: Sequence[Fit], base: Fit) -> dict[str, list[str]]:
+    """Name what explains the points of a collective alone, by collective: the best, and what is as good."""
+    found = _ranking.by_themselves(table, ranked, base)
+    return {collective: [fit.hypothesis.family for fit in fits] for collective, fits in found.items()}
 
 
 def _points(

@@ -40,8 +40,9 @@ _CHANGED: Final[LruCache[TopologySpec]] = LruCache(256, lambda _: 1)  # by topol
 
 LAUNCHES: Final = (
     Hypothesis("launch", "each call takes longer by a constant: launched one by one, or by many processes",
-               assumes=2, host="adds"),
-    Hypothesis("host", "the host launches no faster: many GPUs a process, slow or busy cores", assumes=2, host="paces"),
+               assumes=2, launch=True, host="adds"),
+    Hypothesis("host", "the host launches no faster: many GPUs a process, slow or busy cores", assumes=2,
+               launch=True, host="paces"),
 )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def _launched_otherwise(scenarios: Sequence[Scenario], reduces: bool) -> Iterato
     for family, text, launch in ways:
         known = all(load_profile(scenario.profile).knows(launch) for scenario in scenarios)
         if known and any(scenario.launch == Launch() for scenario in scenarios):
-            yield Hypothesis(family, text, scenario=functools.partial(_launched, launch=launch))
+            yield Hypothesis(family, text, launch=True, scenario=functools.partial(_launched, launch=launch))
 
 
 def _launched(scenario: Scenario, launch: Launch) -> Scenario:

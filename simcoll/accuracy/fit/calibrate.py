@@ -216,7 +216,8 @@ def _written(
         "left": dict(estimated.left),
         "intervals": {**({} if alone else _coverage.still_known(begin.known or {}, "transport" in head)), **intervals},
         "errors": errors,
-        "regions": _regions(data, predicted, chosen),
+        # on the rows held out; on all rows if none was
+        "regions": of_regions(data.rows, predicted, data.measured, chosen if chosen.all() else ~chosen),
         "uncertainty": _uncertainty(data, predicted, chosen, estimated),
         "covers": [*_coverage.covers(data, chosen, served), *former],
     }
@@ -398,17 +399,18 @@ def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], es
     return {**{name: round(value, 5) for name, value in parts.items()}, "model": model, "groups": groups}
 
 
-def _regions(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) -> Document:
-    """Score each region that has at least MANY rows, on the rows held out; on all rows if none was.
+def of_regions(
+    rows: Sequence[MeasuredRow], predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]
+) -> Document:
+    """Score each region that has at least MANY of the rows flagged by `which`.
 
     The region of a row follows its predicted time.
     """
-    which = chosen if chosen.all() else ~chosen
-    keys = [(row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype) for row in data.rows]
-    sizes = [row.size_bytes for row in data.rows]
+    keys = [(row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype) for row in rows]
+    sizes = [row.size_bytes for row in rows]
     names = np.array(scores.located(list(zip(keys, sizes, predicted.tolist(), strict=True))))
     each = {name: which & (names == name) for name in scores.REGIONS}
-    return {name: scores_of(predicted, data.measured, flags) for name, flags in each.items() if flags.sum() >= MANY}
+    return {name: scores_of(predicted, measured, flags) for name, flags in each.items() if flags.sum() >= MANY}
 
 
 def _points(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) -> list[Document]:
