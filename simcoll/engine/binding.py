@@ -22,7 +22,7 @@ from simcoll.dataclass import dataclass
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.kernels import dependency_kernel
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
-from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies
+from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
@@ -76,7 +76,7 @@ def bind(
     """
     held = _held(schedule, nbytes, itemsize, weights)
     most = int(held.max(initial=0))
-    piece = max(itemsize, params.chunk // itemsize * itemsize) if params.chunk else most
+    piece = piece_bytes(params.chunk, itemsize) or most
     loops = max(1, -(-most // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
     check_room(loops * len(schedule), f"{loops} loops of {len(schedule)} transfers", *cure)

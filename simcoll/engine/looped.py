@@ -38,7 +38,7 @@ from simcoll.engine.kernels.records import Heads, Heap, Routes, Servers
 from simcoll.engine.kernels.waits import COMPLETE
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Totals
-from simcoll.engine.timing_model import NEVER, NONE, Params, RoutedNetwork, too_late
+from simcoll.engine.timing_model import NEVER, NONE, Params, RoutedNetwork, piece_bytes, too_late
 from simcoll.schedule.ir import Schedule
 
 MOST_WIDER: Final = 1.25  # parts of many sizes would leave too much room empty
@@ -310,7 +310,7 @@ def looped(
         return None
     whole = replace(params, chunk=0, slots=0)
     one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights, arrivals=arrivals)
-    piece = max(itemsize, params.chunk // itemsize * itemsize)
+    piece = piece_bytes(params.chunk, itemsize)
     loops = -(-int(one.sizes.max(initial=0)) // piece)
     step = _steps(schedule)
     bits = (len(one) - 1).bit_length() + 2 * (int(step.max(initial=0)) + loops).bit_length()

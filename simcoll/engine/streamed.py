@@ -20,7 +20,7 @@ from simcoll.engine.kernels import stream_kernel
 from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 from simcoll.engine.kernels.stream_parts import RoutedPart, RoutedParts
 from simcoll.engine.timeline import Totals
-from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, service_ps, too_late
+from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective, cut
@@ -90,7 +90,7 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
         raise wrong("size", str(error), "mend the size") from None
     if not chunk:
         return [held]
-    piece = max(itemsize, chunk // itemsize * itemsize)
+    piece = piece_bytes(chunk, itemsize)
     loops, whole = max(1, -(-int(held.max()) // piece)), int(held.min()) // piece
     return [np.full_like(held, piece)] * whole + [np.clip(held - k * piece, 0, piece) for k in range(whole, loops)]
 

@@ -105,6 +105,11 @@ def service_ps(nbytes: int, bandwidth: int) -> int:
     return ps
 
 
+def piece_bytes(chunk: int, itemsize: int) -> int:
+    """The bytes of a slot that are moved at once: the whole elements of a chunk, at least one; 0: all of them."""
+    return max(itemsize, chunk // itemsize * itemsize) if chunk else 0
+
+
 def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
     """Times as a column; raises InputError if one is beyond the range of the clock, or was and came out negative."""
     try:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simcoll.dataclass import dataclass
 from simcoll.engine.program import Program
+from simcoll.engine.timing_model import piece_bytes
 from simcoll.errors import RefusedError
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
@@ -127,8 +128,7 @@ class _MemoryLayout:
     """The ranges of the slots and places of one rank, in elements."""
 
     def __init__(self, program: Program, rank: int, mine: list[int], before: list[int], itemsize: int):
-        schedule, chunk = program.schedule, program.params.chunk
-        piece = max(itemsize, chunk // itemsize * itemsize) // itemsize if chunk else 0
+        schedule, piece = program.schedule, piece_bytes(program.params.chunk, itemsize) // itemsize
         written: dict[SlotPlace, int] = {}  # elements of the last value
         room: Counter[int] = Counter({slot: size // itemsize for slot, size in enumerate(before)})
         for i in mine:
