@@ -95,7 +95,7 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
     if found is None:
         found = _folded(stream, network, devices)
         if network.layout is not None:
-            _FOLDED.keep(where, found or _Unlike(network.bandwidths, network.latencies))
+            _FOLDED.keep(where, found or _Unlike(_sorts(network)))
     return found
 
 
@@ -111,23 +111,21 @@ def may_fold(stream: StreamedSchedule) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Unlike:
-    """Links on which a schedule was not folded."""
+    """The sorts of links on which a schedule was not folded."""
 
-    bandwidths: Numbers
-    latencies: Numbers
+    sorts: Numbers
 
     def on(self, network: RoutedNetwork) -> bool:
-        """Whether those of a network are in no way more alike: equal where these are."""
-        sorts, others = _sorts(self), _sorts(network)
-        return bool(np.array_equal(sorts, others))
+        """Whether links of a network are in no way more alike: equal where these are."""
+        return bool(np.array_equal(self.sorts, _sorts(network)))
 
 
 _FOLDED: Final[LruCache[Folded | _Unlike]] = LruCache(
-    MOST_FOLDED, lambda found: len(found.schedule) if isinstance(found, Folded) else len(found.bandwidths)
+    MOST_FOLDED, lambda found: len(found.schedule) if isinstance(found, Folded) else len(found.sorts)
 )
 
 
-def _sorts(network: RoutedNetwork | _Unlike) -> Numbers:
+def _sorts(network: RoutedNetwork) -> Numbers:
     """The sort of each link: equal for equal bandwidths and latencies, in order of first use."""
     sorts: dict[tuple[int, int], int] = {}
     links = zip(network.bandwidths.tolist(), network.latencies.tolist(), strict=True)
