@@ -15,7 +15,7 @@ from simcoll.dataclass import dataclass
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.folding import Folded, fold
-from simcoll.engine.longest import in_turn, longest_ps
+from simcoll.engine.longest import Longest, in_turn, longest_of, longest_ps
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
@@ -114,6 +114,21 @@ class CallProgram:
             return None
         return longest_ps(*self._in_loops, among=self.turns is not None)
 
+    def quiet_ps(self, missing: int) -> int | None:
+        """The longest that the call goes on from when all its ranks but the `missing` one have come, if it then stands
+        still, on every rank, until that comes; None where that is not so or not known."""
+        if missing not in self._quiet:
+            self._quiet[missing] = self._longest and self._longest.latest_ps(missing)
+        return self._quiet[missing]
+
+    @cached_property
+    def _quiet(self) -> dict[int, int | None]:
+        return {}
+
+    @cached_property
+    def _longest(self) -> Longest | None:
+        return None if self._few is not None else longest_of(*self._in_loops)
+
     @property
     def _in_loops(self) -> tuple[Program, int, int, int]:
         """A program, how often it is run, the bytes of a piece at the most, and how many of these may be on the way."""
@@ -121,6 +136,12 @@ class CallProgram:
             return one.one, one.loops, one.piece, one.slots
         program = self.program
         return program, 1, int(program.sizes.max(initial=0)), program.params.slots
+
+    @property
+    def transfers(self) -> int:
+        """The transfers of all its loops, where it does not stand for others."""
+        program, loops, *_ = self._in_loops
+        return len(program) * loops
 
     @cached_property
     def turns(self) -> bytes | None:

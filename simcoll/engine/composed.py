@@ -8,7 +8,9 @@ every rule of the joined program, and only one solution does. Where the check fa
 A call that has its links for itself is not run at first: it is known by when it is over at the latest (see `longest`).
 If all that waits for it waits longer for something else, as where a call lies beside computation, it never is. Nor is
 one that begins, rank by rank, when such a call is over: calls of such a chain are known by when each is over at the
-latest, whoever is ahead.
+latest, whoever is ahead. Where some ranks come so late to a call of a chain that all else has come to a standstill
+before, what was ahead does not matter any more: a chain begins anew. Those calls of a chain that meet are run as one
+joined program.
 """
 
 from __future__ import annotations
@@ -17,15 +19,22 @@ import functools
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from simcoll.config.arrays import Numbers
 from simcoll.engine import fast
 from simcoll.engine.call_program import CallProgram
-from simcoll.engine.joined_program import Operation
+from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
 from simcoll.named_tuple import NamedTuple
+
+MOST_JOINED: Final = 5_000_000  # transfers of calls that meet, some 1 GB
+
+Joined = dict[tuple[tuple[CallProgram | None, tuple[int, ...]], ...], Program]
 
 
 def composed_ps(
@@ -34,31 +43,37 @@ def composed_ps(
     n: int,
     network: RoutedNetwork,
     ran: set[CallProgram] | None = None,
+    joined: Joined | None = None,
 ) -> int | None:
     """The time in ps of a plan of `operations` on `n` ranks, of which each but computations is a call of `calls`; None
     where calls meet on a link, or cannot be run by themselves. Calls that `ran` by themselves are added to that set,
-    and only those in it may be left out where nobody needs to know when they end."""
+    and only those in it may be left out where nobody needs to know when they end. Programs of calls of a chain that
+    meet are kept in `joined`, for other durations of the same plan."""
     if not _apart(calls, network):
         return None
-    took = _Composition(operations, calls, n, len(network.bandwidths), set() if ran is None else ran).took()
+    known = set() if ran is None else ran, {} if joined is None else joined
+    took = _Composition(operations, calls, n, network, *known).took()
     return took if took is not None and took < NEVER else None
 
 
 class _Hidden(NamedTuple):
     """An operation of which it is not known yet when it ends: a call that is not run as long as nobody needs to know,
     or None, what launches such a call. Its ranks begin at `opened`, or in a `chain` behind its first, whose number that
-    is, perhaps later; it is over at `latest`, in ps."""
+    is, perhaps later; it is over at `latest`, in ps, and on ranks that begin before others are `ahead` not after that
+    time. What it does before the last of its ranks come may end at `quiet`, where `opened` does not tell."""
 
     number: int
     call: CallProgram | None
     opened: Numbers
     latest: int
     chain: int
+    ahead: int
+    quiet: int = 0
 
 
 class _Opened(NamedTuple):
     """The times at which ranks may begin an operation, and the first of them. In a `chain` of another one that is
-    hidden they are the soonest there may be, and what is ahead is over at `ahead` at the latest, in ps; else 0."""
+    hidden they are the soonest there may be, and those up to `ahead` may be as late as that, in ps; else it is 0."""
 
     when: Numbers
     first: int
@@ -78,6 +93,16 @@ class _Taken(NamedTuple):
     free: Numbers
 
 
+class _Before(NamedTuple):
+    """The state when a part of a chain, which begins at a `place` of it, was run: by link, and the latest time."""
+
+    place: int
+    met: bool
+    taken: _Taken
+    owner: Numbers
+    last: int
+
+
 class _Composition:
     """The times of a plan, operation by operation. By link: what was `taken`, and the operation of which the last
     message was. By operation: when its work ends on each rank; of those `hidden`, at the least."""
@@ -87,14 +112,17 @@ class _Composition:
         operations: Sequence[Operation],
         calls: Sequence[CallProgram | None],
         n: int,
-        links: int,
+        network: RoutedNetwork,
         ran: set[CallProgram],
+        joined: Joined,
     ):
-        self.operations, self.calls, self.ran = operations, calls, ran
+        self.operations, self.calls, self.ran, self.joined = operations, calls, ran, joined
+        self.network, links = network, len(network.bandwidths)
         self.taken = _Taken(np.full(links, -NEVER), np.zeros(links, np.int64))
         self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
         self.done, self.hidden = dict[int, Numbers](), dict[int, _Hidden]()
         self.chains = dict[int, list[_Hidden]]()  # by the number of the first
+        self.anew = dict[int, int]()  # by the number of the last of a chain, the first of the one that begins behind it
         self.until = list[tuple[int, int]]()  # of hidden ones, in order: when over at the latest, number
         self.place, self.known, self.last = np.full(n, -1, np.int64), _Known(), 0
         self.behind = [list[int]() for _ in operations]
@@ -138,7 +166,7 @@ class _Composition:
                 return _Opened(when, first, 0, number)
             last = max(late, key=lambda each: each.latest)
             if len(late) == 1 and self._goes_on(number, last):
-                return _Opened(when, first, last.latest, last.chain)
+                return _Opened(when, first, last.ahead, last.chain)
             if not self._uncover(last):
                 return None
 
@@ -190,8 +218,9 @@ class _Composition:
         if call is not None:
             return self._call(number, call, opened)
         if opened.chain != number:
-            latest = opened.latest + int(np.max(op.duration, initial=0))
-            self._hide(_Hidden(number, None, opened.when, latest, opened.chain))
+            longest = int(np.max(op.duration, initial=0))
+            times = opened.latest + longest, opened.chain, opened.ahead + longest
+            self._hide(_Hidden(number, None, opened.when, *times))
         return True
 
     def _hide(self, new: _Hidden) -> None:
@@ -210,15 +239,34 @@ class _Composition:
         while late := next(filter(meets, self._under_way(first)), None):
             if not self._uncover(late):
                 return False
+        if chain != number and chain not in self.chains:  # of which some was run with that
+            return self._enter(number, opened)
         met = self._met(self.taken, call, first)
+        quiet = self._quiet(call, opened) if chain != number and not met else 0
+        if quiet:
+            self.anew[self.chains[chain][-1].number] = chain = number
+            self.done[number] = np.maximum(self.done[number], int(when.max()))  # as all wait for the last rank
         follows = chain != number
         runs = call not in self.ran or (not follows and self.known.alike(call, when - first, self.idle))
         if not met and not runs and call.longest_ps:
-            self._hide(_Hidden(number, call, when, opened.latest + call.longest_ps, chain))
+            latest = opened.latest + call.longest_ps
+            self._hide(_Hidden(number, call, when, latest, chain, latest, quiet))
             return True
         if not follows:
-            return self._run(number, call, when, self.taken if met else None) is not None
+            return self._run(number, call, when, self.taken if met else None, quiet) is not None
         return self._uncover(self.chains[chain][-1]) and self._enter(number, opened)
+
+    def _quiet(self, call: CallProgram, opened: _Opened) -> int:
+        """The time at which all that early ranks do in a call of a chain has ended, if the others come later than that:
+        then it does not matter any more when the early ones came, where the call has its links for itself. 0 where that
+        is not known."""
+        late = opened.when[opened.when > opened.ahead]
+        standing = call.quiet_ps(int(opened.when.argmax())) if len(late) else None
+        if standing is None:
+            return 0
+        times = np.sort(np.append(late, opened.ahead))
+        pauses = np.flatnonzero(np.diff(times) > standing)
+        return int(times[pauses[-1]]) + standing + 1 if len(pauses) else 0
 
     def _under_way(self, first: int) -> list[_Hidden]:
         """The hidden operations that may not be over at a time, in ps."""
@@ -231,49 +279,132 @@ class _Composition:
     def _uncover(self, late: _Hidden) -> bool:
         """Run a hidden call; all others on its links but those of its chain were over before, or begin after it. Of its
         chain those are run that are ahead of it, and behind it as many as meet. Says whether they end."""
-        chain = self.chains.pop(late.chain)
-        for each in chain:
-            del self.hidden[each.number]
-            del self.until[bisect_left(self.until, (each.latest, each.number))]
-        wanted, taken = chain.index(late), None
-        for place, each in enumerate(chain):
-            number, call, when = each.number, each.call, self._since(each.number) if place else each.opened
-            self.done[number] = when + self.operations[number].duration
-            self.last = max(self.last, int(self.done[number].max(initial=0)))
-            if call is None:
-                continue
-            met = taken is not None and self._met(taken, call, int(when.min()))
-            if place > wanted and not met:
-                assert call.longest_ps
-                first = each._replace(opened=when, latest=min(each.latest, int(when.max()) + call.longest_ps))
-                for left in (first, *chain[place + 1 :]):
-                    self._hide(left._replace(chain=number))
-                return True
-            taken = self._run(number, call, when, taken if met else None)
-            if taken is None:
-                return False
+        chain = self._shown(late.chain)
+        wanted, parts = chain.index(late), list[tuple[_Before, _Taken]]()
+        for place, each in enumerate(chain):  # to which others may be added
+            when = self._begin(each, not place)
+            if each.call is not None:
+                met = bool(parts) and self._met(parts[-1][1], each.call, int(when.min()))
+                if place > wanted and not met:
+                    assert each.call.longest_ps
+                    latest = min(each.latest, int(when.max()) + each.call.longest_ps)
+                    first = each._replace(opened=when, latest=latest, ahead=latest)
+                    for left in (first, *chain[place + 1 :]):
+                        self._hide(left._replace(chain=each.number))
+                    return True
+                if not self._part(chain, place, parts, met):
+                    return False
+            if (behind := self.anew.pop(each.number, NONE)) != NONE:
+                if behind in self.chains:
+                    chain.extend(late._replace(quiet=0) for late in self._shown(behind))
+                elif (call := self.calls[behind]) and self._met(parts[-1][1], call, int(self._since(behind).min())):
+                    return False
         return True
 
-    def _run(self, number: int, call: CallProgram, opened: Numbers, before: _Taken | None) -> _Taken | None:
-        """Run a call by itself, whose messages may meet those that were there `before`. Gives what it takes; None where
-        it does not end, or does meet them."""
-        first = int(opened.min())
-        busy = self.idle if before is None else np.maximum(before.free - first, 0)
-        self.ran.add(call)
-        if (alone := self.known.alone(call, opened - first, busy)) is None:
+    def _shown(self, chain: int) -> list[_Hidden]:
+        """The operations of a chain, which are hidden no more."""
+        shown = self.chains.pop(chain)
+        for each in shown:
+            del self.hidden[each.number]
+            del self.until[bisect_left(self.until, (each.latest, each.number))]
+        return shown
+
+    def _begin(self, each: _Hidden, first: bool) -> Numbers:
+        """Note when an operation of a chain begins, if what is ahead of it is known, and give that time."""
+        when = each.opened if first else self._since(each.number)
+        self.done[each.number] = when + self.operations[each.number].duration
+        self.last = max(self.last, int(self.done[each.number].max(initial=0)))
+        return when
+
+    def _part(self, chain: list[_Hidden], last: int, parts: list[tuple[_Before, _Taken]], met: bool) -> bool:
+        """Run the `last` of some operations of a chain, or with it those before that it meets. Says whether they end,
+        and do not meet what was ahead of the chain."""
+        before = _Before(last, met, self._copied(self.taken), self.owner.copy(), self.last)
+        while True:
+            ahead = parts[-1][1] if before.met else None
+            taken = self._together(chain[before.place : last + 1], not before.place, ahead)
+            if taken is not None:
+                parts.append((before, taken))
+                return True
+            if ahead is None:
+                return False
+            before, _ = parts.pop()
+            self.taken, self.owner, self.last = self._copied(before.taken), before.owner.copy(), before.last
+
+    def _copied(self, taken: _Taken) -> _Taken:
+        return _Taken(*(column.copy() for column in taken))
+
+    def _together(self, chain: Sequence[_Hidden], first: bool, before: _Taken | None) -> _Taken | None:
+        """Run calls that follow each other, several as one joined program: see `_run`. Says `first` if nothing hidden
+        is ahead."""
+        opened = [self._begin(each, first and not place) for place, each in enumerate(chain)]
+        call, ranks = chain[0].call, self.operations[chain[0].number].ranks
+        if len(chain) == 1 and call:
+            return self._run(chain[0].number, call, opened[0], before, chain[0].quiet)
+        key = self._key(chain)
+        if key not in self.joined:
+            if sum(each.call.transfers for each in chain if each.call) > MOST_JOINED:
+                return None
+            operations = list[Operation]()
+            for of, after in key:
+                operations.append(Operation(ranks))
+                behind = len(operations) - 1, *(2 * place + 1 for place in after)
+                operations.append(Operation(ranks, of.program if of else None, 0, behind))
+            if sum(map(len, self.joined.values())) > MOST_JOINED:
+                self.joined.clear()
+            self.joined[key] = join(operations, len(self.place), self.network)
+        start = int(opened[0].min())
+        took = [np.broadcast_to(self.operations[each.number].duration, len(ranks)) for each in chain]
+        both = [column for pair in zip((when - start for when in opened), took, strict=True) for column in pair]
+        program = self.joined[key]
+        assert program.tasks
+        tasks = replace(program.tasks, duration=np.concatenate(both).astype(np.int64))
+        ends = fast.ends(replace(program, tasks=tasks), self._busy(before, start))
+        if ends is None or (taken := self._take(ends, start, chain[-1].number, before, chain[0].quiet)) is None:
             return None
-        head, uses = alone.first + first, alone.last > -NEVER
+        for each, done in zip(chain, ends.done.reshape(-1, len(ranks))[1::2], strict=True):
+            self.done[each.number] = done + start
+        return taken
+
+    def _key(self, chain: Sequence[_Hidden]) -> tuple[tuple[CallProgram | None, tuple[int, ...]], ...]:
+        """The calls of a part of a chain, and for which places of it each operation waits."""
+        place = {each.number: i for i, each in enumerate(chain)}
+        after = (self.operations[each.number].after for each in chain)
+        waits = (tuple(place[before] for before in numbers if before in place) for numbers in after)
+        return tuple(zip((each.call for each in chain), waits, strict=True))
+
+    def _run(
+        self, number: int, call: CallProgram, opened: Numbers, before: _Taken | None, quiet: int = 0
+    ) -> _Taken | None:
+        """Run a call by itself, whose messages may meet those that were there `before`; see `_Hidden.quiet`. Gives what
+        it takes; None where it does not end, or does meet them."""
+        first = int(opened.min())
+        self.ran.add(call)
+        alone = self.known.alone(call, opened - first, self._busy(before, first))
+        if alone is None or (took := self._take(alone, first, number, before, quiet)) is None:
+            return None
+        np.maximum(self.done[number], alone.done + first, out=self.done[number])
+        return took
+
+    def _busy(self, before: _Taken | None, first: int) -> Numbers:
+        """The time from the `first` one on for which links are busy with messages that were there `before`."""
+        return self.idle if before is None else np.maximum(before.free - first, 0)
+
+    def _take(self, ends: fast.CallEnds, first: int, number: int, before: _Taken | None, quiet: int) -> _Taken | None:
+        """Take the links of what was run from the `first` time on, and give what it takes; None where it meets messages
+        that were there `before`."""
+        head, uses = ends.first + first, ends.last > -NEVER
         if before is not None:
             late = before is self.taken and (head == before.came) & (self.owner > number)
             if ((head < before.came) | late)[uses].any():
                 return None
-        took = _Taken(np.where(uses, alone.last + first, -NEVER), np.where(uses, alone.free + first, 0))
+        came = np.maximum(ends.last + first, quiet)
+        took = _Taken(np.where(uses, came, -NEVER), np.where(uses, ends.free + first, 0))
         uses &= took.came >= self.taken.came  # else there were later ones
         for column, new in zip(self.taken, took, strict=True):
             column[uses] = new[uses]
         self.owner[uses] = number
-        np.maximum(self.done[number], alone.done + first, out=self.done[number])
-        self.last = max(self.last, alone.over + first)
+        self.last = max(self.last, ends.over + first)
         return took
 
 

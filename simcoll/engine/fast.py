@@ -40,9 +40,9 @@ class RunEnd(NamedTuple):
 
 
 class CallEnds(NamedTuple):
-    """The times at which each rank has sent and received all that is its own, (ranks,); at which the first and the last
-    message comes to each link, and it is free again, (links,), NEVER, −NEVER and −NEVER where none comes; and at which
-    all is over."""
+    """The times at which each rank has sent and received all that is its own, (ranks,), or each task is done, (tasks,);
+    at which the first and the last message comes to each link, and it is free again, (links,), NEVER, −NEVER and −NEVER
+    where none comes; and at which all is over."""
 
     done: Array
     first: Array
@@ -85,17 +85,21 @@ def end(program: Program, shortcuts: bool = True) -> RunEnd | None:
 
 
 def ends(program: Program, busy: Array, compiled: bool | None = None) -> CallEnds | None:
-    """The ends of a program of one call by ranks and links, whose links serve in turn and are `busy` at first until
-    a time in ps, (links,). None if it could not finish."""
+    """The ends of a program by ranks, or tasks where it has these, and by links, which serve in turn and are `busy` at
+    first until a time in ps, (links,). None if it could not finish."""
     run_, outcome, _ = _play(program, "ends", True, compiled, busy)
     if outcome is None:
         return None
-    done = run_.give(program.arrivals.copy())
-    ways = run_.gives(program.way, program.routes.src, program.routes.dst)
-    run_.loops.run.latest_of_ranks(*ways, outcome.columns[1], outcome.columns[4], done)
+    if program.tasks:
+        done = run_.done
+    else:
+        done = run_.give(program.arrivals.copy())
+        ways = run_.gives(program.way, program.routes.src, program.routes.dst)
+        run_.loops.run.latest_of_ranks(*ways, outcome.columns[1], outcome.columns[4], done)
+        done = done[: program.schedule.n]
     first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
     free = np.where(last > -NEVER, free, -NEVER)
-    return CallEnds(np.asarray(done[: program.schedule.n], np.int64), first, last, free, outcome.latest)
+    return CallEnds(np.asarray(done, np.int64), first, last, free, outcome.latest)
 
 
 class _Played(NamedTuple):

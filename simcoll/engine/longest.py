@@ -33,12 +33,34 @@ from simcoll.named_tuple import NamedTuple
 MOST_ROWS: Final = 50_000  # of a program of which it is asked whether it runs in turn: some 0.1 s
 
 
-def longest_ps(
+class Longest(NamedTuple):
+    """A program laid out for the kernel that finds how long it may take, and the kernel."""
+
+    program: Program
+    loops: Loops
+    run: LongestRun
+
+    def latest_ps(self, missing: int | None = None) -> int | None:
+        """The longest that it may take from when all its ranks have come, and no other uses its links, in ps; of what
+        does not wait for the `missing` rank, if one is: None if a rank may be through without that."""
+        run, program = self.run, self.program
+        if missing is None:
+            return int(self.loops.like(longest_kernel).longest(run))
+        unsent = self.loops.give((program.src == missing).astype(np.int64))
+        quiet = int(self.loops.like(longest_kernel).longest(run._replace(unsent=unsent)))
+        waits_ = np.zeros(program.schedule.participants, bool)
+        waits_[missing] = True
+        for ends, times in ((program.src, run.sent), (program.dst, run.complete)):
+            waits_[ends[np.asarray(times) >= NEVER]] = True
+        return quiet if waits_[: program.schedule.n].all() else None
+
+
+def longest_of(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
-) -> int | None:
-    """The longest that a program may take from when all its ranks have come and no other uses its links, in ps. It is
-    run in `loops`, each of which moves at most `piece` bytes of a transfer, and of a connection `slots` may be on their
-    way, 0: any number. None where links are dead or times may leave the clock.
+) -> Longest | None:
+    """The longest that a program may take which is run in `loops`, each of which moves at most `piece` bytes of a
+    transfer; of a connection `slots` may be on their way, 0: any number. None where links are dead or times may leave
+    the clock.
 
     Links serve in turn, without barriers or blocking sends. `among` programs that run `in_turn` before and behind it,
     with the same columns but sizes, it counts from when those before are over, too.
@@ -70,13 +92,22 @@ def longest_ps(
         takes=run_.give(takes),
         lead=run_.give(lead if lead.any() else NO_TIMES),
         gap=run_.give(gap if gap.any() else NO_TIMES),
+        unsent=run_.give(NO_TIMES),
         start=run_.zeros(rows),
         sent=run_.zeros(rows),
         complete=run_.zeros(rows),
         ends=run_.zeros(deep * rows),
         deep=deep,
     )
-    return int(kernel.like(longest_kernel).longest(run))
+    return Longest(program, kernel, run)
+
+
+def longest_ps(
+    program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
+) -> int | None:
+    """The longest that a program may take from when all its ranks have come, in ps: see `longest_of`."""
+    found = longest_of(program, loops, piece, slots, compiled, among)
+    return found and found.latest_ps()
 
 
 def in_turn(program: Program) -> bool:

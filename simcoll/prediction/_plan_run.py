@@ -13,7 +13,7 @@ import numpy as np
 from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.call_program import CallProgram
-from simcoll.engine.composed import composed_ps
+from simcoll.engine.composed import Joined, composed_ps
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
@@ -54,8 +54,8 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
 
     way = policy(scenario, "totals")
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
-    by_themselves = set[CallProgram]()  # calls that were run so, shared with replications
-    took = composed_ps(operations, calls, plan.n, binder.topology, by_themselves) if alone else None
+    shared: tuple[set[CallProgram], Joined] = set(), {}  # with replications: calls that were run, and some together
+    took = composed_ps(operations, calls, plan.n, binder.topology, *shared) if alone else None
     if took is None and len(binder.ways) > 1:  # calls that meet share links in one way
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
         return replace(predict_plan(fair, topology, costs), scenario=scenario)
@@ -64,7 +64,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         if took is None:  # calls met already
             return None
         changed = [op._replace(duration=durations[part]) for op, part in zip(operations, parts, strict=True)]
-        return composed_ps(changed, calls, plan.n, binder.topology, by_themselves)
+        return composed_ps(changed, calls, plan.n, binder.topology, *shared)
 
     if took is None:
         program = joined()

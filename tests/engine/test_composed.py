@@ -22,6 +22,7 @@ from simcoll.topology.graph import Link, Topology
 
 NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain", "all_gather/ring")
 RANKS = 6
+FAST = Link(50 * 10**9, 500_000)
 
 
 def unequal(rng: random.Random) -> Topology:
@@ -173,9 +174,9 @@ def test_of_two_calls_behind_the_same_one_each_waits_for_the_other(eighths: int)
 
 
 def check_chain(seed: int) -> bool:
-    """Calls alike but for their sizes, each of which begins when the one before is over, of ranks in any places of a
-    network whose trunk is slow one way: they meet there. Something waits for one of them. Says whether they were put
-    together."""
+    """Calls alike but for their sizes, each of which begins when the one before is over, or a rank comes late, of ranks
+    in any places of a network whose trunk is slow one way: they meet there. Something waits for one of them. Says
+    whether they were put together."""
     rng, n = random.Random(seed), 5
     plan, near, far = schedule("all_reduce", "tree", n), Link(10**10, 1), Link(10**10, 10**6)
     topology = two_level(n, near, 1)
@@ -188,19 +189,25 @@ def check_chain(seed: int) -> bool:
         options = (plan, topology, where, params, size)
         made.append(CallProgram(functools.partial(bind, *options), in_loops=functools.partial(looped, *options)))
     assert made[0].turns and made[0].turns == made[1].turns
-    calls, ranks, asked = rng.choices(made, k=3), np.arange(n), rng.choice([1, 2])
-    operations = [Operation(ranks, None, 1), *(Operation(ranks, None, 0, (before,)) for before in range(3))]
-    operations += [Operation(ranks, None, rng.randint(0, 10**9), (0,)), Operation(ranks, None, 10**10, (asked, 4))]
-    all_calls = [None, *calls, None, None]
+    calls, ranks, asked = rng.choices(made, k=3), np.arange(n), rng.choice([1, 3])
+    late = [rng.choice([0, 0, 10**7, 10**9, 4 * 10**9]) * (ranks == rng.randrange(n)) for _ in range(2)]
+    operations = [Operation(ranks, None, 1), Operation(ranks, None, 0, (0,))]
+    for took in late:
+        operations.append(Operation(ranks, None, took, (len(operations) - 2,) if len(operations) > 2 else (0,)))
+        operations.append(Operation(ranks, None, 0, (len(operations) - 2, len(operations) - 1)))
+    operations += [Operation(ranks, None, rng.randint(0, 10**9), (0,)), Operation(ranks, None, 10**10, (asked, 6))]
+    all_calls = [None, calls[0], None, calls[1], None, calls[2], None, None]
     found = composed_ps(operations, all_calls, n, topology, set(made))
     whole = [op._replace(program=call and call.program) for op, call in zip(operations, all_calls, strict=True)]
     timeline = fast.run(join(whole, n, topology)).timeline
     assert timeline is not None
     assert found in (None, timeline.makespan_ps), seed
-    over = 1
-    for call, end in zip(calls, np.cumsum([len(call.program) for call in calls]), strict=True):
+    over = came = 1
+    ends = np.cumsum([len(call.program) for call in calls])
+    for call, end, took in zip(calls, ends, [0, *late], strict=True):
         assert call.longest_ps
-        over += call.longest_ps
+        came += int(np.max(took))
+        over = max(over, came) + call.longest_ps
         assert timeline.end[end - len(call.program) : end].max() <= over, seed
     return found is not None
 
@@ -210,6 +217,62 @@ def test_calls_that_follow_each_other_may_meet(batch: int) -> None:
     """Of 50 chains every one that can be put together takes as long as joined, and many can; each call is over in
     time."""
     assert sum(map(check_chain, range(50 * batch, 50 * batch + 50))) >= 30
+
+
+def check_late(seed: int) -> bool:
+    """Calls alike but for their sizes, for each of which ranks compute, some much longer than others; a call is
+    launched when that and the call before are over. Something may wait for one of them. Says whether they were put
+    together."""
+    rng = random.Random(seed)
+    n, name = rng.choice([3, 5, 6]), rng.choice(["tree", "nvls", "nvls_tree"])
+    plan, ranks = schedule("all_reduce", name, n), np.arange(n)
+    topology, slow = (two_level(n, FAST, 1) if name == "tree" else star(n, FAST)), Link(10**9, 1)
+    links = (slow if pair == ("leaf0", "spine") else rng.choice([FAST, FAST, FAST, slow]) for pair in topology.links)
+    topology = topology.with_links(links)
+    places = tuple(rng.sample(topology.ranks, n))
+    where = (*places, *devices(topology, plan)[n:])
+    params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=rng.choice([1, 2, 8]))
+    made = []
+    for size in rng.sample([700, 2_100, 5_600], 2):
+        options = (plan, topology, where, params, size * n)
+        made.append(CallProgram(functools.partial(bind, *options), in_loops=functools.partial(looped, *options)))
+    longest = made[0].longest_ps
+    if not longest or not all(call.turns for call in made):
+        return False
+    spread, launched = rng.choice([0.05, 0.3, 1, 4]), rng.random() < 0.5
+    asked, beside = rng.randrange(9), rng.randrange(30)
+    operations, calls, last = [Operation(ranks)], list[CallProgram | None]([None]), list[int]()
+
+    def add(took: object, *after: int, call: CallProgram | None = None) -> int:
+        operations.append(Operation(ranks, None, np.asarray(took, np.int64), after))
+        calls.append(call)
+        return len(calls) - 1
+
+    work = 0
+    for number in range(6):
+        least = rng.choice([0.1, 0.5, 1, 2])
+        late = [longest * (least + spread * max(0, rng.gauss(rng.choice([0, 0, 2]), 1))) for _ in ranks]
+        work = add(late, work)
+        after = work, *last[-1:]
+        if launched:
+            after = (add(rng.choice([0, 3_000]) * ranks + 1_000, *after),)
+        last.append(add(0, *after, call=rng.choice(made)))
+        if asked == number:
+            add(rng.randint(0, 4 * longest), last[-1])
+        if beside == number:
+            add(0, add(rng.randint(0, 4 * longest), work), call=rng.choice(made))
+    found = composed_ps(operations, calls, n, topology, set(made))
+    whole = [op._replace(program=call and call.program) for op, call in zip(operations, calls, strict=True)]
+    expected = fast.totals(join(whole, n, topology))
+    assert expected is not None
+    assert found in (None, expected.makespan_ps), seed
+    return found is not None
+
+
+@pytest.mark.parametrize("batch", [2, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(3, 40))])
+def test_what_was_ahead_of_a_late_rank_need_not_be_known(batch: int) -> None:
+    """Of 50 plans every one that can be put together takes as long as joined, and many can."""
+    assert sum(map(check_late, range(50 * batch, 50 * batch + 50))) >= 30
 
 
 def test_a_call_behind_two_that_are_not_known_waits_for_both() -> None:

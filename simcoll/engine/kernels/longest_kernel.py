@@ -9,6 +9,7 @@ from simcoll.engine.kernels import waits as plain_waits
 from simcoll.engine.kernels.records import Column
 from simcoll.named_tuple import NamedTuple
 
+NEVER = 2**62
 jit = jit_for(__name__)
 value = load_like(__name__, plain_waits).value
 
@@ -17,7 +18,8 @@ class LongestRun(NamedTuple):
     """The columns of one loop by row, of which there are so many `loops`: what each row waits for, `before` of a first
     row of a channel is its last, in the loop before; the end that lets it go is that of `credit_row`, `credit_loops`
     earlier. For how long it may keep its channel (`held`), and take to its end (`takes`); `lead` and `gap` are empty
-    where they are 0. The other columns are written, `ends` for the last `deep` loops."""
+    where they are 0; so is `unsent`, 1 where a rank sends that does not come. The other columns are written, NEVER
+    where a row waits for such a rank; `ends` for the last `deep` loops."""
 
     loops: int
     reads: Column
@@ -29,6 +31,7 @@ class LongestRun(NamedTuple):
     takes: Column
     lead: Column
     gap: Column
+    unsent: Column
     start: Column
     sent: Column
     complete: Column
@@ -38,28 +41,35 @@ class LongestRun(NamedTuple):
 
 @jit
 def longest(run: LongestRun) -> Any:
-    """The latest time at which anything may be over, counted from when all have come."""
-    loops, reads, chain, before, credit_row, credit_loops, held, takes, lead, gap, start, sent, complete, ends, deep = (
-        run
-    )
-    rows, latest = len(reads), 0
-    for loop in range(loops):
+    """The latest time at which anything may be over that does not wait for ranks that do not come, counted from when
+    all others have come."""
+    rows, latest = len(run.reads), 0
+    reads, chain, before, held, takes, deep = run.reads, run.chain, run.before, run.held, run.takes, run.deep
+    credit_row, credit_loops, lead, gap = run.credit_row, run.credit_loops, run.lead, run.gap
+    start, sent, complete, ends = run.start, run.sent, run.complete, run.ends
+    for loop in range(run.loops):
         now = loop % deep * rows
         for row in range(rows):
-            t = 0
+            t = value(run.unsent, row) * NEVER
             if reads[row] >= 0:
-                t = complete[reads[row]]
+                t = max(t, complete[reads[row]])
             if before[row] < row or loop > 0:
                 t = max(t, max(sent[before[row]], start[before[row]] + value(gap, row)))
             if len(credit_row) and loop >= credit_loops[row]:
                 t = max(t, ends[(loop - credit_loops[row]) % deep * rows + credit_row[row]])
+            t = min(t, NEVER)
             start[row] = t
-            t += value(lead, row)
-            sent[row] = t + held[row]
-            t += takes[row]
+            if t < NEVER:
+                t += value(lead, row)
+                sent[row] = t + held[row]
+                t += takes[row]
+                latest = max(latest, max(t, sent[row]))
+            else:
+                sent[row] = t
             ends[now + row] = t
             if chain[row] >= 0:
                 t = max(t, complete[chain[row]])
             complete[row] = t
-            latest = max(latest, max(t, sent[row]))
+            if t < NEVER:
+                latest = max(latest, t)
     return latest
