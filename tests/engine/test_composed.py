@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from extras import batches
 from networks import devices, full_mesh, schedule, star, two_level
 
 from simcoll.engine import fast
@@ -96,7 +97,7 @@ def check(seed: int) -> bool:
     return found is not None and sum(call is not None for call in calls) > 1
 
 
-@pytest.mark.parametrize("batch", [0, pytest.param(1, marks=pytest.mark.long)])
+@batches(1, 2)
 def test_a_plan_is_its_calls(batch: int) -> None:
     """Of 100 random plans every one that can be put together takes as long as joined, and many can."""
     assert sum(check(seed) for seed in range(batch * 50, batch * 50 + 50)) >= 20
@@ -212,7 +213,7 @@ def check_chain(seed: int) -> bool:
     return found is not None
 
 
-@pytest.mark.parametrize("batch", [0, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(1, 20))])
+@batches(1, 20)
 def test_calls_that_follow_each_other_may_meet(batch: int) -> None:
     """Of 50 chains every one that can be put together takes as long as joined, and many can; each call is over in
     time."""

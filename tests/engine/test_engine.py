@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from extras import batches
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import ENTRIES, devices, program, schedule, star
@@ -57,19 +58,11 @@ def check_tasks(seed: int) -> None:
     check_fast(played, whole, REPLAYS, seed)
 
 
-@pytest.mark.parametrize("batch", range(2))
+@batches(2, 102)
 def test_several_operations_are_the_rules(batch: int) -> None:
-    """Of 100 random programs of several operations, with computation in between and rules of their own, the times of
-    every transfer and task are the oracle's in the event engine, and the event engine's in the others."""
+    """Of random programs of several operations, with computation in between and rules of their own, the times of every
+    transfer and task are the oracle's in the event engine, and the event engine's in the others."""
     for seed in range(batch * 50, batch * 50 + 50):
-        check_tasks(seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("batch", range(50))
-def test_several_operations_are_the_rules_at_length(batch: int) -> None:
-    """The same for 5,000 more."""
-    for seed in range(100 + batch * 100, 200 + batch * 100):
         check_tasks(seed)
 
 
@@ -100,19 +93,11 @@ def check_faults(seed: int) -> None:
     check_fast(played, whole, REPLAYS, seed)
 
 
-@pytest.mark.parametrize("batch", range(2))
+@batches(2, 102)
 def test_links_that_change_are_the_rules(batch: int) -> None:
-    """Of 100 random programs whose links become slower, die, come back and are gone around, all engines say what the
-    oracle says, the routes included, or all say that it does not finish."""
+    """Of random programs whose links become slower, die, come back and are gone around, all engines say what the oracle
+    says, the routes included, or all say that it does not finish."""
     for seed in range(batch * 50, batch * 50 + 50):
-        check_faults(seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("batch", range(50))
-def test_links_that_change_are_the_rules_at_length(batch: int) -> None:
-    """The same for 5,000 more."""
-    for seed in range(100 + batch * 100, 200 + batch * 100):
         check_faults(seed)
 
 
@@ -125,19 +110,11 @@ def check(seed: int) -> None:
     check_fast(played, whole, FAST, seed)
 
 
-@pytest.mark.parametrize("batch", range(2))
+@batches(2, 402)
 def test_the_engines_are_the_rules(batch: int) -> None:
-    """Start, sent, arrive, end and complete of every transfer of 100 random cases are the oracle's in the event
+    """Start, sent, arrive, end and complete of every transfer of random cases are the oracle's in the event
     engine, and all times, those of hops too, the event engine's in the others."""
     for seed in range(batch * 50, batch * 50 + 50):
-        check(seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("batch", range(200))
-def test_the_engines_are_the_rules_at_length(batch: int) -> None:
-    """The same for 20,000 more cases."""
-    for seed in range(100 + batch * 100, 200 + batch * 100):
         check(seed)
 
 

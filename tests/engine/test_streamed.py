@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from extras import batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, RANKS_ONLY, full_mesh, star, two_level
@@ -49,7 +50,7 @@ PROVED_BY_TURNS = [
     ("all_gather", "ring_by_dimension"),
     ("reduce_scatter", "ring_by_dimension"),
 ]
-BATCHES = pytest.mark.parametrize("batch", [0, *(pytest.param(batch, marks=pytest.mark.long) for batch in (1, 2))])
+BATCHES = batches(1, 3)
 COMPILED = (False, True) if have_numba() else (False,)
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from extras import batches
 from networks import GB_PER_S, full_mesh, program, star
 from oracle import random_case, random_faults, random_tasks
 from oracle_programs import changed, joint_program_of, program_of
@@ -33,7 +34,7 @@ def check(played: Program, seed: int) -> None:
     assert sum(by_cause(path.shares()).values()) == times.makespan_ps, seed
 
 
-@pytest.mark.parametrize("batch", [0, 1, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(2, 10))])
+@batches(2, 10)
 def test_segments_add_up(batch: int) -> None:
     """Of random programs, of one operation and of several, the segments of the path meet without gap or overlap, from
     0 to the end of the run."""
@@ -60,7 +61,7 @@ def check_changed(seed: int) -> None:
         assert all(a.end_ps == b.begin_ps for a, b in pairwise(path)), seed
 
 
-@pytest.mark.parametrize("batch", [0, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(1, 5))])
+@batches(1, 5)
 def test_segments_add_up_with_links_that_change(batch: int) -> None:
     """The same where links become slower, die, come back and are gone around."""
     for seed in range(batch * 60, batch * 60 + 60):

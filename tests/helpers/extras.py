@@ -18,6 +18,12 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
 
 
+def batches(daily: int, count: int) -> pytest.MarkDecorator:
+    """A test for each `batch` of so many, of which only the first are run every day, the others with `-m long`."""
+    long = (pytest.param(batch, marks=pytest.mark.long) for batch in range(daily, count))
+    return pytest.mark.parametrize("batch", [*range(daily), *long])
+
+
 class Late:
     """A module that is imported when something in it is first used: torch alone takes two seconds."""
 
