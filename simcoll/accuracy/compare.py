@@ -13,7 +13,7 @@ from simcoll.accuracy.scores import Document
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
 from simcoll.prediction import result_rows, sweep
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import load_profile
 
@@ -105,7 +105,7 @@ def _on_system(
     _check_harness(points.values(), measured)
     rows = dict(zip(points, sweep.run_points(list(points.values())), strict=True))
     joined = table_join.answered(measured, [[rows[sweep.key(p)] for p in of_row] for of_row in asked])
-    return joined, list(rows.values()), newer_releases.notes(point.scenario for point in points.values())
+    return joined, list(rows.values()), caveats.notes(point.scenario for point in points.values())
 
 
 def _check_harness(points: Iterable[Point], measured: Iterable[MeasuredRow]) -> None:

@@ -17,7 +17,7 @@ from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
-from simcoll.scenario import loading, newer_releases
+from simcoll.scenario import caveats, loading
 from simcoll.scenario.loading import Point
 from simcoll.topology.graph import Topology
 
@@ -64,7 +64,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     _check_jobs(jobs)
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
-    notes = newer_releases.notes(point.scenario for point in points)
+    notes = caveats.notes(point.scenario for point in points)
     shown = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
     return Results(shown, notes)
 

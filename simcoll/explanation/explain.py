@@ -14,7 +14,7 @@ from simcoll.errors import ScheduleError
 from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.profile_titles import described_with, titled
 from simcoll.units import format_duration, format_size
 
@@ -38,7 +38,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
     few = len(run.path) <= 2 * ENDS
     broken: list[ScheduleError] = []
     tried = answers(run, broken) if what_if else []
-    notes = newer_releases.notes([run.scenario])
+    notes = caveats.notes([run.scenario])
     notes += dict.fromkeys(f"left out of what could be faster: {error}" for error in broken)
     parts = list(run.parts() if few else [*run.parts(slice(None, ENDS)), *run.parts(slice(-ENDS, None))])
     return {

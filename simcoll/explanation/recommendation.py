@@ -19,7 +19,7 @@ from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.work import check_runs
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 
@@ -223,7 +223,7 @@ class Recommendation:
             "transport",
             "sharing",
         )
-        notes = newer_releases.notes([self.scenario])
+        notes = caveats.notes([self.scenario])
         confidence = dict.fromkeys(best.row.confidence or "uncalibrated" for best in bests)
         return {
             **{name: first[name] for name in names if first[name] is not None},

@@ -211,7 +211,8 @@ def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line:
                 yield f"  rank {rank}: {task.spec.template}, with collectives of the library"
                 continue
             if task.program is None:
-                calls = "" if task.buckets == 1 else f" in {task.buckets} buckets{', async' if task.async_op else ''}"
+                calls = " in place" if case.columns["in_place"] else " out of place"
+                calls += "" if task.buckets == 1 else f" in {task.buckets} buckets{', async' if task.async_op else ''}"
                 calls += "" if task.calls == 1 else f" {task.calls} times{' in a CUDA graph' if task.graph else ''}"
                 group = next((group for group in task.schedule.groups if rank in group), ())
                 yield (

@@ -21,7 +21,7 @@ from simcoll.named_tuple import NamedTuple
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction.placing import arrivals_of
 from simcoll.prediction.program_run import ProgramRun
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
@@ -109,7 +109,7 @@ class Prediction:
         return of_rows([row(self)])
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *newer_releases.notes([self.scenario])])
+        return "\n".join([self.verdict, *caveats.notes([self.scenario])])
 
     @cached_property
     def time_ps(self) -> int:

@@ -10,7 +10,7 @@ from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.prediction.row_verdicts import of_rows, transports, unanswered
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_titles import described, titled
 from simcoll.scenario.scenario import Scenario
@@ -54,7 +54,7 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> 
         *([f"# {shared}"] if shared else []),
         body,
         *(f"# {reason}" for reason in unanswered(rows)),
-        *(f"# {note}" for note in newer_releases.notes(scenarios)),
+        *(f"# {note}" for note in caveats.notes(scenarios)),
         *_busiest_lines(good),
     ]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *(_line(line) for line in lines if line)])
@@ -77,7 +77,7 @@ def step_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) ->
     lines += [*([f"# {shared}"] if shared else []), *([body] if body else [])]
     lines += [
         *(f"# {reason}" for reason in unanswered(rows)),
-        *(f"# {note}" for note in newer_releases.notes(scenarios)),
+        *(f"# {note}" for note in caveats.notes(scenarios)),
     ]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
 

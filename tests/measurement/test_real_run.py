@@ -253,8 +253,8 @@ all_reduce/naive, 2 ranks, 8 B float32 (p2p, nccl)
     step 1: receive chunk 0 (8 B) from 0, tag 1
 Nothing was run: 3 lines of what every rank would do.
 all_reduce/library, 2 ranks, 8 B float32 (library, nccl)
-  rank 0: calls all_reduce in 2 buckets among [0, 1]
-  rank 1: calls all_reduce in 2 buckets among [0, 1]
+  rank 0: calls all_reduce in place in 2 buckets among [0, 1]
+  rank 1: calls all_reduce in place in 2 buckets among [0, 1]
 """
 
 

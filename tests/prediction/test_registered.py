@@ -11,6 +11,7 @@ from command import simcoll
 from nccl_law import BLOCK, ITEM, KEPT, LAUNCH, call, channel, rated
 from nccl_law import LAW as EAGER
 
+import simcoll as sc
 from simcoll.engine.timing_model import service_ps
 from simcoll.prediction.predict import predict
 from simcoll.scenario.scenario import Scenario
@@ -110,3 +111,21 @@ def test_diagnose_finds_registered_buffers(tmp_path: Path, launch: dict[str, Any
     profile.write_text(law)
     got = simcoll("diagnose", str(table), "--topology", "hgx-h100", "--set", f"profile={profile}", "--json")
     assert json.loads(got.out)["verdict"] == family
+
+
+@pytest.mark.parametrize(
+    ("more", "used"),
+    [
+        ({"collective": "all_reduce"}, True),
+        ({"collective": "all_reduce", "library_version": "2.20.5"}, False),
+        ({"collective": "all_gather"}, False),
+        ({"collective": "all_reduce", "topology": {"system": "hgx-h100", "nodes": 2}}, False),
+    ],
+)
+def test_registered_buffers_that_change_nothing_are_said(more: dict[str, Any], used: bool) -> None:
+    """A note stands where `launch.registered` changes no time, and nowhere else."""
+    asked = {"topology": "hgx-h100", "size": "1 MiB", **more}
+    plain, registered = (sc.run(**asked, launch=launch) for launch in ({}, {"registered": True}))
+    assert (plain["time"] != registered["time"]) == used
+    assert [note.startswith("launch.registered changes nothing") for note in registered.notes] == [True] * (not used)
+    assert not plain.notes

@@ -32,7 +32,7 @@ from simcoll.prediction.confidence import band, shows_usual
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import network_under
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import Profile, load_profile
 from simcoll.scenario.scenario import ITEMSIZE, Scenario
@@ -106,7 +106,7 @@ def diagnosed(
         *remarks(text, source, rows),
         *table_join.filled(rows, kept),
         *asking.warnings(rows),
-        *newer_releases.notes(asked.scenarios),
+        *caveats.notes(asked.scenarios),
     ]
     return {**document, "warnings": warnings}
 

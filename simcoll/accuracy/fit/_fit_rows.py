@@ -25,7 +25,7 @@ from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.profile import TableSource
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size
@@ -216,7 +216,7 @@ def of_pairs(
     notes = [f"left out: {count} rows: {why}" for why, count in refused.items()]
     if not kept:
         raise InputError(f"none of {refused.total()} rows can be predicted: {next(iter(refused))}", "give other rows")
-    notes += newer_releases.notes(scenarios)
+    notes += caveats.notes(scenarios)
     measured = np.array([row.time_us for row in kept]) * 1e6
     return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(scenarios), tuple(questions)), notes
 

@@ -21,7 +21,7 @@ from simcoll.report.html._points import closely
 from simcoll.report.html._tables import WORTH, badge, facts, results_table
 from simcoll.report.plot.replications import spread_figure
 from simcoll.report.result_tables import SIZE_CONVENTION, values_of
-from simcoll.scenario import newer_releases
+from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
@@ -79,7 +79,7 @@ def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
     hint = '<span class="screen">A click on a name sorts.</span>'
     answer = f'<p class="verdict"><strong>{escape(of_rows(rows))}</strong></p>'
-    worth += "".join(f"<li>{escape(note)}</li>" for note in newer_releases.notes(scenarios))
+    worth += "".join(f"<li>{escape(note)}</li>" for note in caveats.notes(scenarios))
     return f'{answer}\n<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 

@@ -1,0 +1,52 @@
+"""Sentences about what scenarios ask for and is answered otherwise: releases of NCCL and RCCL that are newer than all
+whose rules are known, and registered buffers where no kernel that is modelled uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from simcoll.nccl import symmetric_kernels
+from simcoll.nccl.communicator import communicator
+from simcoll.nccl.tuner_constants import newer_than_known
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology import systems
+from simcoll.topology.machine_files import SystemFile
+
+_UNUSED = (
+    "launch.registered changes nothing for {} on {}: symmetric kernels are modelled for an all_reduce of NCCL {} and "
+    "later on one node whose switch reduces"
+)
+
+
+def notes(scenarios: Iterable[Scenario]) -> list[str]:
+    """A sentence for each such release that scenarios ask for, by the rules of which release they are answered, and for
+    each collective whose registered buffers change nothing."""
+    asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
+    found = (note for scenario, system in asked for note in (_release(scenario, system), _windows(scenario, system)))
+    return [note for note in dict.fromkeys(found) if note]
+
+
+def _of_gpus(scenario: Scenario) -> SystemFile | None:
+    """The system with GPUs of a scenario that asks for one of these things."""
+    if not (scenario.library_version or scenario.launch.registered):
+        return None
+    system = systems.described(scenario.topology)
+    return system if system and system.gpu else None
+
+
+def _release(scenario: Scenario, system: SystemFile) -> str | None:
+    if not scenario.library_version:
+        return None
+    return newer_than_known(scenario.library_version, "rccl" if system.gpu and system.gpu.vendor == "amd" else "nccl")
+
+
+def _windows(scenario: Scenario, system: SystemFile) -> str | None:
+    if not scenario.launch.registered or scenario.workload:
+        return None
+    nodes = scenario.topology.nodes or 1
+    comm = communicator(system, nodes, scenario.ranks)
+    if symmetric_kernels.serve(comm, scenario.collective, scenario.library_version):
+        return None
+    where = f"{nodes} nodes" if nodes > 1 else system.name
+    return _UNUSED.format(scenario.collective, where, ".".join(map(str, symmetric_kernels.SINCE)))
