@@ -54,7 +54,7 @@ class Transport(Model):
     held: Size = None
     """Bytes up to which messages of a ring or tree find room whether or not their buffer is there."""
     congestion: Annotated[Share, Field(le=4)] = 0.0
-    """How much longer the bytes of an all-to-all take to very many NICs than to one, as a share."""
+    """How much longer the bytes of an all-to-all take where others send to their receivers all the time, as a share."""
 
     @property
     def settings(self) -> dict[str, bool | str]:
@@ -90,17 +90,18 @@ class Transport(Model):
         copied = self.staging and (in_host or not self.gpudirect)
         return -(-nbytes * PS_PER_S // self.staging) if copied else 0
 
-    def crowded(self, receivers: float) -> float:
-        """Share of what NICs reach that an all-to-all does whose messages wait, in a queue, for so many of them.
+    def crowded(self, contention: float) -> float:
+        """Share of what NICs reach that an all-to-all does whose receivers are busy with others for such a share.
 
-        Who has one receiver has no congestion. Where only the head of a queue may go, as on links between switches,
-        random heads for 1, 2, … many receivers reach 1, 0.75, … 0.59 (Karol, Hluchyj and Morgan, "Input versus output
-        queueing on a space-division packet switch", 1987): a congestion of 70 %. Where one switch joins all nodes only
-        senders queue. They serve eight peers at a time, and the first of eight whose receiver is free may go: many
-        reach 0.88 (Hluchyj and Karol, "Queueing in high-performance packet switching", 1988, a window of 8), a
-        congestion of 14 %.
+        What is for a receiver that nobody else sends to does not wait. Where only the head of a queue may go, as on
+        links between switches, a message waits the longer the more of the time others hold its receiver. Random heads
+        of as many senders as receivers, 1, 2, … many, reach 1, 0.75, … 0.59 (Karol, Hluchyj and Morgan, "Input versus
+        output queueing on a space-division packet switch", 1987); of the time of a receiver others have 0, 1/2, … 1. So
+        congestion is 1 / 0.59 - 1, 70 %. Where one switch joins all nodes only senders queue. They serve eight peers at
+        a time, and the first of eight whose receiver is free may go: many reach 0.88 (Hluchyj and Karol, "Queueing in
+        high-performance packet switching", 1988, a window of 8), a congestion of 14 %.
         """
-        return 1.0 / (1.0 + self.congestion * (1.0 - 1.0 / max(1.0, receivers)))
+        return 1.0 / (1.0 + self.congestion * contention)
 
 
 NO_TRANSPORT: Final = Transport.plain()

@@ -78,9 +78,9 @@ class ChannelWires:
         return np.where(self.rated.trunks, [count[sort] for sort in sorts], math.inf)
 
     @cached_property
-    def receivers(self) -> float:
-        """NICs of other nodes for which the messages of an all-to-all wait in the queue of one."""
-        return receivers(self.rated, self.places, self.nodes)
+    def contention(self) -> float:
+        """Share of an all-to-all's time in which others send to the NICs that a message of the busiest is for."""
+        return contention(self.rated, self.places, self.nodes)
 
     @cached_property
     def inside(self) -> Any:
@@ -115,21 +115,25 @@ class ChannelWires:
         return self.leaving("gpu", "nvswitch")
 
 
-def receivers(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
-    """Number of NICs of other nodes for which the messages of an all-to-all wait in the queue of one: the inverse of
-    the chance that two in turn go to the same. GPUs that share a NIC make it likelier; with a switch for each rail, or
-    one GPU a node, there is one NIC for each other node."""
-    if len(nodes) < 2:
-        return 1.0
-    ways: dict[str, Counter[str]] = defaultdict(Counter)  # how many of one GPU's messages come by which, by its own
+def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
+    """Share of an all-to-all's time in which NICs that a message of the busiest NIC is for are busy with others'
+    messages, on average. All pairs of nodes send as the first two do. Two nodes with a switch for each rail, or one GPU
+    a node, have none, and so many of them nearly all; NICs with fewer GPUs than others are idle for a part."""
+    others = len(nodes) - 1
+    if not others:
+        return 0.0
     kinds, links = rated.kinds, rated.links
-    for rank in nodes[1]:
-        route = rated.route(places[nodes[0][0]], places[rank])
-        nics = [end for link in route for end in links[link] if kinds[end] == "nic"]
+    ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages from a NIC of a node to one of the next
+    for src, dst in itertools.product(*nodes[:2]):
+        ends = (end for link in rated.route(places[src], places[dst]) for end in links[link])
+        nics = [end for end in ends if kinds[end] == "nic"]
         if nics:
             ways[nics[0]][nics[-1]] += 1
-    same = sum(count**2 / way.total() for way in ways.values() for count in way.values())
-    return (len(nodes) - 1) * len(nodes[1]) / same if same else len(nodes) - 1.0
+    if not ways:
+        return 1 - 1 / others
+    busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
+    most = others * max(busiest.total(), *sent.values())
+    return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> list[bool]:

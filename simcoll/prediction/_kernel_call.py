@@ -25,7 +25,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels
 from simcoll.nccl.protocols import figures, slice_bytes
-from simcoll.prediction._channel_wires import by_proxies, receivers
+from simcoll.prediction._channel_wires import by_proxies, contention
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction._schedule_traffic import Traffic
 from simcoll.prediction.placing import PLAIN
@@ -88,7 +88,7 @@ class KernelCall(PlainCall, ABC):
         shares = np.array([self._share(kind, costs) for kind in self._names])
         rates = self.rated.bandwidths * shares[self._numbers]
         if self.communicator.nodes > 1 and self._to_all:
-            rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._receivers), rates)
+            rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._contention), rates)
         most = self._proxied(costs) if self.communicator.nodes > 1 else 0.0
         return rates, np.where(by_proxies(self.rated, self.inner), most, np.inf) if most else np.inf
 
@@ -103,9 +103,9 @@ class KernelCall(PlainCall, ABC):
         return np.array(["nic" in (kinds[u], kinds[v]) for u, v in self.rated.links])
 
     @cached_property
-    def _receivers(self) -> float:
+    def _contention(self) -> float:
         nodes = grouped(range(len(self.places)), lambda rank: self.rated.node_of(self.places[rank]))
-        return receivers(self.rated, self.places, list(nodes.values()))
+        return contention(self.rated, self.places, list(nodes.values()))
 
     def _proxied(self, costs: CostSetting) -> float:
         """B/s at which a GPU's proxy serves the call's messages; 0: no limit."""

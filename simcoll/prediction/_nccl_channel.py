@@ -152,7 +152,7 @@ class NcclChannel(PlainCall):
         rates, paces = list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # of which each has one receiver
-        crowded = transport.crowded(self.wires.receivers) if many else 1.0
+        crowded = transport.crowded(self.wires.contention) if many else 1.0
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner

@@ -380,19 +380,22 @@ def test_congestion_is_of_messages_to_many_nodes() -> None:
     assert took("all_gather", 4, crowded) == took("all_gather", 4, empty)
 
 
-def test_messages_in_a_queue_meet_where_they_go_to_different_nics() -> None:
-    """Two nodes with a switch a rail have one receiver each; of 4 GPUs, 3 by one NIC and 1 by the other, two messages
-    in turn have the same with a chance of (9 + 1) / 16; the more nodes, the less, and all_to_alls take longer by it."""
+def test_messages_wait_while_others_have_their_receivers() -> None:
+    """With a switch a rail n nodes send to n - 1 each, and a receiver is busy with others but for its sender's share.
+    Of 4 GPUs, 3 by one NIC and 1 by the other, the busy NIC sends 3 of 4 messages to a busy one and 1 of 4 to one that
+    is busy a third of the time. The more nodes, the longer all_to_alls take by it, up to others alone."""
 
-    def receivers(system: str, nodes: int) -> float:
-        return channel(call(system, "all_to_all", 1 << 20, nodes=nodes)).wires.receivers
+    def contention(system: str, nodes: int) -> float:
+        return channel(call(system, "all_to_all", 1 << 20, nodes=nodes)).wires.contention
 
-    assert [receivers("hgx-h100", nodes) for nodes in (1, 2, 5)] == [1, 1, 4]
-    assert [receivers("hgx-a100-4-slingshot", nodes) for nodes in (2, 3)] == [1.6, 3.2]
-    assert receivers("gh200-4", 2) == 4
+    counts = (2, 3, 5, 16)
+    assert [contention("hgx-h100", nodes) for nodes in (1, *counts)] == [0, *(1 - 1 / (n - 1) for n in counts)]
+    found = [contention("hgx-a100-4-slingshot", nodes) for nodes in counts]
+    assert found == pytest.approx([(3 / 4 + 1 / 4 / 3) * (1 - 3 / 4 / (n - 1)) for n in counts])
+    assert contention("gh200-4", 2) == 3 / 4
     crowded, empty = text(transport={"congestion": "100 %"}), text(transport={})
     slow, free = (call("hgx-a100-4-slingshot", "all_to_all", 1 << 30, law, nodes=2) for law in (crowded, empty))
-    assert slow.time_ps / free.time_ps == pytest.approx(1 + (1 - 10 / 16), rel=0.01)
+    assert slow.time_ps / free.time_ps == pytest.approx(1 + 5 / 24, rel=0.01)
     slow, free = (call("hgx-a100-4-slingshot", "send_recv", 1 << 30, law, nodes=2) for law in (crowded, empty))
     assert slow.time_ps == free.time_ps
 
