@@ -37,12 +37,13 @@ def test_pictures_that_cannot_be_written(
 
 
 def test_plot_draws_again(scenario: Path, tmp_path: Path):
-    """`plot` draws what results.csv holds, into a folder of choice or beside it, and prints the paths."""
+    """`plot` draws what results.csv holds, into a folder of choice or beside it; a sentence, then the paths."""
     simcoll("run", scenario, "--quiet", "-o", tmp_path / "out", "--set", "plots=[latency]")
     assert [path.name for path in (tmp_path / "out/plots").iterdir()] == ["latency.png"]
     found = simcoll("plot", tmp_path / "out", "-o", tmp_path / "again")
-    pictures = [Path(line) for line in found.out.splitlines()]
-    assert found.status == 0
+    sentence, *lines = found.out.splitlines()
+    pictures = [Path(line) for line in lines]
+    assert (found.status, sentence.split()[:2]) == (0, [str(len(pictures)), "pictures"])
     assert {"busbw.png", "latency.png"} <= {path.name for path in pictures}
     assert all(path.parent == tmp_path / "again" and path.stat().st_size > 5000 for path in pictures)
     assert simcoll("plot", tmp_path / "out/results.csv").status == 0
