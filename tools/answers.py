@@ -95,7 +95,7 @@ ALGORITHMS: Final = {
 }
 SYSTEMS: Final = (
     "a100-pcie a3-mega dgx-a100 dgx1-v100 gb200-nvl72 gh200-4 hgx-a100-4 hgx-a100-4-slingshot hgx-b200 hgx-b300 "
-    "hgx-h100 hgx-h100-efa hgx-h200 l40s-pcie loopback mi300x rtx-pro-6000"
+    "hgx-h100 hgx-h100-efa hgx-h200 l40s-pcie loopback mi300x rtx-2080ti rtx-4090 rtx-pro-6000"
 )
 KERNELS: Final = {  # profiles with NCCL's kernels: systems that they are run on; between nodes the NICs' profiles are
     "nccl": "hgx-h200",

@@ -143,9 +143,6 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
     found = nccl_graphs.stored(system.nccl, len(gpus), nodes)
     if found is not None and _stay(found["ring"], settings) and (nodes == 1 or _carried(found["ring"], system)):
         return found
-    own = system.nccl.p2p_level if system.nccl else None
-    if settings.p2p_level is None and own:
-        settings = replace(settings, p2p_level=own)
     return graph_search.search(system, gpus, nodes > 1, settings=settings)
 
 

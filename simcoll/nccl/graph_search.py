@@ -97,7 +97,9 @@ def search(
 ) -> Graphs:
     """The graphs of nodes of which `gpus` take part (the first so many, or those of these numbers); `across`: there
     are several nodes. `version`: the release, the newest if None. Raises InputError where devices are unknown, and for
-    several nodes without NICs."""
+    several nodes without NICs. A P2P level of the system holds where the settings name none."""
+    own = system.nccl.p2p_level if system.nccl else None
+    settings = replace(settings, p2p_level=settings.p2p_level or own)
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     return _cached(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
 

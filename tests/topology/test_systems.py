@@ -34,6 +34,8 @@ COUNTS = {
     "rtx-pro-6000": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4},
     "l40s-pcie": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4},
     "a100-pcie": {"gpu": 8, "cpu": 2, "nic": 2},
+    "rtx-2080ti": {"gpu": 2, "pcie_switch": 1, "cpu": 1, "nic": 1},
+    "rtx-4090": {"gpu": 8, "cpu": 2, "nic": 1},
     "mi300x": {"gpu": 8, "pcie_switch": 8, "cpu": 2, "nic": 8},
     "loopback": {"host": 8, "kernel": 2},
 }

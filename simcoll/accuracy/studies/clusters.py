@@ -49,13 +49,13 @@ LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 
 class KnownCluster(Model):
-    """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it;
-    None leaves them out. `lacks`: what the model lacks there on one node, as the residuals have it, in Markdown;
-    `outside`: what rows outside of their intervals ask for."""
+    """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it.
+    `lacks`: what the model lacks there on one node, as the residuals have it, in Markdown; `outside`: what rows outside
+    of their intervals ask for."""
 
     name: str
     rows: tuple[str, ...]
-    system: str | None
+    system: str
     set: tuple[str, ...] = ()
     lacks: str = ""
     outside: str = ""
@@ -157,10 +157,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
         sound = [row for row, bad in zip(rows, odd, strict=True) if not bad and (row.nodes or 1) >= least_nodes]
         try:
             for cluster, own in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():
-                if cluster.system is None:
-                    tell(f"left out: {len(own)} rows of {cluster.name}: no shipped system stands for it")
-                else:
-                    found += _predicted(cluster, RowQuestions(cluster.system, cluster.set), own, digest, tell)
+                found += _predicted(cluster, RowQuestions(cluster.system, cluster.set), own, digest, tell)
         except InputError as mistake:
             mistakes.setdefault(str(mistake), mistake)
     if not found:

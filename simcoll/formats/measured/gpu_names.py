@@ -9,7 +9,7 @@ from typing import Final
 from simcoll.formats.measured._rows import MeasuredRow
 
 # The models that drivers name: `NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`, `AMD Instinct MI300X`; and their sockets.
-_MODEL: Final = re.compile(r"(?<![A-Z0-9])(RTX PRO \d+|(?:GB|GH|MI|[ABHLV])\d{2,4}[A-Z]?)(?![A-Z0-9])")
+_MODEL: Final = re.compile(r"(?<![A-Z0-9])(RTX (?:PRO )?\d+(?: ?TI)?|(?:GB|GH|MI|[ABHLV])\d{2,4}[A-Z]?)(?![A-Z0-9])")
 _SOCKET: Final = re.compile(r"(?<![A-Z0-9])(PCIE|SXM|NVL(?!\d))")
 
 
