@@ -162,8 +162,8 @@ def format_size(nbytes: int) -> str:
 def short_size(nbytes: int) -> str:
     """Exact where that is short, else three digits.
 
-    >>> short_size(6144), short_size(100_000_000), short_size(99_999_992)
-    ('6 KiB', '100 MB', '95.4 MiB')
+    >>> short_size(6144), short_size(100_000_000), short_size(99_999_992), short_size(2**30 - 2**20 + 8)
+    ('6 KiB', '100 MB', '95.4 MiB', '1023 MiB')
     """
     if len(text := format_size(nbytes)) <= 8 and (nbytes < 10_000 or not text.endswith(" B")):
         return text
@@ -171,7 +171,8 @@ def short_size(nbytes: int) -> str:
     if nbytes % 1000**power == 0:
         return f"{nbytes // 1000**power} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
     power = int(math.log(nbytes, 1024))
-    return f"{nbytes / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    number = nbytes / 1024**power
+    return f"{number:{'.3g' if number < 999.5 else '.0f'}} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
 def format_bandwidth(bytes_per_s: float) -> str:

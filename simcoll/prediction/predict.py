@@ -234,5 +234,6 @@ def _described(scenario: Scenario) -> dict[str, Any]:
         "profile": scenario.profile,
         "sharing": scenario.params().sharing,
         "workload": work.template if work else None,
+        "library_version": scenario.library_version,
         "settings": scenario.launch.columns,
     }

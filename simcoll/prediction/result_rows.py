@@ -106,6 +106,7 @@ class ResultRow(Mapping[str, Any]):
     time_us_p99_high: float | None = _quantile("upper end of the 95 % interval of the 99th percentile")
     failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
     transport: str | None = _column("profile of the messages between nodes, where `profile` says only what GPUs cost")
+    library_version: str | None = _column("release of the library that was asked for")
 
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # by dotted key of the scenario
     time_ps: int = 0  # 0 also where there is no time

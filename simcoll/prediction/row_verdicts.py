@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +15,14 @@ from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
+Name = Callable[[ResultRow], str]  # of a row, among others
 TIE: Final = 1.005  # times nearer than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # of links, by the device at an end
 _SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
+# Columns that make another question of a point, besides sizes and swept keys without a column; of those below each is a
+# key that may change nothing.
+_WHERE: Final = ("collective", "topology", "nodes", "ranks", "profile", "dtype", "op", "root", "in_place", "engine")
+_KEYS: Final = {"library_version": "library_version", "sharing": "model.sharing", "seed": "seed"}
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
@@ -27,13 +32,12 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
     if not good:
         return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
     without = list(dict.fromkeys(_asked(row) for row in rows if row.status != "ok"))
+    answer = f"{_of_answers(good)}{_without_effect(good)}"
     if not without:
-        return _of_answers(good)
+        return answer
     named = ", ".join(without if len(without) <= _SHOWN else [*without[: _SHOWN - 1], "…"])
     lacking = len(rows) - len(good)
-    return (
-        f"{_of_answers(good)} {lacking} of {len(rows)} points {'has' if lacking == 1 else 'have'} no answer: {named}."
-    )
+    return f"{answer} {lacking} of {len(rows)} points {'has' if lacking == 1 else 'have'} no answer: {named}."
 
 
 def unanswered(rows: Iterable[ResultRow]) -> list[str]:
@@ -56,15 +60,73 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
         used = busiest(row.binding_link, row.binding_busy)
         return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {used}."
     places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
-    if len(places) == 1 and len({row.asked for row in good}) > 1:
-        return f"Fastest: {_winners(good)}; {trust}."
-    first, last = min(good, key=_time), max(good, key=_time)
-    if len({row.asked for row in good}) == 1 and len(places) == 1:
+    name = _named(places)
+    names = list(dict.fromkeys(map(name, good)))
+    if len(places) == 1 and len(names) > 1:
+        return f"Fastest: {_winners(good, name)}; {trust}."
+    if len(places) == 1 and len({row.size_bytes for row in good}) == len(good):
         low, high = (max(good, key=lambda row: sign * (row.size_bytes or 0)) for sign in (-1, 1))
         ends = f"{took(low.time_us)} at {_size(low)} to {took(high.time_us)} at {_size(high)}"
         rate = f" ({format_bandwidth(1e9 * high.algbw_GBps)})" if high.algbw_GBps else ""
-        return f"{_asked(high)}: {ends}{rate}; {trust}."
-    return f"{len(good)} points, {took(first.time_us)} to {took(last.time_us)}; {_most_wins(places)}{trust}."
+        return f"{names[0]}: {ends}{rate}; {trust}."
+    whose = f"{names[0]}, {len(good)} points" if len(names) == 1 else f"{len(good)} points"
+    return f"{whose}: {_span(good, name)}; {_most_wins(places, name)}{trust}."
+
+
+def _named(places: Mapping[Any, Sequence[ResultRow]]) -> Name:
+    """Return what names a row: as it was asked for, unless one question and size has several of a name."""
+    alike = [(row.asked, row.size_bytes) for rows in places.values() for row in rows]
+    once = sum(len({(row.asked, row.size_bytes) for row in rows}) for rows in places.values())
+    return _asked if once == len(alike) else ran
+
+
+def _span(rows: Sequence[ResultRow], name: Name) -> str:
+    """The shortest and the longest time, and where they differ: `325 us (1 node) to 453 us (2 nodes)`."""
+    first, last = min(rows, key=_time), max(rows, key=_time)
+    if _time(last) <= _time(first) * TIE:
+        return f"each takes {took(first.time_us)}"
+    named = [each for each in (*_places(rows), "size_bytes") if first.get(each) != last.get(each)]
+    follows = {"ranks": "nodes", "op": "collective", "root": "collective"}
+    columns = [each for each in named if follows.get(each) not in named]
+    ends = []
+    for row in (first, last):
+        texts = [name(row)] if name(first) != name(last) else []
+        ends.append(", ".join([*texts, *(_said(column, row.get(column)) for column in columns[:_SHOWN])]))
+    return f"{took(first.time_us)} ({ends[0]}) to {took(last.time_us)} ({ends[1]})"
+
+
+def _said(column: str, value: Any) -> str:
+    """A value of a column with as much of its name as it needs."""
+    if column in ("nodes", "ranks"):
+        return f"{value} {column if value != 1 else column[:-1]}"
+    if column == "in_place":
+        return "in place" if value else "out of place"
+    plain = column in ("collective", "topology", "profile", "dtype", "op", "size_bytes")
+    text = short_size(value or 0) if column == "size_bytes" else _plain(value)
+    return text if plain else f"{column.rsplit('.', 1)[-1].replace('_', ' ')} {text}"
+
+
+def _without_effect(rows: Sequence[ResultRow]) -> str:
+    """A sentence of keys that have several values here and change no time."""
+    keys = [*_KEYS, *swept(rows)]
+    idle = [_KEYS.get(key, key) for key in keys if _is_idle(rows, key, [each for each in keys if each != key])]
+    if not idle:
+        return ""
+    by_library = all(key.startswith("model.") for key in idle) and any(row.executor == "nccl" for row in rows)
+    why = ": the library decides that by itself, and its variables stand under env" if by_library else ""
+    return f" {' and '.join(idle)} {'changes' if len(idle) == 1 else 'change'} nothing here{why}."
+
+
+def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> bool:
+    """Whether each value of a key has the same times as the others, where nothing else that was asked for differs."""
+    others = [*_WHERE, *other_keys, "asked", "size_bytes"]
+
+    def question(row: ResultRow) -> tuple[str, ...]:
+        return tuple(str(row.get(name)) for name in others)
+
+    tried = [grouped(alike, lambda row: str(row.get(key))).values() for alike in grouped(rows, question).values()]
+    times = [{tuple(sorted(row.time_ps for row in of)) for of in values} for values in tried if len(values) > 1]
+    return bool(times) and all(len(each) == 1 for each in times)
 
 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
@@ -147,7 +209,7 @@ def busiest(link: str | None, busy: float | None) -> str:
 
 def _places(rows: Sequence[ResultRow]) -> list[str]:
     """Columns that make another question of a point, sizes aside."""
-    return ["collective", "topology", "ranks", "nodes", "profile", "dtype", *swept(rows)]
+    return [*_WHERE, *_KEYS, *swept(rows)]
 
 
 def _plain(value: object) -> str:
@@ -155,21 +217,21 @@ def _plain(value: object) -> str:
     return str(value) if size is None else short_size(size)
 
 
-def _best(rows: Sequence[ResultRow]) -> list[str]:
+def _best(rows: Sequence[ResultRow], name: Name) -> list[str]:
     """The fastest of some rows, and whatever ties with it."""
     least = min(map(_time, rows))
-    return list(dict.fromkeys(_asked(row) for row in rows if _time(row) <= least * TIE))
+    return list(dict.fromkeys(name(row) for row in rows if _time(row) <= least * TIE))
 
 
 def _tied(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{' or '.join(names)} (a tie)"
 
 
-def _winners(rows: Sequence[ResultRow]) -> str:
+def _winners(rows: Sequence[ResultRow], name: Name) -> str:
     """`naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
     sizes = sorted({row.size_bytes or 0 for row in rows})
-    best = [(size, _tied(_best([row for row in rows if (row.size_bytes or 0) == size]))) for size in sizes]
-    ranges = [(name, [size for size, _ in group]) for name, group in groupby(best, key=lambda each: each[1])]
+    best = [(size, _tied(_best([row for row in rows if (row.size_bytes or 0) == size], name))) for size in sizes]
+    ranges = [(names, [size for size, _ in group]) for names, group in groupby(best, key=lambda each: each[1])]
     if len(ranges) == 1:
         top = [row for row in rows if (row.size_bytes or 0) == sizes[-1]]
         fastest = min(top, key=_time)
@@ -178,29 +240,29 @@ def _winners(rows: Sequence[ResultRow]) -> str:
         everywhere = "at every size " if len(sizes) > 1 else ""
         behind = f"; the slowest takes {slowest:.3g} times as long" if slowest > TIE else ""  # a tie has no slowest
         return f"{ranges[0][0]} {everywhere}".strip() + where + behind
-    parts = [f"{name} to {short_size(held[-1])}" for name, held in ranges[:-1]]
+    parts = [f"{names} to {short_size(held[-1])}" for names, held in ranges[:-1]]
     parts.append(f"{ranges[-1][0]} from {short_size(ranges[-1][1][0])}")
     return ", ".join(parts if len(parts) <= _SHOWN else [*parts[: _SHOWN - 1], "…", parts[-1]])
 
 
-def _most_wins(places: Mapping[Any, Sequence[ResultRow]]) -> str:
-    """The algorithm that is fastest at most points, alone or not; empty where only one was asked for."""
+def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
+    """The one that is fastest at most points, alone or not; empty where all have one name."""
     wins: dict[str, int] = {}
     ties: set[str] = set()
     points = 0
     for rows in places.values():
         for alike in grouped(rows, lambda row: row.size_bytes).values():
-            if len({row.asked for row in alike}) > 1:
+            if len(set(map(name, alike))) > 1:
                 points += 1
-                best = _best(alike)
+                best = _best(alike, name)
                 ties.update(best[1:] and best)
-                for name in best:
-                    wins[name] = wins.get(name, 0) + 1
+                for each in best:
+                    wins[each] = wins.get(each, 0) + 1
     if not wins:
         return ""
-    name = max(wins, key=lambda each: wins[each])
-    how = "fastest or as fast as another" if name in ties else "fastest"
-    return f"{name} is {how} at {wins[name]} of {points} questions; "
+    most = max(wins, key=lambda each: wins[each])
+    how = "fastest or as fast as another" if most in ties else "fastest"
+    return f"{most} is {how} at {wins[most]} of {points} questions; "
 
 
 def _steps(rows: Sequence[ResultRow]) -> str:

@@ -131,7 +131,8 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns in which rows differ, besides collective, algorithm, size and ranks."""
-    named = ("topology", "profile", "dtype", "op", "root", "executor", "protocol", "in_place", "sharing")
+    calls = ("executor", "protocol", "library_version", "in_place", "sharing")
+    named = ("topology", "profile", "dtype", "op", "root", *calls)
     return [*(name for name in named if _varies(rows, name)), *swept(rows)]
 
 

@@ -63,7 +63,7 @@ OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "w
 WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so that no column for swept keys is needed
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
     | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
-    | {"workload.template", "workload.algorithm", "executor"}
+    | {"workload.template", "workload.algorithm", "executor", "library_version"}
 )
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits
 NATURAL_LISTS: Final = frozenset(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from command import simcoll
 
 import simcoll as sc
+from simcoll.prediction.row_verdicts import took
 from simcoll.report import verdicts
 
 
@@ -82,3 +85,50 @@ def test_machines_have_a_sentence_each() -> None:
     alone = [sc.run(topology=each, **asked).verdict.removeprefix("Fastest: ") for each in (star, "hgx-h100")]
     both = sc.run(topology=[star, "hgx-h100"], **asked).verdict
     assert both == f"single-switch: fastest {alone[0]} hgx-h100: fastest {alone[1]}"
+
+
+@pytest.mark.parametrize(
+    ("swept", "ends"),
+    [
+        ({"nodes": [1, 2]}, ("1 node", "2 nodes")),
+        ({"nodes": [2, 1], "size": ["1 MiB", "64 MiB"]}, ("1 node, 1 MiB", "2 nodes, 64 MiB")),
+        ({"env.NCCL_MAX_NCHANNELS": [4, 16]}, ("NCCL MAX NCHANNELS 16", "NCCL MAX NCHANNELS 4")),
+        ({"collective": ["all_reduce", "all_gather"]}, ("all_gather", "all_reduce")),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_the_ends_of_a_span_are_named(swept: dict[str, Any], ends: tuple[str, str]) -> None:
+    """Of several questions the sentence has the shortest and the longest time, each with what tells it apart."""
+    rows = sc.run(**{"collective": "all_reduce", "on": "hgx-h100", "algorithm": "ring", "size": "64 MiB", **swept})
+    first, last = (took(of(row["time_us"] for row in rows)) for of in (min, max))
+    assert rows.verdict.startswith(f"ring, {len(rows)} points: {first} ({ends[0]}) to {last} ({ends[1]}); ")
+
+
+@pytest.mark.parametrize(
+    ("swept", "best"),
+    [({"protocol": ["LL", "Simple"]}, "ring Simple"), ({"executor": ["nccl", "msccl"]}, "ring LL128")],
+)
+def test_ways_to_run_one_algorithm_compete(swept: dict[str, Any], best: str) -> None:
+    """Protocols and executors of one algorithm are named where rows differ in nothing else."""
+    found = sc.run("all_reduce", on="hgx-h100", algorithm="ring", size="16 MiB", **swept)
+    fastest = took(min(row["time_us"] for row in found))
+    assert found.verdict.startswith(f"Fastest: {best}")
+    assert f", {fastest} at 16 MiB; " in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "idle"),
+    [
+        ("model.channels", [4, 8], True),
+        ("model.chunk", ["whole", "64 KiB"], True),
+        ("library_version", ["2.21", "2.27"], True),
+        ("env.NCCL_MAX_NCHANNELS", [4, 16], False),
+        ("library_version", ["2.18", "2.27"], False),
+    ],
+)
+def test_a_key_that_changes_nothing_is_named(key: str, values: list[Any], idle: bool) -> None:
+    """Who sweeps a key that has no part in what runs is told so; and is not told so of a key that has one."""
+    sizes = ["1 MiB", "16 MiB"]
+    found = sc.run("all_reduce", on="hgx-h100", size=sizes, **{key: values})
+    times = {tuple(row["time_us"] for row in found if row[key] == value) for value in values}
+    assert (len(times) == 1, f" {key} changes nothing here" in found.verdict) == (idle, idle)
