@@ -280,6 +280,13 @@ def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch
     assert max(one.busy) == pytest.approx(max(whole.busy), rel=0.02)
 
 
+@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name not in ("send_recv", "barrier")])
+def test_one_rank_has_nothing_to_send(collective: str) -> None:
+    """Its call takes no time."""
+    keys = {"topology": "hgx-h100", "collective": collective, "algorithm": "auto", "size": "1 MiB", "ranks": 1}
+    assert predict(Scenario.model_validate({**keys, "profile": "ideal"})).time_ps == 0
+
+
 @pytest.mark.parametrize(
     ("system", "collective", "algorithm", "ranks"),
     [
