@@ -1,4 +1,4 @@
-"""What is known of the operations of a plan while it is put together (see `composed`)."""
+"""The times of the operations of a plan, as far as they are known while it is put together (see `composed`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Before(NamedTuple):
     last: int
 
 
-class Known:
+class KnownCalls:
     """Calls that were run: of those that are alike one is."""
 
     def __init__(self) -> None:

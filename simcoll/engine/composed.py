@@ -26,7 +26,7 @@ import numpy as np
 
 from simcoll.config.arrays import Numbers
 from simcoll.engine import fast
-from simcoll.engine._known_times import Before, Hidden, Known, Opened, Taken
+from simcoll.engine._known_times import Before, Hidden, KnownCalls, Opened, Taken
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.program import Program
@@ -77,7 +77,7 @@ class _Composition:
         self.chains = dict[int, list[Hidden]]()  # by the number of the first
         self.anew = dict[int, int]()  # by the number of the last of a chain, the first of the one that begins behind it
         self.until = list[tuple[int, int]]()  # of hidden ones, in order: when over at the latest, number
-        self.place, self.known, self.last = np.full(n, -1, np.int64), Known(), 0
+        self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
         self.behind = [list[int]() for _ in operations]
         for number, op in enumerate(operations):
             for before in op.after:
