@@ -26,11 +26,11 @@ import numpy as np
 
 from simcoll.config.arrays import Numbers
 from simcoll.engine import fast
+from simcoll.engine._known_times import Before, Hidden, KnownCalls, Opened, Taken
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
-from simcoll.named_tuple import NamedTuple
 
 MOST_JOINED: Final = 5_000_000  # transfers of calls that meet, some 1 GB
 
@@ -56,53 +56,6 @@ def composed_ps(
     return took if took is not None and took < NEVER else None
 
 
-class _Hidden(NamedTuple):
-    """An operation of which it is not known yet when it ends: a call that is not run as long as nobody needs to know,
-    or None, what launches such a call. Its ranks begin at `opened`, or in a `chain` behind its first, whose number that
-    is, perhaps later; it is over at `latest`, in ps, and on ranks that begin before others are `ahead` not after that
-    time. What it does before the last of its ranks come may end at `quiet`, where `opened` does not tell."""
-
-    number: int
-    call: CallProgram | None
-    opened: Numbers
-    latest: int
-    chain: int
-    ahead: int
-    quiet: int = 0
-
-
-class _Opened(NamedTuple):
-    """The times at which ranks may begin an operation, and the first of them. In a `chain` of another one that is
-    hidden they are the soonest there may be, and those up to `ahead` may be as late as that, in ps; else it is 0."""
-
-    when: Numbers
-    first: int
-    ahead: int
-    chain: int
-
-    @property
-    def latest(self) -> int:
-        """The time at which all ranks may begin, at the latest, in ps."""
-        return max(int(self.when.max(initial=0)), self.ahead)
-
-
-class _Taken(NamedTuple):
-    """Times by link: the last message came, and it is free again."""
-
-    came: Numbers
-    free: Numbers
-
-
-class _Before(NamedTuple):
-    """The state when a part of a chain, which begins at a `place` of it, was run: by link, and the latest time."""
-
-    place: int
-    met: bool
-    taken: _Taken
-    owner: Numbers
-    last: int
-
-
 class _Composition:
     """The times of a plan, operation by operation. By link: what was `taken`, and the operation of which the last
     message was. By operation: when its work ends on each rank; of those `hidden`, at the least."""
@@ -118,13 +71,13 @@ class _Composition:
     ):
         self.operations, self.calls, self.ran, self.joined = operations, calls, ran, joined
         self.network, links = network, len(network.bandwidths)
-        self.taken = _Taken(np.full(links, -NEVER), np.zeros(links, np.int64))
+        self.taken = Taken(np.full(links, -NEVER), np.zeros(links, np.int64))
         self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
-        self.done, self.hidden = dict[int, Numbers](), dict[int, _Hidden]()
-        self.chains = dict[int, list[_Hidden]]()  # by the number of the first
+        self.done, self.hidden = dict[int, Numbers](), dict[int, Hidden]()
+        self.chains = dict[int, list[Hidden]]()  # by the number of the first
         self.anew = dict[int, int]()  # by the number of the last of a chain, the first of the one that begins behind it
         self.until = list[tuple[int, int]]()  # of hidden ones, in order: when over at the latest, number
-        self.place, self.known, self.last = np.full(n, -1, np.int64), _Known(), 0
+        self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
         self.behind = [list[int]() for _ in operations]
         for number, op in enumerate(operations):
             for before in op.after:
@@ -134,7 +87,7 @@ class _Composition:
         """The time that all takes together; None where calls meet."""
         left = [len(op.after) for op in self.operations]
         queue: list[tuple[int, int]] = []
-        opened: dict[int, _Opened] = {}
+        opened: dict[int, Opened] = {}
         ready = [number for number, before in enumerate(left) if not before]
         while ready or queue:
             for number in ready:
@@ -154,7 +107,7 @@ class _Composition:
                 return None
         return self.last
 
-    def _opened(self, number: int) -> _Opened | None:
+    def _opened(self, number: int) -> Opened | None:
         """The times at which ranks may begin an operation. Of what is hidden that is run which may end later than all
         else, but for the end of a chain that the operation goes on with; None where something cannot finish."""
         while True:
@@ -163,10 +116,10 @@ class _Composition:
             hidden = [self.hidden[before] for before in self.operations[number].after if before in self.hidden]
             late = [h for h in hidden if h.latest > first and h.latest > self._soonest(h.number, number, when)]
             if not late:
-                return _Opened(when, first, 0, number)
+                return Opened(when, first, 0, number)
             last = max(late, key=lambda each: each.latest)
             if len(late) == 1 and self._goes_on(number, last):
-                return _Opened(when, first, last.ahead, last.chain)
+                return Opened(when, first, last.ahead, last.chain)
             if not self._uncover(last):
                 return None
 
@@ -195,7 +148,7 @@ class _Composition:
         place[others] = -1
         return found
 
-    def _goes_on(self, number: int, late: _Hidden) -> bool:
+    def _goes_on(self, number: int, late: Hidden) -> bool:
         """Whether an operation goes on with the chain of which a hidden one is the last: a call of the same ranks that
         may follow it, or what launches only that."""
         if late is not self.chains[late.chain][-1]:
@@ -207,7 +160,7 @@ class _Composition:
         alike = only != NONE and call is not None and call.turns is not None and call.turns == late.call.turns
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
-    def _enter(self, number: int, opened: _Opened) -> bool:
+    def _enter(self, number: int, opened: Opened) -> bool:
         """Note when an operation begins. Says whether all that has to be run for that ends."""
         op, call = self.operations[number], self.calls[number]
         if opened.chain != number:  # of which some may be known by now
@@ -220,20 +173,20 @@ class _Composition:
         if opened.chain != number:
             longest = int(np.max(op.duration, initial=0))
             times = opened.latest + longest, opened.chain, opened.ahead + longest
-            self._hide(_Hidden(number, None, opened.when, *times))
+            self._hide(Hidden(number, None, opened.when, *times))
         return True
 
-    def _hide(self, new: _Hidden) -> None:
+    def _hide(self, new: Hidden) -> None:
         self.hidden[new.number] = new
         insort(self.until, (new.latest, new.number))
         self.chains.setdefault(new.chain, []).append(new)
 
-    def _call(self, number: int, call: CallProgram, opened: _Opened) -> bool:
+    def _call(self, number: int, call: CallProgram, opened: Opened) -> bool:
         """Hide a call that has its links for itself, if it is over some time later at the latest; else run it. Says
         whether it does not meet others, and ends."""
         when, first, _, chain = opened
 
-        def meets(late: _Hidden) -> bool:
+        def meets(late: Hidden) -> bool:
             return late.call is not None and late.chain != chain and bool(np.isin(call.links, late.call.links).any())
 
         while late := next(filter(meets, self._under_way(first)), None):
@@ -250,13 +203,13 @@ class _Composition:
         runs = call not in self.ran or (not follows and self.known.alike(call, when - first, self.idle))
         if not met and not runs and call.longest_ps:
             latest = opened.latest + call.longest_ps
-            self._hide(_Hidden(number, call, when, latest, chain, latest, quiet))
+            self._hide(Hidden(number, call, when, latest, chain, latest, quiet))
             return True
         if not follows:
             return self._run(number, call, when, self.taken if met else None, quiet) is not None
         return self._uncover(self.chains[chain][-1]) and self._enter(number, opened)
 
-    def _quiet(self, call: CallProgram, opened: _Opened) -> int:
+    def _quiet(self, call: CallProgram, opened: Opened) -> int:
         """The time at which all that early ranks do in a call of a chain has ended, if the others come later than that:
         then it does not matter any more when the early ones came, where the call has its links for itself. 0 where that
         is not known."""
@@ -268,19 +221,19 @@ class _Composition:
         pauses = np.flatnonzero(np.diff(times) > standing)
         return int(times[pauses[-1]]) + standing + 1 if len(pauses) else 0
 
-    def _under_way(self, first: int) -> list[_Hidden]:
+    def _under_way(self, first: int) -> list[Hidden]:
         """The hidden operations that may not be over at a time, in ps."""
         return [self.hidden[number] for _, number in self.until[bisect_left(self.until, (first, NONE)) :]]
 
-    def _met(self, taken: _Taken, call: CallProgram, first: int) -> bool:
+    def _met(self, taken: Taken, call: CallProgram, first: int) -> bool:
         """Whether messages on links of a call may come, or be served, when it begins."""
         return bool(max(column[call.links].max(initial=0) for column in taken) >= first)
 
-    def _uncover(self, late: _Hidden) -> bool:
+    def _uncover(self, late: Hidden) -> bool:
         """Run a hidden call; all others on its links but those of its chain were over before, or begin after it. Of its
         chain those are run that are ahead of it, and behind it as many as meet. Says whether they end."""
         chain = self._shown(late.chain)
-        wanted, parts = chain.index(late), list[tuple[_Before, _Taken]]()
+        wanted, parts = chain.index(late), list[tuple[Before, Taken]]()
         for place, each in enumerate(chain):  # to which others may be added
             when = self._begin(each, not place)
             if each.call is not None:
@@ -301,7 +254,7 @@ class _Composition:
                     return False
         return True
 
-    def _shown(self, chain: int) -> list[_Hidden]:
+    def _shown(self, chain: int) -> list[Hidden]:
         """The operations of a chain, which are hidden no more."""
         shown = self.chains.pop(chain)
         for each in shown:
@@ -309,17 +262,17 @@ class _Composition:
             del self.until[bisect_left(self.until, (each.latest, each.number))]
         return shown
 
-    def _begin(self, each: _Hidden, first: bool) -> Numbers:
+    def _begin(self, each: Hidden, first: bool) -> Numbers:
         """Note when an operation of a chain begins, if what is ahead of it is known, and give that time."""
         when = each.opened if first else self._since(each.number)
         self.done[each.number] = when + self.operations[each.number].duration
         self.last = max(self.last, int(self.done[each.number].max(initial=0)))
         return when
 
-    def _part(self, chain: list[_Hidden], last: int, parts: list[tuple[_Before, _Taken]], met: bool) -> bool:
+    def _part(self, chain: list[Hidden], last: int, parts: list[tuple[Before, Taken]], met: bool) -> bool:
         """Run the `last` of some operations of a chain, or with it those before that it meets. Says whether they end,
         and do not meet what was ahead of the chain."""
-        before = _Before(last, met, self._copied(self.taken), self.owner.copy(), self.last)
+        before = Before(last, met, self.taken.copied(), self.owner.copy(), self.last)
         while True:
             ahead = parts[-1][1] if before.met else None
             taken = self._together(chain[before.place : last + 1], not before.place, ahead)
@@ -329,12 +282,9 @@ class _Composition:
             if ahead is None:
                 return False
             before, _ = parts.pop()
-            self.taken, self.owner, self.last = self._copied(before.taken), before.owner.copy(), before.last
+            self.taken, self.owner, self.last = before.taken.copied(), before.owner.copy(), before.last
 
-    def _copied(self, taken: _Taken) -> _Taken:
-        return _Taken(*(column.copy() for column in taken))
-
-    def _together(self, chain: Sequence[_Hidden], first: bool, before: _Taken | None) -> _Taken | None:
+    def _together(self, chain: Sequence[Hidden], first: bool, before: Taken | None) -> Taken | None:
         """Run calls that follow each other, several as one joined program: see `_run`. Says `first` if nothing hidden
         is ahead."""
         opened = [self._begin(each, first and not place) for place, each in enumerate(chain)]
@@ -366,7 +316,7 @@ class _Composition:
             self.done[each.number] = done + start
         return taken
 
-    def _key(self, chain: Sequence[_Hidden]) -> tuple[tuple[CallProgram | None, tuple[int, ...]], ...]:
+    def _key(self, chain: Sequence[Hidden]) -> tuple[tuple[CallProgram | None, tuple[int, ...]], ...]:
         """The calls of a part of a chain, and for which places of it each operation waits."""
         place = {each.number: i for i, each in enumerate(chain)}
         after = (self.operations[each.number].after for each in chain)
@@ -374,9 +324,9 @@ class _Composition:
         return tuple(zip((each.call for each in chain), waits, strict=True))
 
     def _run(
-        self, number: int, call: CallProgram, opened: Numbers, before: _Taken | None, quiet: int = 0
-    ) -> _Taken | None:
-        """Run a call by itself, whose messages may meet those that were there `before`; see `_Hidden.quiet`. Gives what
+        self, number: int, call: CallProgram, opened: Numbers, before: Taken | None, quiet: int = 0
+    ) -> Taken | None:
+        """Run a call by itself, whose messages may meet those that were there `before`; see `Hidden.quiet`. Gives what
         it takes; None where it does not end, or does meet them."""
         first = int(opened.min())
         self.ran.add(call)
@@ -386,11 +336,11 @@ class _Composition:
         np.maximum(self.done[number], alone.done + first, out=self.done[number])
         return took
 
-    def _busy(self, before: _Taken | None, first: int) -> Numbers:
+    def _busy(self, before: Taken | None, first: int) -> Numbers:
         """The time from the `first` one on for which links are busy with messages that were there `before`."""
         return self.idle if before is None else np.maximum(before.free - first, 0)
 
-    def _take(self, ends: fast.CallEnds, first: int, number: int, before: _Taken | None, quiet: int) -> _Taken | None:
+    def _take(self, ends: fast.CallEnds, first: int, number: int, before: Taken | None, quiet: int) -> Taken | None:
         """Take the links of what was run from the `first` time on, and give what it takes; None where it meets messages
         that were there `before`."""
         head, uses = ends.first + first, ends.last > -NEVER
@@ -399,35 +349,13 @@ class _Composition:
             if ((head < before.came) | late)[uses].any():
                 return None
         came = np.maximum(ends.last + first, quiet)
-        took = _Taken(np.where(uses, came, -NEVER), np.where(uses, ends.free + first, 0))
+        took = Taken(np.where(uses, came, -NEVER), np.where(uses, ends.free + first, 0))
         uses &= took.came >= self.taken.came  # else there were later ones
         for column, new in zip(self.taken, took, strict=True):
             column[uses] = new[uses]
         self.owner[uses] = number
         self.last = max(self.last, ends.over + first)
         return took
-
-
-class _Known:
-    """Calls that were run: of those that are alike one is."""
-
-    def __init__(self) -> None:
-        self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
-
-    def alike(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call by itself, if one like it was run: see `CallProgram.alone`. A link that is free before its first
-        message comes may as well have been free from the start."""
-        now = busy[call.links]
-        for before, ends in self._runs.get((id(call), came.tobytes()), ()):
-            if ((now == before) | (np.maximum(now, before) <= ends.first[call.links])).all():
-                return ends
-        return None
-
-    def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call by itself, run if none like it was; None if it cannot finish."""
-        if (ends := self.alike(call, came, busy)) is None and (ends := call.alone(came, busy)) is not None:
-            self._runs.setdefault((id(call), came.tobytes()), []).append((busy[call.links], ends))
-        return ends
 
 
 def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:

@@ -21,6 +21,7 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.work import check_runs
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
+from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.recommend/1"
@@ -76,8 +77,13 @@ class Recommendation:
         self.timed: Timed = {}
         self.left_out: dict[str, str] = {}
         self.nccl: dict[int, ResultRow] = {}
-        own = [candidate for candidate in of if candidate.executor == "nccl"]
+        own = [candidate for candidate in of if self._by_nccl(candidate)]
         self.own = Recommendation(point, sizes, own, self.spent) if own and len(own) < len(of) else None
+
+    def _by_nccl(self, candidate: Candidate) -> bool:
+        """Whether a candidate is NCCL's own; so is what it chooses by itself for the calls of a workload, `auto`."""
+        left_to_it = candidate.algorithm == "auto" and load_profile(self.scenario.profile).as_nccl
+        return (candidate.executor or self.scenario.executor or ("nccl" if left_to_it else None)) == "nccl"
 
     # --- simulating ---
 
@@ -100,7 +106,7 @@ class Recommendation:
             self.nccl = {self.sizes[number]: row for number, row in rows}
         if self.own:
             for size, timed in self.timed.items():
-                self.own.timed[size] = {each: row for each, row in timed.items() if each.executor == "nccl"}
+                self.own.timed[size] = {each: row for each, row in timed.items() if self._by_nccl(each)}
             self.own.nccl = self.nccl
             self.own._bisect(jobs, done)
         self._bisect(jobs, done)

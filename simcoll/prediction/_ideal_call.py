@@ -194,6 +194,8 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
         plain = way(copies=1, channels=1, chunk=WHOLE)
         source, _ = source_of(split.model_copy(update={"model": plain.model}), network, places)
         yield plain
+        if not source.transfers:  # of one rank: no way differs
+            continue
         counts = {1}
         if "copies" in free and source.n_steps > 1:
             orders = len(copy_orders(split, network, places))

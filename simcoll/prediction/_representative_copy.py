@@ -1,7 +1,7 @@
 """One copy of a schedule that stands for many side by side, where all of them would be too many to run.
 
-Copies go in orders that use links of a sort evenly. So each has an equal share of every link that it uses, and all end
-at the same time.
+Copies go in orders that use links of a sort as evenly as can be. Each has an equal share of every link that it uses,
+that of the link which all together use most, and all end at the same time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.arrays import Numbers
 from simcoll.dataclass import dataclass
 from simcoll.engine.binding import written_out
 from simcoll.engine.timing_model import Index
 from simcoll.prediction._channel_wires import alike
 from simcoll.prediction._plain_call import PlainCall
-from simcoll.prediction._schedule_source import agents_of, source_of
+from simcoll.prediction._schedule_source import agents_of, first_orders, source_of
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_size
 
@@ -94,9 +96,10 @@ class RepresentativeCopy(PlainCall):
     def nics(self) -> int:
         """NICs of each node by which the copies go, for one by which the one that is run goes."""
         kinds, links = self.rated.kinds, self.rated.links
-        leaving = Counter(self._sorts[link] for link in self._brought if kinds[links[link][0]] == "nic")
-        each = Counter(self._sorts)
-        return max(1, min([self.copies, *(each[sort] // used for sort, used in leaving.items())]))
+        mine, of_all = (np.flatnonzero(brought).tolist() for brought in (self._brought, self._brought_by_all))
+        one = Counter(self._sorts[link] for link in mine if kinds[links[link][0]] == "nic")
+        every = Counter(self._sorts[link] for link in {*mine, *of_all})
+        return max(1, min([self.copies, *(every[sort] // used for sort, used in one.items())]))
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
@@ -105,32 +108,57 @@ class RepresentativeCopy(PlainCall):
         return shares
 
     @cached_property
-    def _brought(self) -> Counter[int]:
-        """Chunks that the copy that is run brings over each link."""
-        source, _ = source_of(self.scenario, self.rated, self.places)
-        schedule = written_out(source)
-        devices = (*self.places, *agents_of(self.scenario, self.rated, self.places)[: source.agents])
-        sent = Counter(zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True))
-        brought: Counter[int] = Counter()
-        for (u, v), chunks in sent.items():
-            for link in self.rated.route(devices[u], devices[v]) if u != v else ():
-                brought[link] += chunks
+    def _brought(self) -> Numbers:
+        """Chunks that the copy that is run brings over each link, int64 (links,)."""
+        return self._brings(range(len(self.places)))
+
+    @cached_property
+    def _brought_by_all(self) -> Numbers:
+        """Chunks that all copies bring over each link, int64 (links,)."""
+        orders = Counter(first_orders(self.scenario, self.rated, self.places, self.copies))
+        found = np.zeros(len(self.rated.links), np.int64)
+        for order, count in orders.items():
+            found += count * self._brings(order)
+        return found
+
+    def _brings(self, order: Sequence[int]) -> Numbers:
+        """Chunks that a copy whose ranks are in some order brings over each link, int64 (links,)."""
+        schedule, (src, dst, chunks) = self._sent
+        devices = (*self.places, *agents_of(self.scenario, self.rated, self.places)[: schedule.agents])
+        played = [*order, *range(len(order), schedule.participants)]  # as in `in_copies`
+        hop, links = self.rated.routes([devices[one] for one in played], src, dst)
+        brought = np.zeros(len(self.rated.links), np.int64)
+        np.add.at(brought, links, np.repeat(chunks, np.diff(hop)))
         return brought
 
     @cached_property
+    def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
+        """The schedule, and how many chunks go in it from whom to whom."""
+        schedule = written_out(source_of(self.scenario, self.rated, self.places)[0])
+        pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
+        pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
+        return schedule, (*np.divmod(pairs, schedule.participants), chunks)
+
+    @cached_property
     def _shares(self) -> NDArray[np.float64]:
-        """Share of a copy in each link, float64 (links,): all copies together bring each link of a sort as much, and a
-        copy the link that it uses most in the same time. All copies by one NIC take one of equal trunks."""
-        each, of_sort, most = Counter(self._sorts), Counter[Hashable](), Counter[Hashable]()
-        used, trunk = Counter(self._sorts[link] for link in self._brought), self.rated.trunks
-        for link, chunks in self._brought.items():
-            sort = self._sorts[link]
-            of_sort[sort] += chunks
-            most[sort] = max(most[sort], chunks)
-            if trunk[link]:
-                each[sort] = min(each[sort], self.nics * used[sort])
-        shares = {sort: min(1.0, each[sort] * most[sort] / (of_sort[sort] * self.copies)) for sort in of_sort}
-        return np.array([shares.get(sort, 1.0) for sort in self._sorts])
+        """Share of a copy in each link, float64 (links,): its chunks of the link of a sort that it uses most, of those
+        that all copies bring over the link that they use most. Over equal trunks copies spread evenly, and all by one
+        NIC take one of them."""
+        columns = self._brought.tolist(), self._brought_by_all.tolist(), self.rated.trunks.tolist()
+        of_sort: dict[Hashable, list[tuple[int, int, bool]]] = defaultdict(list)
+        for sort, *of_link in zip(self._sorts, *columns, strict=True):
+            of_sort[sort].append(tuple(of_link))
+        shares = {sort: self._share(links) for sort, links in of_sort.items()}
+        return np.array([shares[sort] for sort in self._sorts])
+
+    def _share(self, links: Sequence[tuple[int, int, bool]]) -> float:
+        """Share in links of a sort: of each the chunks that a copy brings, those that all bring, and whether it is a
+        trunk."""
+        brought, by_all, trunks = zip(*links, strict=True)
+        most: float = max(by_all)
+        if trunks[0]:
+            most = sum(brought) * self.copies / min(len(links), self.nics * sum(map(bool, brought)) or 1)
+        return min(1.0, max(brought) / most) if most and any(brought) else 1.0
 
 
 def chosen_of(scenario: Scenario) -> dict[str, object]:

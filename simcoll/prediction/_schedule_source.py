@@ -79,10 +79,13 @@ def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], t
 
 
 def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:
-    if scenario.copies == 1:
-        return ()
+    return () if scenario.copies == 1 else first_orders(scenario, topology, places, scenario.copies)
+
+
+def first_orders(scenario: Scenario, topology: Topology, places: Sequence[str], count: int) -> tuple[Order, ...]:
+    """The orders of so many copies, some of which may be the same."""
     turns = (copy_orders(scenario, topology, places, turn) for turn in itertools.count())
-    return tuple(itertools.islice(itertools.chain.from_iterable(turns), scenario.copies))
+    return tuple(itertools.islice(itertools.chain.from_iterable(turns), count))
 
 
 def _entry(scenario: Scenario) -> registry.Algorithm:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from simcoll.errors import InputError
 from simcoll.nccl import symmetric_kernels
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.tuner_constants import newer_than_known
@@ -44,9 +45,24 @@ def _release(scenario: Scenario, system: SystemFile) -> str | None:
 def _windows(scenario: Scenario, system: SystemFile) -> str | None:
     if not scenario.launch.registered or scenario.workload:
         return None
-    nodes = scenario.topology.nodes or 1
-    comm = communicator(system, nodes, scenario.ranks)
-    if symmetric_kernels.serve(comm, scenario.collective, scenario.library_version):
+    nodes, gpus = scenario.topology.nodes or 1, _gpus(system)
+    several = (scenario.ranks or nodes * gpus) > gpus
+    if not several and _may_serve(scenario, system):
         return None
-    where = f"{nodes} nodes" if nodes > 1 else system.name
+    where = f"{nodes} nodes" if several else system.name
     return _UNUSED.format(scenario.collective, where, ".".join(map(str, symmetric_kernels.SINCE)))
+
+
+def _gpus(system: SystemFile) -> int:
+    """GPUs of a node; 1 where the file does not count them."""
+    return system.devices.get("gpu", 1) if isinstance(system.devices, dict) else 1
+
+
+def _may_serve(scenario: Scenario, system: SystemFile) -> bool:
+    """Whether such kernels serve a call on one node, as far as the scenario alone says: what is wrong with it is said
+    where it is predicted, and no note may refuse it."""
+    try:
+        one = communicator(system, ranks=scenario.ranks)
+    except InputError:
+        return True
+    return symmetric_kernels.serve(one, scenario.collective, scenario.library_version)

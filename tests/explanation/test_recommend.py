@@ -216,6 +216,21 @@ def test_a_symmetric_kernel_comes_with_the_way_to_register_buffers(registered: b
     assert ast.parse("\n".join(recommendation_text.WINDOWS))
 
 
+def test_variables_are_named_only_where_they_are_better_than_none() -> None:
+    """Of a workload whose calls NCCL serves best by different algorithms, which one setting of variables forbids, the
+    best of its own choices is to set none."""
+    calls = [
+        {"name": name, "collective": "all_reduce", "size": size} for name, size in (("a", "64 MiB"), ("b", "1 KiB"))
+    ]
+    step = {"topology": "hgx-h100", "workload": {"operations": [calls[0], {**calls[1], "after": ["a"]}]}}
+    (advice,) = recommendations(points({"name": "t", **step}))
+    advice.simulate(1, lambda: None)
+    document = advice.document()
+    assert document["ranges"][0]["choice"] == "auto"
+    assert document.get("nccl_ranges", document["ranges"])[0]["env"] == {}
+    assert "NCCL_ALGO" not in recommendation_text.text([document], [advice])
+
+
 ONE_CALL = {
     "kernels": {"topology": {"system": "hgx-h100", "nodes": 2}},
     "messages": {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_to_all"},

@@ -351,7 +351,7 @@ def test_other_releases_are_refused(library: tuner_constants.Library, version: s
 
 
 @pytest.mark.parametrize(("library", "newest"), [("nccl", "2.30"), ("rccl", "2.21")])
-def test_caveats_follow_the_newest_rules(library: tuner_constants.Library, newest: str) -> None:
+def test_newer_releases_follow_the_newest_rules(library: tuner_constants.Library, newest: str) -> None:
     """A release newer than what is known has the newest constants, and whoever prints it says so."""
     assert tuner_constants.newer_than_known(newest, library) is None
     for version in ("2.31.1", "2.99", "3.0"):

@@ -280,6 +280,38 @@ def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch
     assert max(one.busy) == pytest.approx(max(whole.busy), rel=0.02)
 
 
+@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name not in ("send_recv", "barrier")])
+def test_one_rank_has_nothing_to_send(collective: str) -> None:
+    """Its call takes no time."""
+    keys = {"topology": "hgx-h100", "collective": collective, "algorithm": "auto", "size": "1 MiB", "ranks": 1}
+    assert predict(Scenario.model_validate({**keys, "profile": "ideal"})).time_ps == 0
+
+
+@pytest.mark.parametrize(
+    ("system", "collective", "algorithm", "ranks"),
+    [
+        ("hgx-h100", "all_reduce", "tree", 2),
+        ("hgx-h100", "all_reduce", "tree", 5),
+        ("hgx-h100", "all_reduce", "nvls", 3),
+        ("dgx-a100", "broadcast", "chain", 8),
+    ],
+)
+def test_copies_that_use_some_links_more_wait_for_these(
+    system: str, collective: str, algorithm: str, ranks: int
+) -> None:
+    """One of two copies takes what both take side by side, also where some GPUs have no rank, or links of a sort carry
+    unequal parts; and no call takes less than its bound."""
+    call = {"topology": system, "collective": collective, "ranks": ranks, "size": "1 GiB", "profile": "ideal"}
+    one = predict(Scenario.model_validate({**call, "algorithm": algorithm}))
+    assert one.lowered
+    assert one.time_ps >= one.lower_bound_ps
+    if one.lowered.count > 1:
+        run = one.lowered.scenario
+        side_by_side = run.model.model_copy(update={"copies": one.lowered.count})
+        whole = predict(run.model_copy(update={"model": side_by_side}))
+        assert one.time_ps == pytest.approx(whole.time_ps, rel=0.002)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("system", "nodes"),

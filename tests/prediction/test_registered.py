@@ -120,6 +120,8 @@ def test_diagnose_finds_registered_buffers(tmp_path: Path, launch: dict[str, Any
         ({"collective": "all_reduce", "library_version": "2.20.5"}, False),
         ({"collective": "all_gather"}, False),
         ({"collective": "all_reduce", "topology": {"system": "hgx-h100", "nodes": 2}}, False),
+        ({"collective": "all_reduce", "topology": {"system": "hgx-h100", "nodes": 2}, "ranks": 3}, True),
+        ({"collective": "all_gather", "topology": "mi300x", "ranks": 8}, False),
     ],
 )
 def test_registered_buffers_that_change_nothing_are_said(more: dict[str, Any], used: bool) -> None:

@@ -41,8 +41,8 @@ class LongestRun(NamedTuple):
 
 @jit
 def longest(run: LongestRun) -> Any:
-    """The latest time at which anything may be over that does not wait for ranks that do not come, counted from when
-    all others have come."""
+    """The latest time at which anything may be over that does not wait for ranks that do not come, also the pause of a
+    channel before its next row, counted from when all others have come."""
     rows, latest = len(run.reads), 0
     reads, chain, before, held, takes, deep = run.reads, run.chain, run.before, run.held, run.takes, run.deep
     credit_row, credit_loops, lead, gap = run.credit_row, run.credit_loops, run.lead, run.gap
@@ -62,8 +62,9 @@ def longest(run: LongestRun) -> Any:
             if t < NEVER:
                 t += value(lead, row)
                 sent[row] = t + held[row]
+                latest = max(latest, max(sent[row], start[row] + value(gap, row)))
                 t += takes[row]
-                latest = max(latest, max(t, sent[row]))
+                latest = max(latest, t)
             else:
                 sent[row] = t
             ends[now + row] = t
