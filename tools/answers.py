@@ -314,6 +314,7 @@ def _foreign() -> Iterator[tuple[str, str, str, str]]:
         spec = importlib.util.spec_from_file_location("foreign", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.path.append(str(path.parent))  # it imports others of the helpers
         spec.loader.exec_module(module)
         for name, content in module.FILES.items():
             kinds = {"measured": "made.csv", "msccl": "made.json", "mscclpp": "made.json", "goal": "made.json"}

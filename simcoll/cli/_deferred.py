@@ -10,8 +10,13 @@ from typing import Any, Final
 
 from simcoll import dataclass
 
-# pydantic's search for plugins in all that is installed, which takes 30 modules; its secret texts; numpy's pickles
-MODULES: Final = ("pydantic.plugin._loader", "secrets", "pickle")
+MODULES: Final = (
+    "pydantic.plugin._loader",  # its search for plugins in all that is installed, which takes 30 modules
+    "secrets",  # pydantic's secret texts
+    "pickle",  # numpy's pickles
+    "numpy._core._add_newdocs",  # texts of `help` for its compiled functions, which no command shows
+    "numpy._core._add_newdocs_scalars",
+)
 
 
 class _Deferred(ModuleType):

@@ -7,6 +7,7 @@ So `simcoll --help` and the start of any command are quick, however many command
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
     gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
+    atexit.register(gc.freeze)  # and goes with the process: Python would search all of it for cycles as it ends
     try:
         if asked := os.environ.get(COMPLETE):
             from simcoll.cli.completion import completed

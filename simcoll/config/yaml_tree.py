@@ -54,8 +54,9 @@ class Model(BaseModel):
 
 M = TypeVar("M", bound=Model)
 
-# one word, or several: a text that is no number, as it begins with a letter, or has one that numbers do not have
-_PLAIN: Final = re.compile(r"(?:[A-Za-z][\w./ -]*|\d[\w. ]*[G-Zg-np-wyz_][\w. ]*)(?<! )", re.ASCII)
+# one word, or several: a text that is no number, as it begins with a letter, or has one that numbers do not have; the
+# spaces before it stand for what was written there, so that its column is right
+_PLAIN: Final = re.compile(r"( *)((?:[A-Za-z][\w./ -]*|\d[\w. ]*[G-Zg-np-wyz_][\w. ]*)(?<! ))", re.ASCII)
 
 TAG: Final = "<"  # what the names of a tagged union's branches begin with
 
@@ -162,8 +163,8 @@ def _parsed(text: str, source: str, lasting: bool = False) -> tuple[Node, Sequen
 
     The tree of a `lasting` file, which simcoll ships, is kept in the user's cache.
     """
-    if _PLAIN.fullmatch(text) and text.lower() not in ("true", "false", "null"):
-        return Node(text, Place(source, 1, 1)), ()
+    if (plain := _PLAIN.fullmatch(text)) and plain[2].lower() not in ("true", "false", "null"):
+        return Node(plain[2], Place(source, 1, plain.end(1) + 1)), ()
     kept = kept_tree(text, source) if lasting else None
     if kept is not None:
         return kept, ()

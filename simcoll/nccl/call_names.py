@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
 from simcoll.schedule.names import NcclAlgorithm
@@ -33,7 +34,8 @@ SCHEDULES: Final[dict[tuple[NcclName, str], str]] = {
 }
 
 
-def names(collective: str) -> dict[str, NcclName]:
+@functools.cache
+def names(collective: str) -> Mapping[str, NcclName]:
     """NCCL's algorithms for a collective by the names that scenarios, results and tables have for them.
 
     These are NCCL's own names; point-to-point messages, for which NCCL has none, go by the name of their schedule.

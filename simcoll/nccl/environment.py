@@ -17,7 +17,6 @@ from simcoll.nccl import env_filter
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.env_filter import Selection
-from simcoll.nccl.protocols import figures
 from simcoll.schedule.names import ALGORITHMS
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level
@@ -191,6 +190,8 @@ class NcclEnv(Model):
 
     def applied(self, comm: "Communicator") -> "Communicator":
         """The communicator, found with `search`, under the other variables."""
+        from simcoll.nccl.protocols import figures
+
         least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS
         changed = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}
         buffer, chunk = self.NCCL_BUFFSIZE, self.NCCL_P2P_NET_CHUNKSIZE

@@ -1,5 +1,7 @@
 """Sentences about what scenarios ask for and is answered otherwise: releases of NCCL and RCCL that are newer than all
 whose rules are known, and registered buffers where no kernel that is modelled uses them.
+
+What NCCL makes of a call is imported where a scenario asks for one of these: others do not pay for it.
 """
 
 from __future__ import annotations
@@ -7,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from simcoll.errors import InputError
-from simcoll.nccl import symmetric_kernels
-from simcoll.nccl.communicator import communicator
-from simcoll.nccl.tuner_constants import newer_than_known
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology import systems
 from simcoll.topology.machine_files import SystemFile
@@ -39,12 +38,16 @@ def _of_gpus(scenario: Scenario) -> SystemFile | None:
 def _release(scenario: Scenario, system: SystemFile) -> str | None:
     if not scenario.library_version:
         return None
+    from simcoll.nccl.tuner_constants import newer_than_known
+
     return newer_than_known(scenario.library_version, "rccl" if system.gpu and system.gpu.vendor == "amd" else "nccl")
 
 
 def _windows(scenario: Scenario, system: SystemFile) -> str | None:
     if not scenario.launch.registered or scenario.workload:
         return None
+    from simcoll.nccl import symmetric_kernels
+
     nodes, gpus = scenario.topology.nodes or 1, _gpus(system)
     several = (scenario.ranks or nodes * gpus) > gpus
     if not several and _may_serve(scenario, system):
@@ -61,6 +64,9 @@ def _gpus(system: SystemFile) -> int:
 def _may_serve(scenario: Scenario, system: SystemFile) -> bool:
     """Whether such kernels serve a call on one node, as far as the scenario alone says: what is wrong with it is said
     where it is predicted, and no note may refuse it."""
+    from simcoll.nccl import symmetric_kernels
+    from simcoll.nccl.communicator import communicator
+
     try:
         one = communicator(system, ranks=scenario.ranks)
     except InputError:

@@ -89,6 +89,8 @@ def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, bloc
     A buffer is first cut into the contract's blocks (one a rank, for most), and each block into equal chunks.
     """
     each = n_chunks // blocks
+    if weights is None and blocks == 1:
+        return split(nbytes, each, itemsize)[None, :]
     if weights is None:
         outer = split(nbytes, blocks, itemsize)[None, :]
     else:

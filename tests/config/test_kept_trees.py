@@ -92,8 +92,9 @@ def test_words_are_what_yaml_takes_them_for():
         "2.30",
     ]
     words += ["".join(rng.choices(signs, k=rng.randint(1, 6))) for _ in range(3000)]
+    words += [" " * rng.randint(1, 9) + word for word in words]  # as `--set` reads what stands behind its `=`
     plain = [word for word in words if yaml_tree._PLAIN.fullmatch(word)]
-    assert len(plain) > 500
+    assert len(plain) > 1000 and any(word.startswith("  ") for word in plain)
     for word in plain:
         try:
             tree, mistakes = _yaml_text.parsed(word, "here")
