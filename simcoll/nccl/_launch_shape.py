@@ -6,8 +6,9 @@ Source: NVIDIA/nccl, release 2.30, src/enqueue.cc: the rule and its figures.
 from __future__ import annotations
 
 from simcoll.named_tuple import NamedTuple
+from simcoll.nccl.call_names import TunedCollective
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.protocols import figures
+from simcoll.nccl.protocols import figures, most_channels
 from simcoll.nccl.tuner_constants import Constants
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 
@@ -20,12 +21,18 @@ class LaunchShape(NamedTuple):
 
 
 def launch(
-    communicator: Communicator, constants: Constants, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int
+    communicator: Communicator,
+    constants: Constants,
+    collective: TunedCollective,
+    algorithm: NcclAlgorithm,
+    protocol: Protocol,
+    nbytes: int,
 ) -> LaunchShape:
-    """The shape of a call of `nbytes` (the largest buffer of a rank): small sizes lose channels first, then threads."""
-    threads = figures().threads
+    """The shape of a call of `nbytes` (the largest buffer of a rank): small sizes lose channels first, then threads;
+    then channels that would have too little to send."""
+    threads, most = figures().threads, most_channels(collective, protocol, nbytes, constants.release)
     if algorithm in ("nvls", "nvls_tree"):
-        return LaunchShape(communicator.nvls_channels(constants), threads.others)
+        return LaunchShape(min(most, communicator.nvls_channels(constants)), threads.others)
     wire = figures().protocols[protocol]
     ring = algorithm == "ring"
     least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)
@@ -35,7 +42,7 @@ def launch(
         wide //= 2
     if ring and protocol == "Simple":
         wide += threads.simple_ring_extra
-    return LaunchShape(narrow, threads.others if algorithm in ("tree", "pat") else max(wide, threads.least))
+    return LaunchShape(min(most, narrow), threads.others if algorithm in ("tree", "pat") else max(wide, threads.least))
 
 
 def _most_threads(communicator: Communicator, algorithm: NcclAlgorithm, protocol: Protocol) -> int:

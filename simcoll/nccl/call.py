@@ -144,7 +144,7 @@ class NcclCall(CallShape):
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
             return wire / (1 if self.kind == "P2P" else self.alike)
-        if outer and self.kind == "NVLS":  # every channel has a head on each GPU, but for those beyond the most heads
+        if outer and self.kind == "NVLS":  # every channel has all heads; each has of its NIC what the search gives it
             return min(1.0, self.nics / self.heads) / self.alike
         if outer:
             return wire * min(1.0, self.nics / self.alike)

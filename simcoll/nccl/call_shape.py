@@ -29,7 +29,6 @@ MOST_LOADED: Final = 256  # pieces in which a symmetric kernel is run, whose thr
 MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
 P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
-MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
 # Below so many chunks a channel and head: at most so many bytes each.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
 _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
@@ -211,8 +210,8 @@ class CallShape:
 
     @property
     def heads(self) -> int:
-        """GPUs of a node at which sums are put together."""
-        return min(self.communicator.gpus, MOST_HEADS)
+        """The number of GPUs of a node at which NVLS puts sums together."""
+        return len(self.communicator.heads)
 
     @property
     def moved(self) -> int:

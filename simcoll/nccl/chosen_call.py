@@ -73,11 +73,11 @@ def call(
         why = "; NVSwitches do not reduce this type with this operator" * unserved
         raise RefusedError(refusal(comm.library, served, algorithm, protocol, under, pairs) + why)
     pair = choice.algorithm, choice.protocol
-    shape = _launch_shape.launch(comm, table.constants, *pair, nbytes)
+    shape = _launch_shape.launch(comm, table.constants, served, *pair, nbytes)
     limited = False
     if comm.min_channels is not None or comm.max_channels is not None:
         free_comm = replace(comm, min_channels=None, max_channels=None)
-        limited = shape.channels != _launch_shape.launch(free_comm, table.constants, *pair, nbytes).channels
+        limited = shape.channels != _launch_shape.launch(free_comm, table.constants, served, *pair, nbytes).channels
     everything = Selection({served: modelled}, {})
     itself = choice if free else tuner.choose(_table(comm, version, served, everything, switch_reduces), served, nbytes)
     by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair

@@ -68,6 +68,13 @@ class Communicator:
         return self.graphs.get(GRAPH_OF[algorithm])
 
     @cached_property
+    def heads(self) -> tuple[int, ...]:
+        """GPUs of a node at which NVLS puts sums together, by their order on it: NCCL's search has a channel for each,
+        between nodes one for each NIC. Where a file says no more than how many, they are the first."""
+        graph = self.graphs["nvls"]
+        return tuple(sorted({order[0] for order in graph.orders})) or tuple(range(min(self.gpus, graph.channels)))
+
+    @cached_property
     def channels(self) -> int:
         """Channels of ring and tree as kernels use them: the user limits them from above, then from below."""
         found = self._channels_found if self.max_channels is None else min(self._channels_found, self.max_channels)

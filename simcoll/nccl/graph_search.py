@@ -36,7 +36,7 @@ SOURCES: Final[Mapping[Library, str]] = {  # of what the search finds, by the li
     "nccl": "searched for by the rules of NCCL 2.30; not compared with a log",
     "rccl": "what the links allow; RCCL's own rings are not known",
 }
-MOST_HEADS: Final = 32  # of NVLS
+MOST_HEADS: Final = 32  # of NVLS, however many GPUs there are (NCCL_MAX_NVLS_ARITY)
 MOST_SEARCHED: Final = 32  # channels that are looked for: half of those that kernels may use
 _STEPS: Final = 1 << 14  # of a round; of one whose channels are all alike, and of all rounds together
 _STEPS_ALIKE: Final = 1 << 8

@@ -55,6 +55,15 @@ class Threads(Model):
     others: int
 
 
+class LeastTraffic(Model):
+    """Bytes of a channel's traffic at least; what `of_LL` each byte counts there; what it was before a release."""
+
+    bytes: int
+    of_LL: int  # noqa: N815
+    before: str
+    former: int
+
+
 class MessageRule(Model):
     """Cut of point-to-point messages: in parts of at least and at most so many bytes, by LL up to so many a
     channel. The first of these rows that fits holds."""
@@ -102,6 +111,7 @@ class Protocols(Model):
     tree_Simple: HalvedChunks  # noqa: N815
     pat: PatChunks
     threads: Threads
+    least_traffic: LeastTraffic
     messages: tuple[MessageRule, ...]
     nvlinks: tuple[NVLink, ...]
     network_GBps_a_channel: float  # noqa: N815
@@ -125,6 +135,18 @@ def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
     wire = figures().protocols[protocol]
     held = buffer if buffer and protocol == "Simple" else wire.buffer_bytes
     return held // figures().steps // wire.line_bytes * wire.data_bytes
+
+
+def most_channels(collective: TunedCollective, protocol: Protocol, nbytes: int, version: str | None) -> int:
+    """Channels that a call of `nbytes` (the largest buffer of a rank) keeps busy, so that each has the least traffic.
+
+    >>> [most_channels("all_reduce", protocol, 256 << 10, None) for protocol in ("LL", "LL128")]
+    [64, 16]
+    """
+    rule = figures().least_traffic
+    least = rule.former if version and numbers(version) < numbers(rule.before) else rule.bytes
+    each = (2 if collective == "all_reduce" else 1) * (rule.of_LL if protocol == "LL" else 1)
+    return max(1, nbytes * each // least)
 
 
 def _steps(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> BufferSteps:

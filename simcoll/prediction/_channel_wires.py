@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Collection, Container, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -76,6 +76,17 @@ class ChannelWires:
         sorts = alike(self.rated)
         count = Counter(sorts)
         return np.where(self.rated.trunks, [count[sort] for sort in sorts], math.inf)
+
+    def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node, before others those on `heads`: GPUs by their order among those that take part."""
+        order = {device: number for number, device in enumerate(self.rated.kinds)}
+
+        def first(ranks: tuple[int, ...]) -> tuple[int, ...]:
+            by_gpu = sorted(ranks, key=lambda rank: order[self.places[rank]])
+            chosen = {by_gpu[head] for head in heads}
+            return tuple(sorted(ranks, key=lambda rank: rank not in chosen))
+
+        return tuple(map(first, self.nodes))
 
     @cached_property
     def contention(self) -> float:

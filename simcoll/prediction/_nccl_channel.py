@@ -117,7 +117,10 @@ class NcclChannel(PlainCall):
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
-        return self.scenario.model_copy(update={**changed, "groups": self.wires.nodes, "model": spec, **PLAIN})
+        nodes = self.wires.nodes
+        if self.call.schedule == "nvls_tree":
+            nodes = self.wires.heads_first(self.call.communicator.heads)
+        return self.scenario.model_copy(update={**changed, "groups": nodes, "model": spec, **PLAIN})
 
     def launch_ps(self, costs: CostSetting) -> int:
         """Time of the call beside the steps of a channel, in ps."""

@@ -76,6 +76,15 @@ def default_groups(n: int) -> Groups:
     return tuple(tuple(range(i * (n // g), (i + 1) * (n // g))) for i in range(g))
 
 
+class AnyNumber(tuple[str, ...]):
+    """Choices of an option that takes any whole number from 1 on: those that are shown, tried and tested."""
+
+    __slots__ = ()
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and value.isascii() and value.isdecimal() and int(value) > 0
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """A registry entry.

@@ -179,11 +179,33 @@ def test_a_nic_that_is_left_out_is_as_if_it_were_not_there(tmp_path: Path) -> No
         without = rows({"NCCL_IB_HCA": "^=mlx5_7"}, **{**SEVERAL, **keys})
         as_file = rows({}, **{**SEVERAL, **keys, "topology": seven})
         assert [row["time_us"] for row in without] == [row["time_us"] for row in as_file]
-        assert without[-1]["time_us"] > 1.1 * rows({}, **{**SEVERAL, **keys})[-1]["time_us"]
+        assert without[-1]["time_us"] > rows({}, **{**SEVERAL, **keys})[-1]["time_us"]
     lone = Scenario(**SEVERAL, collective="all_to_all", size="1 KiB", env={"NCCL_IB_HCA": "=mlx5_0"})
     topology = rated_topology(lone)
     way = [topology.link_names[link] for link in topology.route("node0.gpu7", "node1.gpu0")]
     assert way[:2] == ["node0.gpu7->node0.nvswitch0", "node0.nvswitch0->node0.gpu0"]
+
+
+# NICs that are left, the first of them or some of every PCIe switch's, and in another order
+FEWER = ([0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3], [0, 2, 4, 6], [7, 3], [5])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_nvls_tree_fills_the_nics_that_are_left(turned: bool) -> None:
+    """NCCL puts sums together at a GPU beside each NIC, so with fewer NICs a large NVLSTree takes longer by their ratio
+    at most, and what leads to those that limit it is busy, whichever they are and however ranks are placed."""
+    order = [*range(3, 8), *range(3)] if turned else range(8)
+    places = [f"node{node}.gpu{gpu}" for node in (0, 1) for gpu in order]
+    keys: dict[str, Any] = {**SEVERAL, "algorithm": "nvls_tree", "size": "1 GiB", "library_version": "2.27"}
+    (every,) = rows({}, placement=places, **keys)
+    nics, before = 8, every["time_us"]
+    for left in FEWER:
+        chosen = ",".join(f"mlx5_{nic}" for nic in left)
+        (found,) = rows({"NCCL_IB_HCA": f"={chosen}"}, placement=places, **keys)
+        assert (1 if len(left) < nics else 0.999) * before <= found["time_us"] <= 1.001 * before * nics / len(left)
+        if len(left) <= 4:
+            assert "nvswitch" not in found["binding_link"] and found["binding_busy"] > 0.85
+        nics, before = len(left), found["time_us"]
 
 
 def test_what_nccl_takes_by_itself_changes_nothing() -> None:

@@ -561,16 +561,22 @@ def test_protocols() -> None:
 
 
 def test_small_calls_get_few_channels() -> None:
-    """Channels go first and threads next; a large call gets all; NVLS has its own."""
+    """Channels go first and threads next; a large call gets all; NVLS has its own. None has less than 32 KiB to send,
+    before 2.28 less than 16, twice for each byte of an all_reduce."""
     comm, figures = communicator(load_system("hgx-h100")), tuner_constants.nccl()
-    assert launch(comm, figures, "ring", "LL", 256 << 10) == (8, 512)  # 8 ranks: 8 * 8 * 512 B a channel
-    assert launch(comm, figures, "ring", "LL", 8) == (1, 96)
-    assert launch(comm, figures, "ring", "LL", 200 * 8 * 8) == (1, 128)
-    assert launch(comm, figures, "ring", "LL128", 8) == (1, 320)
-    assert launch(comm, figures, "ring", "Simple", 1 << 30) == (24, 544)
-    assert launch(comm, figures, "tree", "LL128", 8) == (1, 640)
-    assert launch(comm, figures, "nvls", "Simple", 8) == (16, 640)
-    sizes = [launch(comm, figures, "ring", "Simple", size).channels for size in SIZES]
+    assert launch(comm, figures, "all_reduce", "ring", "LL", 256 << 10) == (8, 512)  # 8 ranks: 8 * 8 * 512 B a channel
+    assert launch(comm, figures, "all_reduce", "ring", "LL", 8) == (1, 96)
+    assert launch(comm, figures, "all_reduce", "ring", "LL", 200 * 8 * 8) == (1, 128)
+    assert launch(comm, figures, "all_reduce", "ring", "LL128", 8) == (1, 320)
+    assert launch(comm, figures, "all_reduce", "ring", "Simple", 1 << 30) == (24, 544)
+    assert launch(comm, figures, "all_reduce", "tree", "LL128", 8) == (1, 640)
+    assert launch(comm, figures, "all_reduce", "nvls", "Simple", 8) == (1, 640)
+    assert launch(comm, figures, "all_reduce", "nvls", "Simple", 1 << 20) == (16, 640)
+    for release, collective, channels in (("2.30", "all_reduce", 8), ("2.27", "all_reduce", 16), ("2.27", "reduce", 8)):
+        known = tuner_constants.nccl(release)
+        for algorithm in ("ring", "tree") if collective == "all_reduce" else ("ring",):
+            assert launch(comm, known, collective, algorithm, "LL128", 128 << 10).channels == channels
+    sizes = [launch(comm, figures, "all_reduce", "ring", "Simple", size).channels for size in SIZES]
     assert sizes == sorted(sizes) and sizes[0] == 1
 
 

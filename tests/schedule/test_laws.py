@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from numpy_run import run
 
-from simcoll.errors import RefusedError, ScheduleError
+from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
 from simcoll.schedule.ir import Schedule, side_by_side
 from simcoll.schedule.proof import Proof, prove
@@ -164,14 +164,19 @@ def test_proved_in_groups(collective: str, name: str) -> None:
 
 
 def test_nvls_tree_with_fewer_heads() -> None:
-    """`heads=32` leaves groups of up to 32 as they are. Of larger ones the first 32 take parts across, as many each."""
-    small, large = (tuple(tuple(range(i, i + each)) for i in (0, each)) for each in (4, 40))
+    """`heads=32` leaves groups of up to 32 as they are. Of larger ones the first 32 take parts across, as many each,
+    or the first of another number, and nobody else does; none at all cannot be asked for."""
+    small = tuple(tuple(range(i, i + 4)) for i in (0, 4))
     plain, limited = (schedule("all_reduce", f"nvls_tree{option}", 8, groups=small) for option in ("", "(heads=32)"))
     assert list(plain) == list(limited)
-    few = schedule("all_reduce", "nvls_tree(heads=32)", 80, groups=large)
-    prove(few)
-    across = np.bincount(few.src[(few.src < 80) & (few.dst < 80)], minlength=80)
-    assert across.tolist() == [2 * (rank % 40 < 32) for rank in range(80)]
+    for each, heads in ((40, 32), (4, 1), (4, 3)):
+        groups = tuple(tuple(range(i, i + each)) for i in (0, each))
+        few = schedule("all_reduce", f"nvls_tree(heads={heads})", 2 * each, groups=groups)
+        prove(few)
+        across = np.bincount(few.src[(few.src < 2 * each) & (few.dst < 2 * each)], minlength=2 * each)
+        assert across.tolist() == [2 * (rank % each < heads) for rank in range(2 * each)]
+    with pytest.raises(InputError, match="'0' is no heads of nvls_tree"):
+        build("all_reduce", "nvls_tree(heads=0)", 8, groups=small, agents=2)
 
 
 def test_no_switch_no_nvls() -> None:

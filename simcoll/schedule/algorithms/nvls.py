@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simcoll.schedule import building_blocks
-from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.registry import AnyNumber, Request, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send, together
 
 
@@ -53,13 +53,13 @@ def _parts(request: Request) -> int:
     agent_a_group=True,
     uses_groups=True,
     library=True,
-    options={"heads": ("32",)},
+    options={"heads": AnyNumber(["32"])},
 )
 def nvls_tree(request: Request) -> Iterator[StepPattern]:
     """The switch of each group reduces, each rank takes parts of the sum across by two binary trees; equal groups.
 
     A leaf of one tree is an inner group of the other; the switches multicast what comes back. As NCCL's NVLSTree:
-    4 + 2⌈log2 g⌉ steps. With `heads=32` no more than the first 32 ranks of a group take parts across.
+    4 + 2⌈log2 g⌉ steps. With `heads=32`, or another number, only so many ranks of a group take parts across, the first.
     """
     ranks = request.equal_groups()
     ranks = ranks.reshape(len(ranks), -1)
