@@ -176,6 +176,8 @@ def hypotheses_tried() -> str:
             name, text = family[0].family, family[0].text
             for kind in kinds:
                 name, text = name.replace(f"slow {kind}", "slow KIND"), text.replace(f"kind {kind} ", "kind KIND ")
+            if " with " in name:
+                name, text = "HOW with NICS", "two of these at once: how data leave a node, and by which of its NICs"
             if name.startswith("like "):
                 name, text = "like SYSTEM", "it was measured on another machine, one like that shipped system"
             found.setdefault(name, text)

@@ -149,6 +149,7 @@ NETWORK: Final = (
     Fault("four nics", ("4 nics",), env(NCCL_IB_HCA="mlx5_0,mlx5_1,mlx5_2,mlx5_3")),
     Fault("tcp", ("tcp",), by("tcp")),
     Fault("gpudirect off", ("gpudirect off",), through_host),
+    Fault("tcp, one nic", ("tcp with one nic",), lambda setup: {**by("tcp")(setup), "env": {"NCCL_IB_HCA": "=mlx5_0"}}),
     Fault("pxn off", ("pxn off",), env(NCCL_PXN_DISABLE=1)),
     Fault("chunks 32 KiB", ("chunk size",), env(NCCL_P2P_NET_CHUNKSIZE=32 << 10)),
 )

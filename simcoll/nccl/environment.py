@@ -142,6 +142,12 @@ class NcclEnv(Model):
         asked = system.nic.env if system and system.nic else {}
         return self.model_validate({**asked, **self.given}) if asked else self
 
+    def apart(self, system: SystemFile | None) -> Self:
+        """These without what a system's NICs ask for, which is no setting of the user's."""
+        asked = type(self)().beside(system).given.items()
+        own = {name: value for name, value in self.given.items() if (name, value) not in asked}
+        return self.model_validate(own) if asked else self
+
     @property
     def selection(self) -> Selection:
         """Algorithms and protocols that NCCL_ALGO, NCCL_PROTO and NCCL_NVLS_ENABLE leave to NCCL."""

@@ -296,11 +296,16 @@ class Profile(Model):
             )
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Self:
-        """Return the profile with the fit of a way of launching in place of the profile's record."""
+        """Return the profile with the fit of a way of launching in place of the profile's record.
+
+        Without one the record stays, but covers nothing, as none of its rows went that way; unless both were fitted
+        together.
+        """
         if way is None:
             return self
-        together = any(name.startswith(("host.", "graph.", "pull.")) for name in self.fitted)
-        return self.model_copy(update={"calibration": way.calibration or (self.calibration if together else None)})
+        known, together = self.calibration, any(name.startswith(("host.", "graph.", "pull.")) for name in self.fitted)
+        other = known if together or known is None else known.model_copy(update={"covers": ()})
+        return self.model_copy(update={"calibration": way.calibration or other})
 
     @property
     def as_nccl(self) -> bool:

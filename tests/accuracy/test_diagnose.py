@@ -56,6 +56,7 @@ OTHERS = {
     "a100-pcie": "nccl-pcie",
     "rtx-pro-6000": "nccl-pcie",
     "hgx-a100-4-slingshot": "nccl-ampere",
+    "a3-mega": "nccl-hopper",
 }
 
 
@@ -581,6 +582,37 @@ def test_a_machine_that_is_another_one(tmp_path: Path):
     assert "aster than expected" not in mixed.out
     last = remarks(mixed.out)[-1]
     assert re.search(r"# verdict: off, .* 0\.1\d times .*, but (1\.[89]|2\.[01])\d times, 64 MiB", last)
+
+
+@pytest.mark.parametrize(("measured", "named"), [("a3-mega", "hgx-h100"), ("hgx-h100", "a3-mega")])
+def test_another_machine_has_the_settings_of_its_own_nics(tmp_path: Path, measured: str, named: str):
+    """What a plugin asks of NCCL goes with the machine that has it: a table of several nodes of another shipped system
+    is as that system's own prediction, to within the constant of measuring."""
+    setup: Setup = (measured, 2, 16)
+    took = times(setup, SIZES[1::2])
+    found = diagnosed(table(tmp_path, setup, took, noise=0), named)
+    assert (found["verdict"], found["sure"]) == (f"like {measured}", "clear")
+    explained = {point["size_bytes"]: point["explained_us"] for point in found["points"]}
+    assert explained == pytest.approx(took, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("how", "nics"),
+    [
+        ("tcp", "one nic"),
+        pytest.param("gpudirect off", "one nic", marks=pytest.mark.long),
+        pytest.param("tcp", "4 nics", marks=pytest.mark.long),
+    ],
+)
+def test_how_data_leave_a_node_and_by_which_nics_are_told_together(tmp_path: Path, how: str, nics: str):
+    """Sockets by one interface: both are named, and each by itself explains nothing."""
+    hows = {"tcp": {"profile": "nccl-hopper+tcp"}, "gpudirect off": {"env.NCCL_NET_GDR_LEVEL": "LOC"}}
+    which = {"one nic": "=mlx5_0", "4 nics": "mlx5_0,mlx5_1,mlx5_2,mlx5_3"}
+    took = times(H100X2, **hows[how], **{"env.NCCL_IB_HCA": which[nics]})
+    found = diagnosed(table(tmp_path, H100X2, took), H100X2[0])
+    assert (found["verdict"], found["sure"], found["remains"]) == (f"{how} with {nics}", "clear", [])
+    assert not [each for each in found["hypotheses"] if each["explains"] and each["hypothesis"] in (how, nics)]
+    assert found["hypotheses"][0]["assumes"] == 2
 
 
 def test_one_node_and_several_in_one_table(tmp_path: Path):

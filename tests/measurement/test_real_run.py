@@ -266,6 +266,19 @@ def test_dry_run(tmp_path: Path):
     assert simcoll(*words).out + simcoll(*words, *library).out == DRY
 
 
+@pytest.mark.parametrize("harness", ["library", "nccl-tests", "graph"])
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_dry_run_and_the_table_say_whether_buffers_are_registered(tmp_path: Path, harness: str, registered: bool):
+    """As they say whether a call is in place: of each harness that calls the library."""
+    keys = f"measure: {{harness: {harness}}}\nlaunch: {{registered: {str(registered).lower()}}}\n"
+    path = scenario_file(tmp_path, f"collective: all_reduce\nsize: 8 KiB\n{keys}")
+    told = simcoll("measure", path, "--ranks", 2, "--backend", "nccl", "--dry-run").out
+    assert told.count("all_reduce in place") == 2
+    assert told.count("on registered buffers") == 2 * registered
+    [case] = real_run.cases(loading.load(str(path), ["ranks=2"]), "nccl", pytest.fail)
+    assert bool(case.columns.get("launch.registered")) is registered
+
+
 def test_auto_is_what_can_be_sent(tmp_path: Path):
     """On a machine whose switches reduce `auto` is the quickest schedule that ranks can send and receive."""
     path = tmp_path / "scenario.yaml"

@@ -494,3 +494,45 @@ def test_shipped_profiles_know_ways_and_where_that_is_from(name: str) -> None:
         assert any(text.startswith("launch.") for text in known.where)
         assert all(source.rows for source in known.files)
         assert set(known.errors) == {"fitted", "held_out"}
+
+
+@pytest.mark.parametrize("name", ["nccl-blackwell", "nccl-pcie"])
+def test_what_no_table_says_of_graphs_is_as_on_hopper(name: str) -> None:
+    """What a graph saves of a launch is the host's, and so is its upload: the same, where no fit says otherwise."""
+    profile, hopper = load_profile(name), load_profile("nccl-hopper")
+    assert profile.graph is not None
+    assert hopper.graph is not None
+    assert profile.graph.calibration is None
+    assert profile.launch - profile.graph.launch == hopper.launch - hopper.graph.launch > 0
+    assert profile.graph.upload == hopper.graph.upload
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "off"), [("h100", "hgx-h100", 1.2), ("b200", "hgx-b200", 5.1)], ids=["h100", "b200"]
+)
+def test_large_calls_in_graphs_are_as_others_measured(name: str, system: str, off: float) -> None:
+    """NCCL's calls in graphs of vLLM and SGLang, none of which was fitted: the mean error in percent is what the
+    file of the profile says, and nobody is told that it was fitted to them."""
+    table = f"{name}_sxm_nccl-in-graphs.csv"
+    errors: list[float] = []
+    for framework in ("vllm 0.24.0", "sglang 0.5.14"):
+        found = simcoll("compare", table, "--on", system, "--where", f"framework={framework}", "--json").json
+        assert {point["confidence"] for point in found["points"]} == {"extrapolated"}
+        errors += [abs(point["error"]) for point in found["points"]]
+    assert len(errors) > 30
+    assert 100 * np.mean(errors) < off
+
+
+@pytest.mark.parametrize("system", ["hgx-b200", "l40s-pcie"])
+def test_small_calls_in_graphs_are_extrapolated_where_none_was_fitted(system: str) -> None:
+    """They have the interval of a profile on another machine, wider than that of the same call outside of a graph, to
+    which the profile was fitted."""
+    rows = {}
+    for graph in ("false", "true"):
+        sets = ["--set", "dtype=float16", "--set", f"launch.graph={graph}"]
+        asked = ["--on", system, "--ranks", "2", "--size", "8 KiB", *sets, "--json"]
+        (rows[graph],) = simcoll("predict", "all_reduce", *asked).json["points"]
+    assert (rows["false"]["confidence"], rows["true"]["confidence"]) == ("calibrated", "extrapolated")
+    plain, graphed = (row["high_us"] / row["time_us"] for row in (rows["false"], rows["true"]))
+    assert graphed > plain
+    assert rows["true"]["time_us"] < rows["false"]["time_us"]

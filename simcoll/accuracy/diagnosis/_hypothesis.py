@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.dataclass import dataclass
@@ -15,6 +15,7 @@ from simcoll.scenario.scenario import Scenario
 # two that explain a table alike, a half of the rate is likelier than an eighth: each halving costs a tenth of that.
 PENALTY: Final = 0.015
 HALVING: Final = PENALTY / 10
+T = TypeVar("T")
 HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
 
 
@@ -49,6 +50,24 @@ class Hypothesis:
     def or_one(self) -> Hypothesis:
         """The same hypothesis, worded for where one slow link explains the table as well as all of them."""
         return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
+
+    def beside(self, other: Hypothesis) -> Hypothesis:
+        """Return the hypothesis that this one and another hold together, which assumes what both assume."""
+        return replace(
+            self,
+            family=f"{self.family} with {other.family}",
+            text=f"{self.text}; and {other.text}",
+            assumes=self.assumes + other.assumes,
+            scenario=_both(self.scenario, other.scenario, HEALTHY.scenario),
+            setting=_both(self.setting, other.setting, HEALTHY.setting),
+        )
+
+
+def _both(first: Callable[[T], T], second: Callable[[T], T], none: Callable[[T], T]) -> Callable[[T], T]:
+    """Return one change after the other. Where one is `none` it is the other itself, by which times are kept."""
+    if none in (first, second):
+        return second if first is none else first
+    return lambda value: second(first(value))
 
 
 HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)

@@ -19,7 +19,7 @@ from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.within_node import staged
 from simcoll.prediction.lowering import executor
-from simcoll.prediction.placing import network_of
+from simcoll.prediction.placing import machine_of, network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -67,13 +67,14 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
         if not (kind == "pcie" and direct and CABLE in kinds and nics)
         for variants in _slow(kind, of_nics.get(kind), kind == CABLE and nics > 0)
     ]
-    if not any(executor(scenario).tunable for scenario in scenarios):
+    tunable = any(executor(scenario).tunable for scenario in scenarios)
+    if not tunable:
         single += _nccl_settings.switched_off(scenarios)
         several += [list(_slow_gpus()), *([each] for each in _nccl_settings.other_sizes(scenarios, nodes))]
-        if CABLE in kinds:
-            single += _nccl_settings.fewer_nics(nics)
-    if system and CABLE in kinds:
-        single += _network(network_of(name))
+    by_which = [*_nccl_settings.fewer_nics(nics)] if CABLE in kinds and not tunable else []
+    how = [*_network(network_of(name))] if system and CABLE in kinds else []
+    # sockets take other interfaces than RDMA does, often one, so how data leave a node and by which NICs go together
+    single += [*by_which, *how, *(way.beside(nics_left) for way in how for nics_left in by_which)]
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
     if system and system.nccl and _some_talk(system, scenarios):
@@ -242,9 +243,12 @@ def _differences(system: SystemFile, candidate: SystemFile) -> int:
 
 
 def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
-    """Return the scenario on as many nodes of another system."""
+    """Return the scenario on as many nodes of another system, under what its NICs ask for in place of the own ones."""
     spec = type(scenario.topology)(system=like.name, nodes=scenario.topology.nodes)
-    return scenario.model_copy(update={"topology": spec, "profile": like.profile})
+    env = scenario.env
+    if (spec.nodes or 1) > 1:
+        env = env.apart(machine_of(scenario)).beside(like)
+    return scenario.model_copy(update={"topology": spec, "profile": like.profile, "env": env})
 
 
 def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
