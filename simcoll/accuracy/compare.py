@@ -30,7 +30,7 @@ def compared(
     when a profile is of another harness, and when nothing can be compared.
     """
     kept = dict(map(table_join.condition, where))
-    measured = parse_measured(text, source, table_join.defaults(kept))
+    measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
     if isinstance(predicted, str) and predicted.startswith("system="):
         selected = table_join.kept(measured, kept, source)
         questions = RowQuestions(predicted.removeprefix("system="), sets)

@@ -604,6 +604,26 @@ def test_a_collective_that_cannot_be_inferred():
     assert {r.collective for r in parse_measured(text, "t", {"collective": "alltoall"})} == {"all_to_all"}
 
 
+def test_a_collective_that_is_given_names_what_is_open_alone(tmp_path: Path):
+    """In a log of several tests NAME is that of the tables whose columns leave it open, and of no other: a table that
+    can be told keeps its name at every door, and one that is open among others than NAME is not called so."""
+    told, open_ = new(before="#", redop="sum", bus=1.75), new(before="#")
+    (tmp_path / "both.log").write_text(told + open_, encoding="utf-8")
+    (tmp_path / "told.log").write_text(told, encoding="utf-8")
+    rows = parse_measured(told + open_, "t", {"collective": "all_gather"})
+    assert [row.collective for row in rows] == ["all_reduce"] * 2 + ["all_gather"] * 2
+    assert [row.given for row in rows] == [()] * 2 + [("collective",)] * 2
+    (complaint,) = complaints(told + open_, collective="all_reduce")
+    assert "its columns are not those of all_reduce; give collective=NAME" in complaint
+    judged = simcoll("compare", "--on", "hgx-h100", "--json", tmp_path / "both.log", "--collective", "all_reduce")
+    assert {point["collective"] for point in judged.json["points"]} == {"all_reduce"}
+    for words in (["import"], ["compare", "--on", "hgx-h100"], ["diagnose", "--on", "hgx-h100"]):
+        open_one = simcoll(*words, tmp_path / "both.log")
+        assert (open_one.status, "one of all_gather, all_to_all" in open_one.err) == (2, True)
+        contrary = simcoll(*words, tmp_path / "told.log", "--collective", "broadcast")
+        assert (contrary.status, "collective is all_reduce there" in contrary.err) == (2, True), contrary.err
+
+
 def test_number_of_ranks():
     """Without a list of ranks it is the default, else threads × GPUs of one process; without these it is asked for."""
     text = "\n".join(line for line in new().splitlines() if "Rank" not in line)

@@ -84,7 +84,7 @@ def diagnosed(
     and where nothing can be predicted.
     """
     kept = dict(map(table_join.condition, where))
-    measured = parse_measured(text, source, table_join.defaults(kept))
+    measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
     asking = RowQuestions(system, sets)
     rows = table_join.kept(measured, kept, source)
     asked, refused = _predicted_rows(rows, asking, tell)

@@ -58,10 +58,12 @@ def read_measured(path: Path | str) -> list[MeasuredRow]:
     return read_file(path)[1]
 
 
-def read_file(path: Path | str, defaults: Mapping[str, object] | None = None) -> tuple[bytes, list[MeasuredRow]]:
-    """Like `read_measured`; also returns the bytes of the file."""
+def read_file(
+    path: Path | str, defaults: Mapping[str, object] | None = None, chosen: bool = False
+) -> tuple[bytes, list[MeasuredRow]]:
+    """Like `read_measured` and `parse_measured`; also returns the bytes of the file."""
     data = yaml_tree.bytes_of(Path(path), "give the path of a measured table")
-    return data, parse_measured(decoded(data), str(path), defaults)
+    return data, parse_measured(decoded(data), str(path), defaults, chosen)
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
@@ -80,14 +82,20 @@ def _unread(text: str, source: str) -> list[str]:
     return [f"{source}: {many} not read (line {shown}): damaged, cut off, or without a time out of place"] * bool(lines)
 
 
-def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:
-    """Like `read_measured`, of a text; `source` names it in errors."""
+def parse_measured(
+    text: str, source: str, defaults: Mapping[str, object] | None = None, chosen: bool = False
+) -> list[MeasuredRow]:
+    """Like `read_measured`, of a text; `source` names it in errors.
+
+    `defaults` fill what rows do not say, and never change what they say. With `chosen` they are conditions, too, that
+    the rows are kept by: tables that surely do not meet them may be left out.
+    """
     given = _rows.given(defaults or {})
     mistakes: list[Diagnostic] = []
     if csv_table.is_table(text) and not rccl_report.looks(text):
         return _rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
     reader = next((reader for reader in _READERS if reader.looks(text)), nccl_tests)
-    cells = reader.cells(text, source, given)
+    cells = nccl_tests.cells(text, source, given, chosen) if reader is nccl_tests else reader.cells(text, source, given)
     if not cells:
         begun = " but a header: no row below it is whole" if reader.looks(text) else ""
         debug = " but NCCL's debug output" if not begun and "NCCL INFO" in text else ""
