@@ -25,7 +25,7 @@ from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
+from simcoll.formats.measured import MeasuredRow, parse_measured, remarks, wrong_data
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band, shows_usual
@@ -40,6 +40,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 
 WITHOUT_COSTS: Final = ("ideal", "one-port")  # profiles that say nothing of what calls take
 SCHEMA: Final = "simcoll.diagnose/2"
+WRONG_DATA: Final = "wrong data"  # the verdict of times as they should be, of results that are not
 _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorithm", "protocol")
 
 
@@ -108,6 +109,8 @@ def diagnosed(
         *asking.warnings(rows),
         *caveats.notes(asked.scenarios),
     ]
+    if wrong := wrong_data(text, rows):  # whatever its times are, no such machine is healthy
+        document |= {"wrong": wrong, "verdict": WRONG_DATA if document["verdict"] == "healthy" else document["verdict"]}
     return {**document, "warnings": warnings}
 
 
@@ -222,6 +225,7 @@ def _document(
         "remains": [region for region in left if region["off"]],
         "by_themselves": {} if explained else _by_themselves(table, ranked, base),
         "refused": dict(refused),
+        "wrong": None,
     }
 
 

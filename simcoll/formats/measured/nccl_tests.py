@@ -17,7 +17,7 @@ from typing import Final
 
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells
+from simcoll.formats.measured._rows import LocatedCells, wrong_cell
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
@@ -224,11 +224,13 @@ def _is_header(words: list[str]) -> bool:
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:
     """Keep the row, unless it moved nothing; note it where it is damaged or has no time. Of doubled columns the first
-    is out of place."""
+    is out of place; wrong elements of both count."""
     measured: LocatedCells = {}
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
         measured.setdefault("in_place_time_us" if word == "time" and column in measured else column, value)
+    counted = [value for word, value in zip(tail, values, strict=False) if word == "#wrong"]
+    measured |= wrong_cell([text for text, _ in counted], counted[0][1] if counted else None)
     sound = len(values) == len(tail) and all(_NUMBER.fullmatch(text) for text, _ in values)
     size, place = lead["size_bytes"]
     if not size.strip("0"):
