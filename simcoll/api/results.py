@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
+from simcoll.units import unboxed
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +64,8 @@ class Results(list[dict[str, Any]]):
 
         named = {**(filter or {}), **{name.replace("__", "."): value for name, value in conditions.items()}}
         several = (list, tuple, set, frozenset, range)
-        wanted = {key: value if isinstance(value, several) else [value] for key, value in named.items()}
+        plain = {key: unboxed(value) for key, value in named.items()}
+        wanted = {key: value if isinstance(value, several) else [value] for key, value in plain.items()}
         with python_words():
             return Results(filtered(self, wanted), self._said)
 

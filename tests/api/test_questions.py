@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
+import pandas as pd
 import pytest
 from command import simcoll as command
 from matplotlib.axes import Axes
@@ -198,6 +200,33 @@ def test_numbers_are_quantities() -> None:
     ]
     assert times[0] == times[1] != [None]
     assert sc.Link("25 GB/s") == sc.Link(25e9, 0)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        np.array([2**10, 2**20]),
+        np.logspace(10, 20, 2, base=2),
+        [np.int64(2**10), np.float64(2**20)],
+        pd.Series([2**10, 2**20]),
+        range(2**10, 2**20 + 1, 2**20 - 2**10),
+    ],
+)
+def test_numbers_of_numpy_and_pandas_are_numbers(sizes: Any) -> None:
+    """Scalars, arrays and series mean what numbers and lists of Python mean, wherever a number may stand."""
+    plain = sc.run("all_reduce", on="hgx-h100", nodes=2, size=[2**10, 2**20], algorithm="ring")
+    found = sc.run("all_reduce", on="hgx-h100", nodes=np.int64(2), size=sizes, algorithm="ring", jobs=np.int64(1))
+    assert found["time_ps"] == plain["time_ps"]
+    assert found.where(size=np.int64(2**10)) == plain.where(size=2**10)
+    assert sc.Link(np.int64(25 * 10**9), np.float64(10)) == sc.Link(25 * 10**9, 10)
+    kept = [sc.compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where={**KEPT, "ranks": n}) for n in (8, np.int64(8))]
+    assert kept[0] == kept[1]
+
+
+def test_sizes_that_are_no_whole_bytes() -> None:
+    """An array with parts of bytes is refused with what makes it whole."""
+    with pytest.raises(sc.SimcollError, match=r"is no whole number; give whole bytes \(`.astype\(int\)` of an array\)"):
+        sc.run("quickstart", size=np.logspace(3, 4, 4))
 
 
 def test_a_graph_goes_everywhere(star: str, tmp_path: Path) -> None:
