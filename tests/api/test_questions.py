@@ -361,6 +361,13 @@ def test_one_selection_at_all_doors(conditions: dict[str, Any], words: list[str]
     ] == [out]
 
 
+def test_a_condition_names_one_column() -> None:
+    """A second column behind a comma is refused with the options that say both; options in brackets are none."""
+    with pytest.raises(InputError, match="--filter nodes=8 --filter algorithm=ring"):
+        _condition("nodes=8,algorithm=ring")
+    assert _condition("algorithm=hierarchical(across=ring)") == ("algorithm", ["hierarchical(across=ring)"])
+
+
 def test_one_machine_at_all_doors() -> None:
     """`--on` takes keys of a topology in braces, as Python takes a mapping; with nodes of each of several machines."""
     keys = {"system": "hgx-h100", "fabric": "fat-tree", "oversubscription": 2}

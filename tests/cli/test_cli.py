@@ -146,6 +146,10 @@ def test_options_that_are_looked_for_as_commands(name: str):
         (["compare", "system=hgx-h10", "h100_sxm_nccl-2.27.3.csv"], "did you mean 'hgx-h100'"),
         (["compare", "quickstart", "h100_sxm_nccl-2.27.3.csv", "--where", "ranks"], "COL=VALUE"),
         (["compare", "quickstart", "h100_sxm_nccl-2.27.3.csv", "--where", "rank=8"], "ranks"),
+        (
+            ["compare", "quickstart", "h100_sxm_nccl-2.27.3.csv", "--where", "ranks=8,collective=broadcast"],
+            "names several columns; give each by itself: --where ranks=8 --where collective=broadcast",
+        ),
     ],
 )
 def test_values_that_make_no_sense(words: list[str], named: str):
