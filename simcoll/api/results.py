@@ -92,6 +92,12 @@ class Results(list[dict[str, Any]]):
         table = step_table(rows) if rows and rows[0].workload else run_table(rows)
         return "\n".join([table, *(text_table.wrapped(f"# {note}") for note in self._said)])
 
+    def __repr__(self) -> str:
+        if not self:
+            return "<Results: no rows>"
+        rows = "1 row" if len(self) == 1 else f"{len(self)} rows"
+        return f"<Results, {rows}: {self.verdict} print() shows them>"
+
     def _repr_html_(self) -> str:
         """The answer and the table, for notebooks."""
         from html import escape
@@ -177,6 +183,9 @@ class Reply(dict[str, Any]):
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<Reply: {self.verdict} print() shows all, keys are {', '.join(self)}>"
 
     def _repr_html_(self) -> str:
         from html import escape

@@ -361,6 +361,24 @@ def test_one_selection_at_all_doors(conditions: dict[str, Any], words: list[str]
     ] == [out]
 
 
+def test_answers_at_a_prompt_are_a_sentence() -> None:
+    """What Python's prompt shows of results and replies is their verdict, in one short line, and not their dicts."""
+    rows = sc.run("quickstart", size=["1 KiB", "1 MiB"])
+    reply = sc.explain("quickstart", size="1 MiB", algorithm="ring", what_if=False)
+    assert repr(rows).startswith(f"<Results, {len(rows)} rows: {rows.verdict}")
+    assert repr(reply).startswith(f"<Reply: {reply.verdict}")
+    assert repr(sc.Results()) == "<Results: no rows>"
+    assert all(len(shown) < 300 and "{" not in shown for shown in (repr(rows), repr(reply)))
+
+
+def test_an_export_says_what_it_takes() -> None:
+    """Results are no schedule and no topology: the refusal names what the format is of, and formats of results."""
+    rows = sc.run("quickstart", size="1 MiB", algorithm="ring")
+    for to, of in (("msccl", "schedules"), ("graphviz", "topologies")):
+        with pytest.raises(InputError, match=f"holds results, and {to} is a format of {of}; give .* nccl-tests, "):
+            sc.export(rows, to)
+
+
 def test_a_condition_names_one_column() -> None:
     """A second column behind a comma is refused with the options that say both; options in brackets are none."""
     with pytest.raises(InputError, match="--filter nodes=8 --filter algorithm=ring"):

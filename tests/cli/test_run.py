@@ -42,6 +42,18 @@ def test_pictures_of_replaced_results_go(scenario: Path, tmp_path: Path, kind: s
     assert {file.name for file in plots.iterdir()} == {f"latency.{kind}", f"my own.{kind}"}
 
 
+def test_every_output_makes_its_folder(scenario: Path, tmp_path: Path):
+    """What is written where no folder is makes it, whichever option names it."""
+    one, new = ["--set", "size=1 KiB", "--set", "algorithm=ring", "--set", "plots=[]"], tmp_path / "new"
+    files = [new / "a/o", new / "b/r.html", new / "c/t.json", new / "d/s.xml", new / "e/l.png"]
+    done = [
+        simcoll("run", scenario, *one, "-q", "-o", files[0], "--report", files[1], "--trace", files[2]),
+        simcoll("export", "all_reduce/ring", "--ranks", 4, "--to", "msccl", "-o", files[3]),
+        simcoll("plot", files[0], "--x", "size", "-o", files[4]),
+    ]
+    assert [each.status for each in done] == [0, 0, 0] and all(file.exists() for file in files)
+
+
 def test_a_results_csv_of_others_is_not_overwritten(scenario: Path, tmp_path: Path):
     """A results.csv that simcoll did not write is refused before anything runs, and stays; one of ours does not."""
     table = tmp_path / "o" / "results.csv"
