@@ -11,7 +11,7 @@ import functools
 import math
 import re
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 Unit = Literal["size", "bandwidth", "duration", "share", "byte_time"]
 
@@ -133,6 +133,16 @@ def _cure_of_unit(number: str, unit: str, kind: Unit) -> str:
     if kind == "size" and unit.upper() in ("K", "M", "G", "T"):
         return f"write '{number} {unit.upper()}iB', which nccl-tests means by {unit}"
     return f"units: {_UNIT_LIST[kind]}"
+
+
+def unboxed(value: Any) -> Any:
+    """Numbers and lists of Python for what numpy, pandas and the like hold; all else as it is.
+
+    >>> import numpy as np
+    >>> unboxed(np.int64(8)), unboxed(np.arange(3)), unboxed("8")
+    (8, [0, 1, 2], '8')
+    """
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def size_in(value: object) -> int | None:

@@ -88,14 +88,6 @@ def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mappi
     return [_point(row, matches[0]) for row, matches in zip(rows, partners, strict=True) if matches]
 
 
-def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Split `COL=VALUE` into column and value. Raises InputError for text of another form."""
-    column, equals, value = text.partition("=")
-    if not equals or not column:
-        raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
-    return column.strip(), value.strip()
-
-
 def defaults(where: Mapping[str, str]) -> dict[str, str]:
     """Return the value that rows without a column of `where` are taken to have, if the condition names just one."""
     return {column: text for column, text in where.items() if column in COLUMNS and "," not in text}

@@ -11,7 +11,6 @@ mapping, keys as keywords, a `Sweep`, points, a `Topology` or a networkx graph, 
 
 from __future__ import annotations
 
-from simcoll import PUBLIC
 from simcoll.api._asked import Sweep as Sweep
 from simcoll.api.questions import calibrate as calibrate
 from simcoll.api.questions import compare as compare
@@ -39,5 +38,3 @@ from simcoll.schedule.steps import Step as Step
 from simcoll.schedule.steps import send as send
 from simcoll.topology.graph import Topology as Topology
 from simcoll.topology.wiring import Link as Link
-
-__all__ = list(PUBLIC)

@@ -27,6 +27,7 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
+from simcoll.units import unboxed
 
 _SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket"})  # keys of bytes
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
@@ -184,6 +185,7 @@ def machine(topology: Machine) -> str:
 
 def _plain(value: Any, key: str = "") -> Any:
     """A value as a file has it: objects by their files, numbers of bytes and B/s with their units."""
+    value = unboxed(value)
     if type(value).__module__.startswith("networkx."):  # which is loaded then, and not else
         value = Topology.from_graph(value)
     if isinstance(value, Topology):
@@ -202,7 +204,8 @@ def _plain(value: Any, key: str = "") -> Any:
         return f"{value!r} s"
     if key in _SIZES | _RATES and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value) or value != int(value):
-            raise InputError(f"{key}: {value} is no whole number", "give whole bytes, or a text: '64 MiB'")
+            cure = "give whole bytes (`.astype(int)` of an array), or a text: '64 MiB'"
+            raise InputError(f"{key}: {value} is no whole number", cure)
         return f"{int(value)} {'B' if key in _SIZES else 'B/s'}"
     return str(value) if isinstance(value, Path) else value
 

@@ -20,6 +20,7 @@ from simcoll.prediction.result_rows import check_writable, write_atomically
 from simcoll.scenario import caveats, loading
 from simcoll.scenario.loading import Point
 from simcoll.topology.graph import Topology
+from simcoll.units import unboxed
 
 Where = Mapping[str, Any]  # columns of a measured table, each with a value or a list of values
 P = ParamSpec("P")
@@ -119,6 +120,7 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
 
 
 def _check_jobs(jobs: object) -> None:
+    jobs = unboxed(jobs)
     if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
         raise InputError(f"jobs={jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
 
@@ -285,7 +287,9 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
         if name not in exporters.Options.__annotations__:
             raise InputError(f"{name}= is no option", did_you_mean(name, exporters.Options.__annotations__))
     notes = ImportLog()
-    written = exporters.convert(file_of(what), to, exporters.Options(**options), notes)
+    written = exporters.convert(
+        file_of(what), to, exporters.Options(**{name: unboxed(value) for name, value in options.items()}), notes
+    )
     for line in notes.warnings:
         warnings.warn(line, stacklevel=2)
     if path is not None:
@@ -339,6 +343,7 @@ def conditions(where: Where | None) -> list[str]:
     """Conditions as `--where` has them."""
 
     def listed(value: Any) -> str:
+        value = unboxed(value)
         return ",".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
 
     return [f"{column}={listed(value)}" for column, value in (where or {}).items()]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
+from simcoll.units import unboxed
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +64,8 @@ class Results(list[dict[str, Any]]):
 
         named = {**(filter or {}), **{name.replace("__", "."): value for name, value in conditions.items()}}
         several = (list, tuple, set, frozenset, range)
-        wanted = {key: value if isinstance(value, several) else [value] for key, value in named.items()}
+        plain = {key: unboxed(value) for key, value in named.items()}
+        wanted = {key: value if isinstance(value, several) else [value] for key, value in plain.items()}
         with python_words():
             return Results(filtered(self, wanted), self._said)
 
@@ -89,6 +91,12 @@ class Results(list[dict[str, Any]]):
         rows = self.rows()
         table = step_table(rows) if rows and rows[0].workload else run_table(rows)
         return "\n".join([table, *(text_table.wrapped(f"# {note}") for note in self._said)])
+
+    def __repr__(self) -> str:
+        if not self:
+            return "<Results: no rows>"
+        rows = "1 row" if len(self) == 1 else f"{len(self)} rows"
+        return f"<Results, {rows}: {self.verdict} print() shows them>"
 
     def _repr_html_(self) -> str:
         """The answer and the table, for notebooks."""
@@ -175,6 +183,9 @@ class Reply(dict[str, Any]):
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<Reply: {self.verdict} print() shows all, keys are {', '.join(self)}>"
 
     def _repr_html_(self) -> str:
         from html import escape

@@ -21,7 +21,7 @@ import click
 from simcoll import __version__
 from simcoll.cli._streams import lasting
 from simcoll.config import collector
-from simcoll.errors import NO_MEMORY, SimcollError
+from simcoll.errors import NO_MEMORY, InputError, SimcollError
 
 COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as click's scripts set it
 COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the first line of its help
@@ -63,6 +63,8 @@ OF_RUN: Final = ("report", "trace")  # options of `run` that are looked for as c
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    if argv is None:
+        _start_in_utf8()
     sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
@@ -74,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(completed(asked.partition("_")[0]), flush=True)
             return 0
-        with cli.make_context("simcoll", list(sys.argv[1:] if argv is None else argv)) as context:
+        words = list(sys.argv[1:] if argv is None else argv)
+        _check_text(words)
+        with cli.make_context("simcoll", words) as context:
             status = cli.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as done:  # --help, --version
@@ -99,6 +103,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _start_in_utf8() -> None:
+    """Start this command anew in Python's UTF-8 mode where the locale is ASCII's: Python could else name no file that
+    has an umlaut, and keep such a word as bytes that no text can hold."""
+    if sys.getfilesystemencoding() == "ascii" and sys.executable:
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
+def _check_text(words: Sequence[str]) -> None:
+    """Raise InputError for a word that is not UTF-8: Python keeps its bytes, and no text, table or picture can."""
+    for word in words:
+        shown = os.fsencode(word).decode("utf-8", "replace")
+        if shown != word:
+            cure = "write it in UTF-8, and call files by names, or by links, that are"
+            raise InputError(f"{shown!r} is no text in UTF-8", cure)
 
 
 def _usage(error: click.UsageError) -> str:

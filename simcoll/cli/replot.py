@@ -88,7 +88,9 @@ def _is_picture(output: Path) -> bool:
 
 
 def _condition(text: str) -> tuple[str, list[str]]:
-    key, equals, values = text.partition("=")
-    if not equals or not key.strip() or not values.strip():
-        raise InputError(f"--filter {text!r} is not KEY=VALUE", "write e.g. --filter nodes=2,4")
-    return key.strip(), [value.strip() for value in values.split(",")]
+    from simcoll.config.assignments import condition
+
+    key, values = condition(text, "--filter")
+    if not values:
+        raise InputError(f"--filter {text!r} names no value", "write e.g. --filter nodes=2,4")
+    return key, [value.strip() for value in values.split(",")]

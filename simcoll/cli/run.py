@@ -186,11 +186,12 @@ def predict(
 
 
 def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
-    """Name the command whose results in the folder these points replace."""
-    from simcoll.prediction import sweep
+    """Name the command whose results in the folder these points replace; raises InputError for those of others."""
+    from simcoll.prediction import result_rows, sweep
 
+    result_rows.check_own(journal.folder / "results.csv")
     if earlier := sweep.replaced(journal.folder, points):
-        print(f"{journal.folder}: replaces the results of `{earlier}`", file=sys.stderr)
+        print(f"{journal.folder}: replaces the results of `{earlier}`, and their pictures", file=sys.stderr)
 
 
 def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[list[ResultRow], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Self
@@ -21,6 +22,18 @@ class OptionValue(str):
         made = super().__new__(cls, f"{path}={value}")
         made.option = option
         return made
+
+
+def condition(text: str, option: str = "--where") -> tuple[str, str]:
+    """Split `COL=V,V` into column and values. Raises InputError for text of another form, and for several columns."""
+    column, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not column:
+        raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
+    parts = re.split(r",(?=\s*[\w.]+\s*=)(?![^()]*\))", text)  # of `swing(ports=one,by=2)` nothing is a column
+    if len(parts) > 1:
+        cure = " ".join(f"{option} {part.strip()}" for part in parts)
+        raise InputError(f"{option} {text!r} names several columns", f"give each by itself: {cure}")
+    return column, values
 
 
 def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import re
 import stat
 import time
@@ -263,7 +264,19 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
         if detail["type"] == "extra_forbidden":
             other, known = model.also_called.get(".".join(path)), _keys_at(model, detail["loc"][:-1])
             text += f"; write {other!r}" if other else f"; {did_you_mean(path[-1], known)}"
+        elif not of_key and (cure := _unswept(path, node)):
+            text = f"{text.partition('; ')[0]}; {cure}"
         yield Diagnostic.of(text, ".".join(path), where)
+
+
+def _unswept(path: Sequence[str], node: Node) -> str:
+    """The cure for a list or a range where one value stands below a list, whose items are one value: none is swept."""
+    above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
+    several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
+    if len(above) == len(path) or not several:
+        return ""
+    instead = f"list whole mappings of {above[-2]!r}" if len(above) > 1 else "write a file for each"
+    return f"write one value: nothing below {above[-1]!r} is swept; to compare several, {instead}"
 
 
 def _wording(detail: Any) -> str:

@@ -7,7 +7,7 @@ import list what was assumed, for example speeds that the file does not carry.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from simcoll.config.import_log import ImportLog
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
-from simcoll.formats.measured import gpu_names
+from simcoll.formats.measured import MeasuredRow, gpu_names
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
 from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, nvidia_smi
 from simcoll.named_tuple import NamedTuple
@@ -153,7 +153,9 @@ def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
 
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     named = {} if asked.collective is None else {"collective": asked.collective}
-    rows = measured.parse_measured(text, source, {**named, **asked.columns})
+    defaults = {**named, **asked.columns}
+    rows = measured.parse_measured(text, source, defaults)
+    _check_given(defaults, rows, source)
     notes = ImportLog()
     named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
     notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
@@ -172,6 +174,14 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
         if any(getattr(row, column) is None for row in rows):
             notes.warn(f"nothing says {column}; --set {column}=VALUE does")
     return Imported("measured table", measured.dump(rows), (".csv",), notes)
+
+
+def _check_given(defaults: Mapping[str, str], rows: Sequence[MeasuredRow], source: str) -> None:
+    """Raise InputError where no row is of the collective that is given: the table says, or shows, another."""
+    if given := defaults.get("collective"):
+        there = sorted({row.collective for row in rows})
+        if measured.normal("collective", given) not in there:
+            raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there: leave it out")
 
 
 def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:

@@ -274,6 +274,30 @@ def check_writable(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
+# How each kind of picture says that it is simcoll's.
+OWN_PICTURE: Final = {
+    ".png": b"Software\0simcoll",
+    ".svg": b"<dc:title>simcoll</dc:title>",
+    ".pdf": b"/Creator (simcoll)",
+}
+
+
+def own_pictures(folder: Path) -> list[Path]:
+    """The pictures in a folder that simcoll drew; none where there is no such folder."""
+    found = (file for file in sorted(folder.glob("*")) if file.suffix in OWN_PICTURE and file.is_file())
+    return [file for file in found if OWN_PICTURE[file.suffix] in file.read_bytes()]
+
+
+def check_own(path: Path) -> None:
+    """Raise InputError where a file of another program stands in the place of a results.csv: it would be lost."""
+    if path.is_file() and path.stat().st_size:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            header = next(csv.reader(file), [])
+        if not {*NEEDED} <= {*header}:
+            problem = f"{path} is no results.csv of simcoll's, and would be overwritten"
+            raise InputError(problem, "move it, or name another folder with -o")
+
+
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Write a file so that it is there whole or not at all; raises InputError if it cannot be.
 

@@ -22,7 +22,7 @@ from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, Simc
 from simcoll.prediction import workers
 from simcoll.prediction.journal import Journal, Shard
 from simcoll.prediction.predict import describe, row, steps
-from simcoll.prediction.result_rows import ResultRow, to_csv, write_atomically
+from simcoll.prediction.result_rows import ResultRow, own_pictures, to_csv, write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.units import format_size
 
@@ -220,7 +220,9 @@ def ordered(by_index: Mapping[int, ResultRow]) -> list[ResultRow]:
 
 
 def write(folder: Path, rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> None:
-    """Write `results.csv`, then `manifest.json`, which says of which points it is."""
+    """Write `results.csv`, then `manifest.json`, which says of which points it is; pictures of other points go."""
+    for picture in own_pictures(folder / "plots") if replaced(folder, points) else ():
+        picture.unlink(missing_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)  # so that it never stands beside results of other points
     write_atomically(folder / "results.csv", to_csv(rows))
     write_atomically(folder / MANIFEST, json.dumps(manifest(rows, points, command), indent=1) + "\n")

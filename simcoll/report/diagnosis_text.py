@@ -112,8 +112,10 @@ def _ranked(document: dict[str, Any]) -> list[str]:
 def _verdict(document: dict[str, Any]) -> list[str]:
     """The last lines: single points that are far off, and what it is."""
     single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
-    if document["verdict"] == "healthy":
-        return [*single, "# verdict: healthy" + (", but for what is to be measured again" if single else "")]
+    if document["verdict"] in ("healthy", "wrong data"):
+        also = ", and times that are as they should be" if document["wrong"] else ""
+        again = ", but for what is to be measured again" if single else ""
+        return [*single, f"# verdict: {document['verdict']}{also}{again}"]
     off = [region for region in document["regions"] if region["off"]]
     if document["verdict"] is None:
         by_themselves = alone(document)

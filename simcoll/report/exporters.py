@@ -44,6 +44,11 @@ def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written
     """
     if to not in FORMATS:
         raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
+    held = "results" if Path(source).is_dir() else _HELD.get(Path(source).suffix)
+    wanted = next((kind for kind, formats in _OF.items() if to in formats), None)
+    if held and wanted and held != wanted:
+        cure = f"give {_GIVEN[wanted]}, or choose a format of {held}: {', '.join(_OF[held])}"
+        raise InputError(f"{Path(source).name} holds {held}, and {to} is a format of {wanted}", cure)
     return FORMATS[to](source, options, notes)
 
 
@@ -98,6 +103,17 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
     )
 
 
+_HELD: Final = {".csv": "results", ".yaml": "topologies", ".yml": "topologies"}  # what a file holds, by its suffix
+_OF: Final = {  # formats that are of one kind of thing alone
+    "schedules": ("msccl", "goal"),
+    "topologies": ("graphviz", "graphml"),
+    "results": ("nccl-tests", "nccl-tuner", "parquet", "arrow", "torch"),
+}
+_GIVEN: Final = {
+    "schedules": "COLLECTIVE/ALGORITHM or a schedule",
+    "topologies": "a system or a topology",
+    "results": "a results.csv",
+}
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
     "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),

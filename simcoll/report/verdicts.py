@@ -89,9 +89,14 @@ def of_comparison(document: JsonAnswer) -> str:
 
 
 def of_diagnosis(document: JsonAnswer) -> str:
-    """Healthy, or what is off and what explains it."""
+    """Wrong data before all, then healthy, or what is off and what explains it."""
+    times = _of_times(document)
+    return f"Wrong data: {document['wrong']}. By its times alone: {times}" if document["wrong"] else times
+
+
+def _of_times(document: JsonAnswer) -> str:
     off = [region for region in document["regions"] if region["off"]]
-    if document["verdict"] == "healthy":
+    if document["verdict"] in ("healthy", "wrong data"):
         points = document["points"]
         inside = sum(point["verdict"] == "inside" for point in points)
         single = sum(point["single"] for point in points)

@@ -43,6 +43,7 @@ class Link:
 def _whole(name: Literal["bandwidth", "latency"], value: object) -> int:
     """A number of B/s or ps; raises TopologyError."""
     kind: units.Unit
+    value = units.unboxed(value)
     kind, unit, text = ("bandwidth", "B/s", "25 GB/s") if name == "bandwidth" else ("duration", "ps", "1.5 us")
     if isinstance(value, str):
         try:

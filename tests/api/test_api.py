@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mypy.api
 import pytest
-from command import ROOT
+from command import ROOT, python
 
 import simcoll
 from simcoll import api
@@ -41,7 +42,7 @@ def test_examples_in_docstrings(module: str):
 def test_every_name_has_an_example() -> None:
     """Each public name has an example, in its own docstring or in one of its methods."""
     without = []
-    for name in api.__all__:
+    for name in simcoll.__all__:
         offered = getattr(api, name)
         texts = [offered.__doc__ or ""]
         texts += [
@@ -49,7 +50,7 @@ def test_every_name_has_an_example() -> None:
         ]
         if not any(">>> " in text for text in texts):
             without.append(name)
-    assert without == [] and len(api.__all__) <= 40
+    assert without == [] and len(simcoll.__all__) <= 40
 
 
 @pytest.mark.long
@@ -177,9 +178,35 @@ def test_build_and_prove():
         simcoll.prove(simcoll.Schedule.from_rows(rows[:-1], **what))
 
 
+def test_a_type_checker_knows_the_public_names(tmp_path: Path):
+    """Who imports simcoll has its types, strictly, and no name beside the public ones."""
+    lines = ["import simcoll as sc", 'reveal_type(sc.run("quickstart"))', 'reveal_type(sc.Link("1 GB/s"))', "sc.no"]
+    (tmp_path / "script.py").write_text("\n".join(lines), encoding="utf-8")
+    options = [
+        f"--config-file={ROOT / 'pyproject.toml'}",
+        f"--cache-dir={ROOT / '.mypy_cache'}",
+    ]  # as `make lint` has it
+    out, err, status = mypy.api.run([*options, str(tmp_path / "script.py")])
+    told = [line.partition("script.py:")[2] for line in out.splitlines()]
+    assert (status, err, told[:3]) == (
+        1, "", ['2: note: Revealed type is "simcoll.api.results.Results"',
+                '3: note: Revealed type is "simcoll.topology.wiring.Link"',
+                '4: error: Module has no attribute "no"  [attr-defined]'],
+    )  # fmt: skip
+
+
+def test_the_star_gives_the_public_names():
+    """`from simcoll import *` gives these and no others; `import simcoll` imports none of them."""
+    given: dict[str, Any] = {}
+    exec("from simcoll import *", given)
+    assert set(given) - {"__builtins__"} == set(simcoll.__all__)
+    begun = python("import sys, simcoll; print([name for name in sys.modules if name.startswith('simcoll.')])")
+    assert begun.stdout == "[]\n"
+
+
 def test_every_public_name_is_documented():
     """What a user meets in `help(simcoll)` says what it is."""
-    for name in api.__all__:
+    for name in simcoll.__all__:
         assert getattr(simcoll, name).__doc__, name
     assert len(COLLECTIVES) == 10
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
+import pandas as pd
 import pytest
 from command import simcoll as command
 from matplotlib.axes import Axes
@@ -200,6 +202,33 @@ def test_numbers_are_quantities() -> None:
     assert sc.Link("25 GB/s") == sc.Link(25e9, 0)
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        np.array([2**10, 2**20]),
+        np.logspace(10, 20, 2, base=2),
+        [np.int64(2**10), np.float64(2**20)],
+        pd.Series([2**10, 2**20]),
+        range(2**10, 2**20 + 1, 2**20 - 2**10),
+    ],
+)
+def test_numbers_of_numpy_and_pandas_are_numbers(sizes: Any) -> None:
+    """Scalars, arrays and series mean what numbers and lists of Python mean, wherever a number may stand."""
+    plain = sc.run("all_reduce", on="hgx-h100", nodes=2, size=[2**10, 2**20], algorithm="ring")
+    found = sc.run("all_reduce", on="hgx-h100", nodes=np.int64(2), size=sizes, algorithm="ring", jobs=np.int64(1))
+    assert found["time_ps"] == plain["time_ps"]
+    assert found.where(size=np.int64(2**10)) == plain.where(size=2**10)
+    assert sc.Link(np.int64(25 * 10**9), np.float64(10)) == sc.Link(25 * 10**9, 10)
+    kept = [sc.compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where={**KEPT, "ranks": n}) for n in (8, np.int64(8))]
+    assert kept[0] == kept[1]
+
+
+def test_sizes_that_are_no_whole_bytes() -> None:
+    """An array with parts of bytes is refused with what makes it whole."""
+    with pytest.raises(sc.SimcollError, match=r"is no whole number; give whole bytes \(`.astype\(int\)` of an array\)"):
+        sc.run("quickstart", size=np.logspace(3, 4, 4))
+
+
 def test_a_graph_goes_everywhere(star: str, tmp_path: Path) -> None:
     """A networkx graph and an algorithm of one's own are run, predicted, explained, recommended and compared."""
     keys = {"collective": "all_reduce", "algorithm": [star, "ring"], "size": "4 MB"}
@@ -330,6 +359,31 @@ def test_one_selection_at_all_doors(conditions: dict[str, Any], words: list[str]
     assert command("plot", str(tmp_path), "--x", "size", "--group", "asked", *filters, "-o", out).out.splitlines()[
         1:
     ] == [out]
+
+
+def test_answers_at_a_prompt_are_a_sentence() -> None:
+    """What Python's prompt shows of results and replies is their verdict, in one short line, and not their dicts."""
+    rows = sc.run("quickstart", size=["1 KiB", "1 MiB"])
+    reply = sc.explain("quickstart", size="1 MiB", algorithm="ring", what_if=False)
+    assert repr(rows).startswith(f"<Results, {len(rows)} rows: {rows.verdict}")
+    assert repr(reply).startswith(f"<Reply: {reply.verdict}")
+    assert repr(sc.Results()) == "<Results: no rows>"
+    assert all(len(shown) < 300 and "{" not in shown for shown in (repr(rows), repr(reply)))
+
+
+def test_an_export_says_what_it_takes() -> None:
+    """Results are no schedule and no topology: the refusal names what the format is of, and formats of results."""
+    rows = sc.run("quickstart", size="1 MiB", algorithm="ring")
+    for to, of in (("msccl", "schedules"), ("graphviz", "topologies")):
+        with pytest.raises(InputError, match=f"holds results, and {to} is a format of {of}; give .* nccl-tests, "):
+            sc.export(rows, to)
+
+
+def test_a_condition_names_one_column() -> None:
+    """A second column behind a comma is refused with the options that say both; options in brackets are none."""
+    with pytest.raises(InputError, match="--filter nodes=8 --filter algorithm=ring"):
+        _condition("nodes=8,algorithm=ring")
+    assert _condition("algorithm=hierarchical(across=ring)") == ("algorithm", ["hierarchical(across=ring)"])
 
 
 def test_one_machine_at_all_doors() -> None:

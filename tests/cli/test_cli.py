@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import os
 import re
 import subprocess
@@ -145,6 +146,10 @@ def test_options_that_are_looked_for_as_commands(name: str):
         (["compare", "system=hgx-h10", "h100_sxm_nccl-2.27.3.csv"], "did you mean 'hgx-h100'"),
         (["compare", "quickstart", "h100_sxm_nccl-2.27.3.csv", "--where", "ranks"], "COL=VALUE"),
         (["compare", "quickstart", "h100_sxm_nccl-2.27.3.csv", "--where", "rank=8"], "ranks"),
+        (
+            ["compare", "quickstart", "h100_sxm_nccl-2.27.3.csv", "--where", "ranks=8,collective=broadcast"],
+            "names several columns; give each by itself: --where ranks=8 --where collective=broadcast",
+        ),
     ],
 )
 def test_values_that_make_no_sense(words: list[str], named: str):
@@ -194,6 +199,30 @@ def test_a_full_disk(words: list[str]):
     with Path("/dev/full").open("w") as full:
         found = python(SCRIPT, words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (found.returncode, found.stderr) == (1, "stdout: No space left on device\n")
+
+
+def test_words_with_umlauts_in_every_locale(tmp_path: Path):
+    """In a locale of ASCII, names, keys and files with umlauts are what they are in one of UTF-8; what is not UTF-8 is
+    refused by name."""
+    hosts = "topology: {fabric: single-switch, hosts: 2, link: {bandwidth: 1 GB/s, latency: 1 us}}"
+    (tmp_path / "grün.yaml").write_text(f"{hosts}\ncollective: all_reduce\nsize: 1 KiB\n", encoding="utf-8")
+    ascii_ = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for words in (
+        ["run", "grün.yaml", "--set", "name=grün", "--report", "ü.html", "-o", "out"],
+        ["predict", "all_reduce", "--on", "hgx-hü", "--size", "1 KiB"],
+        ["predict", "all_reduce", "--on", "grün.yaml", "--size", "1 MüB", "--algorithm", "rüng"],
+        ["predict", "all_rüduce", "--on", "hgx-h100", "--size", "1 KiB"],
+    ):
+        run = functools.partial(subprocess.run, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        there, here = (run([sys.executable, "-c", SCRIPT, *words], env=env) for env in (ascii_, environment()))
+        assert b"Traceback" not in there.stderr
+        assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
+    assert (tmp_path / "ü.html").exists()
+    for word in (b"gr\xfcn.yaml", b"--set=name=gr\xfcn"):
+        words = [sys.executable, "-c", SCRIPT, "run", "quickstart", word]
+        done = subprocess.run(words, env=environment(), capture_output=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert re.match(r"'.*gr\ufffdn.*' is no text in UTF-8; write it in UTF-8", done.stderr.decode())
 
 
 def test_a_locale_without_our_signs():

@@ -26,6 +26,49 @@ def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, t
         assert ("replaces the results of `simcoll predict all_reduce" in found.err) == replaces
 
 
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_pictures_of_replaced_results_go(scenario: Path, tmp_path: Path, kind: str):
+    """A run of other points leaves no picture of the results that it replaces, and those that others drew."""
+    sets = ["--set", "size=1 MiB", "--set", "algorithm=ring", "--format", kind, "-q", "-o", tmp_path / "o"]
+    plots, before = tmp_path / "o" / "plots", "plots=[busbw, latency]"
+    assert simcoll("run", scenario, *sets, "--set", before).status == 0
+    assert simcoll("plot", tmp_path / "o", "--x", "size", "--format", kind).status == 0
+    drawn = {file.name for file in plots.iterdir()}
+    assert len(drawn) == 3 and {f"busbw.{kind}", f"latency.{kind}"} < drawn
+    (plots / f"my own.{kind}").write_bytes(b"simcoll, drawn by hand")
+    assert simcoll("run", scenario, *sets, "--set", before).status == 0
+    assert {file.name for file in plots.iterdir()} == {*drawn, f"my own.{kind}"}
+    assert simcoll("run", scenario, *sets, "--set", "plots=[latency]", "--set", "size=2 MiB").status == 0
+    assert {file.name for file in plots.iterdir()} == {f"latency.{kind}", f"my own.{kind}"}
+
+
+def test_every_output_makes_its_folder(scenario: Path, tmp_path: Path):
+    """What is written where no folder is makes it, whichever option names it."""
+    one, new = ["--set", "size=1 KiB", "--set", "algorithm=ring", "--set", "plots=[]"], tmp_path / "new"
+    files = [new / "a/o", new / "b/r.html", new / "c/t.json", new / "d/s.xml", new / "e/l.png"]
+    done = [
+        simcoll("run", scenario, *one, "-q", "-o", files[0], "--report", files[1], "--trace", files[2]),
+        simcoll("export", "all_reduce/ring", "--ranks", 4, "--to", "msccl", "-o", files[3]),
+        simcoll("plot", files[0], "--x", "size", "-o", files[4]),
+    ]
+    assert [each.status for each in done] == [0, 0, 0] and all(file.exists() for file in files)
+
+
+def test_a_results_csv_of_others_is_not_overwritten(scenario: Path, tmp_path: Path):
+    """A results.csv that simcoll did not write is refused before anything runs, and stays; one of ours does not."""
+    table = tmp_path / "o" / "results.csv"
+    table.parent.mkdir()
+    table.write_text("student,grade\nanna,1\n", encoding="utf-8")
+    for words in (["run", scenario], ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 KiB"]):
+        found = simcoll(*words, "-o", table.parent)
+        assert (found.status, found.out) == (2, "")
+        assert f"{table} is no results.csv of simcoll's, and would be overwritten; move it" in found.err
+    assert table.read_text(encoding="utf-8") == "student,grade\nanna,1\n"
+    table.unlink()
+    words = ["run", scenario, "-q", "-o", table.parent, "--set", "size=1 MiB", "--set", "plots=[]"]
+    assert [simcoll(*words).status for _ in range(2)] == [0, 0]
+
+
 def test_sizes_are_written_as_short_as_they_are_asked_for():
     """The remark on links has decimal sizes as such; a size beyond all is refused at once, without its digits."""
     words = ("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "ring", "--size")

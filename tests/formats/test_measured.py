@@ -486,6 +486,60 @@ def test_utf_16_without_its_mark(tmp_path: Path):
     assert read_measured(path) == parse_measured(new(), "log")
 
 
+def _sound_times() -> list[tuple[int, float]]:
+    """Sizes, and times of an all_reduce that eight H100 take."""
+    table = read_measured(find_measured("h100_sxm_nccl-2.27.3.csv"))
+    kept = [row for row in table if (row.collective, row.ranks, row.dtype) == ("all_reduce", 8, "float16")]
+    return [(row.size_bytes, row.time_us) for row in kept]
+
+
+def _checked(form: str, wrong: int) -> str:
+    """Those times as a harness prints them, with so many elements of the last row wrong in place."""
+    rows = [[size, time, 0] for size, time in _sound_times()]
+    rows[-1][2] = wrong
+    if form == "json":
+        results = [
+            {"size": size, "type": "half", "redop": "sum", "root": -1,
+             "out_of_place": {"time": time, "nwrong": 0}, "in_place": {"time": time, "nwrong": bad}}
+            for size, time, bad in rows
+        ]  # fmt: skip
+        config = {"devices": [{"rank": rank, "group": 0, "hostname": "a"} for rank in range(8)]}
+        return json.dumps({"args": ["all_reduce_perf"], "config": config, "results": results})
+    if form == "rccl":
+        keys = ("name", "nodes", "ranks", "size", "type", "redop", "inPlace", "time", "busBw", "wrong")
+        cells = [("AllReduce", 1, 8, s, "half", "sum", k, t, 1, k * bad) for s, t, bad in rows for k in (0, 1)]
+        return "\n".join(", ".join(map(str, line)) for line in (keys, *cells))
+    if form == "csv":
+        cells = [("all_reduce", 8, size, time, "half", bad) for size, time, bad in rows]
+        return "\n".join([f"{HEADER},dtype,wrong", *(",".join(map(str, line)) for line in cells)])
+    column = "#wrong" if form == "text" else " error"
+    part = f"     time   algbw   busbw {column}"
+    lines = [
+        f"{size} {size // 2} half sum -1 {time:.2f} 1 1.75 0 {time:.2f} 1 1.75 {bad if form == 'text' else '2e-07'}"
+        for size, time, bad in rows
+    ]
+    head = ["# all_reduce_perf", "# nThread 8 nGpus 1", f"#   size   count   type   redop   root {part}{part}"]
+    return "\n".join([*head, *lines, f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"])
+
+
+@pytest.mark.parametrize("form", ["text", "old text", "json", "rccl", "csv"])
+def test_a_machine_that_computes_wrong_data_is_not_healthy(form: str, tmp_path: Path):
+    """Wrong elements that a harness found are said at every door, first by `diagnose`, whose verdict is not healthy
+    though all times are; a table that import made of them keeps them."""
+    for wrong in (0, 12):
+        log = tmp_path / "log"
+        log.write_text(_checked(form, wrong), encoding="utf-8")
+        found = simcoll("diagnose", "--on", "hgx-h100", log)
+        assert (found.status, found.out.startswith("Wrong data: ")) == ((1, True) if wrong else (0, False)), found.out
+        document = simcoll("diagnose", "--on", "hgx-h100", "--json", log).json
+        assert document["verdict"] == ("wrong data" if wrong else "healthy")
+        for words in (["import", "-o", tmp_path / "t.csv"], ["compare", "--on", "hgx-h100"]):
+            done = simcoll(*words, log)
+            assert done.status == 0 and ("of what was computed" in done.out + done.err) == bool(wrong), done.out
+        rows = read_measured(tmp_path / "t.csv")
+        assert sum(row.wrong or 0 for row in rows) == (0 if form == "old text" else wrong)
+
+
 def test_files_of_rccl_tests():
     """Rows as JSON, as a list of them and as CSV say the same; rows in place go with those out of place. A hand-made
     CSV has to be completed."""
@@ -602,6 +656,26 @@ def test_a_collective_that_cannot_be_inferred():
     (complaint,) = complaints(text)
     assert complaint.endswith("give collective=NAME, with --collective NAME, one of all_gather, all_to_all")
     assert {r.collective for r in parse_measured(text, "t", {"collective": "alltoall"})} == {"all_to_all"}
+
+
+def test_a_collective_that_is_given_names_what_is_open_alone(tmp_path: Path):
+    """In a log of several tests NAME is that of the tables whose columns leave it open, and of no other: a table that
+    can be told keeps its name at every door, and one that is open among others than NAME is not called so."""
+    told, open_ = new(before="#", redop="sum", bus=1.75), new(before="#")
+    (tmp_path / "both.log").write_text(told + open_, encoding="utf-8")
+    (tmp_path / "told.log").write_text(told, encoding="utf-8")
+    rows = parse_measured(told + open_, "t", {"collective": "all_gather"})
+    assert [row.collective for row in rows] == ["all_reduce"] * 2 + ["all_gather"] * 2
+    assert [row.given for row in rows] == [()] * 2 + [("collective",)] * 2
+    (complaint,) = complaints(told + open_, collective="all_reduce")
+    assert "its columns are not those of all_reduce; give collective=NAME" in complaint
+    judged = simcoll("compare", "--on", "hgx-h100", "--json", tmp_path / "both.log", "--collective", "all_reduce")
+    assert {point["collective"] for point in judged.json["points"]} == {"all_reduce"}
+    for words in (["import"], ["compare", "--on", "hgx-h100"], ["diagnose", "--on", "hgx-h100"]):
+        open_one = simcoll(*words, tmp_path / "both.log")
+        assert (open_one.status, "one of all_gather, all_to_all" in open_one.err) == (2, True)
+        contrary = simcoll(*words, tmp_path / "told.log", "--collective", "broadcast")
+        assert (contrary.status, "collective is all_reduce there" in contrary.err) == (2, True), contrary.err
 
 
 def test_number_of_ranks():

@@ -467,8 +467,8 @@ KINDS: Final[dict[str, str]] = {  # what `--as` calls them
 def brought(folder: Path, text: str, *options: str) -> tuple[Path, Outcome]:
     """A file after import, and what the command said."""
     (folder / "given").write_text(text)
-    assumed = dict(itertools.pairwise(options)).get("--assume")
-    asked = importers.ImportOptions(assumed, collective="all_reduce", columns={"ranks": "4"})
+    said = dict(itertools.pairwise(options))
+    asked = importers.ImportOptions(said.get("--assume"), said.get("--collective"), columns={"ranks": "4"})
     suffix = importers.convert(text, "given", asked).suffixes[0]
     done = simcoll("import", folder / "given", "-o", folder / f"made{suffix}", *options)
     assert done.status == 0, done.err

@@ -115,10 +115,10 @@ def test_modules_are_short():
 def test_the_public_names_are_listed_once():
     """`import simcoll` offers what simcoll.api imports, and nothing else."""
     assert {name for name, value in vars(api).items() if not (name[0] == "_" or inspect.ismodule(value))} == {
-        *api.__all__, "PUBLIC", "annotations"
+        *simcoll.__all__, "annotations"
     }  # fmt: skip
-    assert all(getattr(simcoll, name) is getattr(api, name) for name in api.__all__)
-    assert set(api.__all__) < set(dir(simcoll))
+    assert all(getattr(simcoll, name) is getattr(api, name) for name in simcoll.__all__)
+    assert set(simcoll.__all__) < set(dir(simcoll))
     with pytest.raises(AttributeError, match="no attribute 'simulate'"):
         _ = simcoll.simulate
 

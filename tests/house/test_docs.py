@@ -11,7 +11,7 @@ import documents
 import pytest
 from command import ROOT, simcoll
 
-from simcoll import api
+import simcoll as package
 from simcoll.cli._group import COMMANDS
 from simcoll.config.field_texts import field_texts, models
 from simcoll.config.yaml_tree import Model
@@ -124,7 +124,7 @@ def test_every_column_of_a_real_run_stands_on_the_page() -> None:
 def test_every_name_of_the_api_has_an_entry() -> None:
     """The page of Python has an entry for each name that `import simcoll` offers."""
     page = (DOCS / "api.md").read_text("utf-8")
-    assert set(re.findall(r"^\.\. auto\w+:: simcoll\.(\w+)$", page, re.M)) - {"errors"} == set(api.__all__)
+    assert set(re.findall(r"^\.\. auto\w+:: simcoll\.(\w+)$", page, re.M)) - {"errors"} == set(package.__all__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)

@@ -33,6 +33,7 @@ def test_a_wheel_carries_its_files(wheel: Path) -> None:
         ("scenario/profiles", ROOT / "simcoll" / "scenario" / "profiles"),
     ):
         assert {p.name for p in (wheel / "simcoll" / inside).iterdir()} == {p.name for p in outside.iterdir()}
+    assert (wheel / "simcoll" / "py.typed").exists()
     figures = {p.name for p in (ROOT / "simcoll" / "nccl").glob("*.yaml")}
     assert figures == {p.name for p in (wheel / "simcoll" / "nccl").glob("*.yaml")} and figures
 

@@ -185,6 +185,16 @@ def test_sweeps_of_anything():
     assert len(found) == 2 * 3 * 2 * 2
 
 
+@pytest.mark.parametrize("sizes", [["1 KiB", "1 MiB"], {"from": "1 KiB", "to": "1 MiB", "factor": 4}])
+def test_what_stands_below_a_list_is_not_swept(sizes: Any):
+    """Several values of an operation are refused with what can be swept instead, and that is swept."""
+    plans = [{"template": "operations", "operations": [{"name": "x", "collective": "all_gather", "size": size}]}
+             for size in (sizes, "1 KiB", "1 MiB")]  # fmt: skip
+    with pytest.raises(InputError, match=r"nothing below 'operations' is swept; to compare several, list whole mapp"):
+        simcoll.load({"topology": star(), "workload": plans[0]})
+    assert len(simcoll.load({"topology": star(), "workload": plans[1:]})) == 2
+
+
 def test_range_ends_count():
     """A range includes both ends."""
     assert [r["size_bytes"] for r in rows(size={"from": "1 KiB", "to": "1 MiB", "factor": 32})] == [2**10, 2**15, 2**20]

@@ -21,11 +21,12 @@ from simcoll.accuracy.diagnosis._fits import Fit, MeasuredTable
 from simcoll.accuracy.diagnosis._regions import WILD, Bands, Region
 from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
+from simcoll.config import assignments
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
+from simcoll.formats.measured import MeasuredRow, parse_measured, remarks, wrong_data
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band, shows_usual
@@ -40,6 +41,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 
 WITHOUT_COSTS: Final = ("ideal", "one-port")  # profiles that say nothing of what calls take
 SCHEMA: Final = "simcoll.diagnose/2"
+WRONG_DATA: Final = "wrong data"  # the verdict of times as they should be, of results that are not
 _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorithm", "protocol")
 
 
@@ -83,8 +85,8 @@ def diagnosed(
     Returns the document that `diagnose --json` prints. Raises InputError for tables and topologies that cannot be read,
     and where nothing can be predicted.
     """
-    kept = dict(map(table_join.condition, where))
-    measured = parse_measured(text, source, table_join.defaults(kept))
+    kept = dict(map(assignments.condition, where))
+    measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
     asking = RowQuestions(system, sets)
     rows = table_join.kept(measured, kept, source)
     asked, refused = _predicted_rows(rows, asking, tell)
@@ -108,6 +110,8 @@ def diagnosed(
         *asking.warnings(rows),
         *caveats.notes(asked.scenarios),
     ]
+    if wrong := wrong_data(text, rows):  # whatever its times are, no such machine is healthy
+        document |= {"wrong": wrong, "verdict": WRONG_DATA if document["verdict"] == "healthy" else document["verdict"]}
     return {**document, "warnings": warnings}
 
 
@@ -222,6 +226,7 @@ def _document(
         "remains": [region for region in left if region["off"]],
         "by_themselves": {} if explained else _by_themselves(table, ranked, base),
         "refused": dict(refused),
+        "wrong": None,
     }
 
 

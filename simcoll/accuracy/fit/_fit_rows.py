@@ -133,7 +133,7 @@ def read(
     """
     tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
     for name in files:
-        data, measured = read_file(find_measured(name), table_join.defaults(where))
+        data, measured = read_file(find_measured(name), table_join.defaults(where), chosen=True)
         selected = table_join.select(measured, where)
         all_rows += measured
         tables.append((str(name), data, [row for row in selected if most is None or row.size_bytes <= most]))

@@ -33,7 +33,7 @@ from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
-from simcoll.config import yaml_tree
+from simcoll.config import assignments, yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
@@ -85,7 +85,7 @@ def calibrate(
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
     of_launches = bool(ways) and not free
-    kept = dict(map(table_join.condition, where))
+    kept = dict(map(assignments.condition, where))
     rows, sources, notes = _fit_rows.read(files, kept, _fit_rows.SMALL if of_launches else None)
     data, more = _fit_rows.samples(rows, asking)
     chosen, split = _fit_rows.split(data, _listed(fit))
@@ -176,7 +176,7 @@ def fitted(
 
 def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
     """Split each `COL=V,V` into column and values."""
-    pairs = (table_join.condition(text, "--fit") for text in fit)
+    pairs = (assignments.condition(text, "--fit") for text in fit)
     return {column: [value.strip() for value in values.split(",")] for column, values in pairs}
 
 

@@ -6,6 +6,7 @@ A reader turns text into located cells (column → text and place); `rows` makes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,10 @@ __all__ = [
     "read_file",
     "read_measured",
     "remarks",
+    "wrong_data",
 ]
 
+_FAILED: Final = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED")
 _READERS: Final = (nccl_json, rccl_report, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
 
 
@@ -58,36 +61,55 @@ def read_measured(path: Path | str) -> list[MeasuredRow]:
     return read_file(path)[1]
 
 
-def read_file(path: Path | str, defaults: Mapping[str, object] | None = None) -> tuple[bytes, list[MeasuredRow]]:
-    """Like `read_measured`; also returns the bytes of the file."""
+def read_file(
+    path: Path | str, defaults: Mapping[str, object] | None = None, chosen: bool = False
+) -> tuple[bytes, list[MeasuredRow]]:
+    """Like `read_measured` and `parse_measured`; also returns the bytes of the file."""
     data = yaml_tree.bytes_of(Path(path), "give the path of a measured table")
-    return data, parse_measured(decoded(data), str(path), defaults)
+    return data, parse_measured(decoded(data), str(path), defaults, chosen)
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Remarks on a text and its `rows`: lines like rows that could not be read, and runs that are far apart."""
-    far = _rows.scattered(rows)
-    return [*_unread(text, source), *([f"{source}: {far}"] if far else [])]
+    """Remarks on a text and its `rows`: data that are wrong, lines like rows that could not be read, and runs that are
+    far apart."""
+    found = (wrong_data(text, rows), *_unread(text), _rows.scattered(rows))
+    return [f"{source}: {remark}" for remark in found if remark]
 
 
-def _unread(text: str, source: str) -> list[str]:
+def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
+    """A remark if the harness found wrong elements in what the `rows` of a text computed; else None.
+
+    Versions of nccl-tests without the column `#wrong` say so in a line below the table, of the whole text.
+    """
+    said = None if "#wrong" in text else _FAILED.search(text)
+    whole = f"the check of what was computed failed ({said[0]!r})" if said else None
+    return _rows.wrong_data(rows) or whole
+
+
+def _unread(text: str) -> list[str]:
     """A remark if lines of what nccl-tests printed look like rows and could not be read; else nothing."""
     if csv_table.is_table(text) or any(reader.looks(text) for reader in _READERS[:-1]):
         return []
     lines = nccl_tests.unread(text)
     shown = ", ".join(map(str, lines[:5])) + (", …" if len(lines) > 5 else "")
     many = f"{len(lines)} lines look like rows and were" if len(lines) != 1 else "a line looks like a row and was"
-    return [f"{source}: {many} not read (line {shown}): damaged, cut off, or without a time out of place"] * bool(lines)
+    return [f"{many} not read (line {shown}): damaged, cut off, or without a time out of place"] * bool(lines)
 
 
-def parse_measured(text: str, source: str, defaults: Mapping[str, object] | None = None) -> list[MeasuredRow]:
-    """Like `read_measured`, of a text; `source` names it in errors."""
+def parse_measured(
+    text: str, source: str, defaults: Mapping[str, object] | None = None, chosen: bool = False
+) -> list[MeasuredRow]:
+    """Like `read_measured`, of a text; `source` names it in errors.
+
+    `defaults` fill what rows do not say, and never change what they say. With `chosen` they are conditions, too, that
+    the rows are kept by: tables that surely do not meet them may be left out.
+    """
     given = _rows.given(defaults or {})
     mistakes: list[Diagnostic] = []
     if csv_table.is_table(text) and not rccl_report.looks(text):
         return _rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
     reader = next((reader for reader in _READERS if reader.looks(text)), nccl_tests)
-    cells = reader.cells(text, source, given)
+    cells = nccl_tests.cells(text, source, given, chosen) if reader is nccl_tests else reader.cells(text, source, given)
     if not cells:
         begun = " but a header: no row below it is whole" if reader.looks(text) else ""
         debug = " but NCCL's debug output" if not begun and "NCCL INFO" in text else ""

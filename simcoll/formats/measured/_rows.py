@@ -45,6 +45,7 @@ class MeasuredRow:
     time_us_max: float | None = None
     runs: int | None = None
     in_place_time_us: float | None = None
+    wrong: int | None = None  # elements that the harness found wrong; None where it found none, or did not look
     others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only --where reads
     place: Place | None = dataclasses.field(default=None, compare=False, repr=False)
     given: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)  # columns that no cell says
@@ -57,7 +58,7 @@ REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 NOISE: Final = 1.5  # times: runs of one machine are rarely as far apart, but for the smallest sizes
 MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
 
-_OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs")
+_OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs", "wrong")
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
 _DTYPES: Final = names.names_by(names.DTYPES, lambda row: row.measured)
 _ALGORITHMS: Final = names.names_by(names.NCCL_ALGORITHMS, lambda row: [row.nccl.lower()])
@@ -92,6 +93,10 @@ def _whole(least: int) -> Callable[[str], int]:
     return read
 
 
+def _wrong(text: str) -> int | None:
+    return _whole(0)(text) or None
+
+
 def _duration(text: str) -> float:
     try:
         value = float(text)
@@ -113,6 +118,7 @@ _READ: Final[dict[str, Callable[[str], Any]]] = {
     "harness": str.lower,
     "size_bytes": _whole(0),
     "runs": _whole(0),
+    "wrong": _wrong,
     **dict.fromkeys(("time_us", "time_us_min", "time_us_max", "in_place_time_us"), _duration),
 }
 
@@ -182,8 +188,25 @@ def _of_runs(runs: Sequence[MeasuredRow]) -> MeasuredRow:
         time_us_max=max(row.time_us_max or row.time_us for row in runs),
         runs=sum(row.runs or 1 for row in runs),
         in_place_time_us=statistics.median(inside) if inside else None,
+        wrong=sum(row.wrong or 0 for row in runs) or None,
         repeats=tuple(row.time_us for row in runs),
     )
+
+
+def wrong_cell(counts: Iterable[object], place: Place | None) -> LocatedCells:
+    """The column `wrong` of a row, from the counts out of place and in place that a harness gives; empty if none is."""
+    found = (re.fullmatch(r"\d{1,15}(?:\.\d{1,9})?(?:e\+?\d)?", str(count).strip()) for count in counts)
+    wrong = sum(int(float(match[0])) for match in found if match)
+    return {"wrong": (str(wrong), place)} if wrong else {}
+
+
+def wrong_data(rows: Sequence[MeasuredRow]) -> str | None:
+    """A remark if a harness found wrong elements in what rows computed; else None."""
+    wrong = [row.wrong for row in rows if row.wrong]
+    if not wrong:
+        return None
+    elements = "an element" if sum(wrong) == 1 else f"{sum(wrong)} elements"
+    return f"the check of what was computed found {elements} wrong, in {len(wrong)} of {len(rows)} rows"
 
 
 def scattered(rows: Iterable[MeasuredRow]) -> str | None:

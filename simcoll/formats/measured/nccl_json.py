@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simcoll.config import json_text
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells
+from simcoll.formats.measured._rows import LocatedCells, wrong_cell
 
 KEPT: Final = re.compile(r"(?:NCCL|RCCL|UCX)_[A-Z0-9_]{1,60}")  # variables of the environment
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
@@ -42,11 +42,12 @@ def _nccl(document: Mapping[str, Any], source: str, given: LocatedCells) -> Iter
         if time is None or not result.get("size"):
             continue
         columns = {"size_bytes": result["size"], "dtype": result.get("type"), "redop": result.get("redop"), **runs}
-        columns |= {"root": result.get("root"), "#wrong": out.get("nwrong"), "time_us": time}
+        columns |= {"root": result.get("root"), "time_us": time}
         columns |= {"runs": runs.get("runs") or result.get("actual_iterations")}
         columns |= {"in_place_time_us": _time(inside, _mapping(result.get("in_place_per_iter")))[0]}
         columns |= {"experiment_name": result.get("experiment_name")}
-        yield {**said, **{column: (str(value), place) for column, value in columns.items() if value is not None}}
+        wrong = wrong_cell([out.get("nwrong"), inside.get("nwrong")], place)
+        yield {**said, **{c: (str(value), place) for c, value in columns.items() if value is not None}, **wrong}
 
 
 def _time(result: Mapping[str, Any], single: Mapping[str, Any]) -> tuple[object, dict[str, object]]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells
+from simcoll.formats.measured._rows import LocatedCells, wrong_cell
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
@@ -79,21 +79,23 @@ def looks(text: str) -> bool:
     return any("size" in line and _header(_plain(line), Place("", 1, 1), []) for line in text.splitlines())
 
 
-def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
+def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> list[LocatedCells]:
     """The located cells of every row, with the columns of measured tables and some of nccl-tests' own.
 
-    A collective that nothing names is inferred from busbw/algbw and from redop and root, and `timing` says so.
-    Raises InputError when neither the text nor `given` has collective or ranks.
+    A collective that nothing names is inferred from busbw/algbw and from redop and root, and `timing` says so; where
+    these leave several, it is the one that is `given`. Where only rows of what is given are `chosen`, tables that
+    cannot be of it are left out. Raises InputError when neither the text nor `given` has collective or ranks.
     """
-    tests = [test for test in _tests(text, source) if test.rows]
     mistakes: list[Diagnostic] = []
+    unnamed: list[Diagnostic] = []
+    rows: list[LocatedCells] = []
     common = _library(text)
-    rows = []
-    for test in tests:
-        said = common | _said(test, given, mistakes)
-        rows += [{c: cell for c, cell in row.items() if c not in test.tail} | said for row in test.rows]
-    if mistakes:
-        raise InputError(mistakes)
+    for test in _tests(text, source):
+        if test.rows and (said := _said(test, given, mistakes, unnamed)) is not None:
+            of_all = common | said
+            rows += [{c: cell for c, cell in row.items() if c not in test.tail} | of_all for row in test.rows]
+    if mistakes or (unnamed and not (rows and chosen and "collective" in given)):
+        raise InputError([*mistakes, *unnamed])
     return rows
 
 
@@ -222,11 +224,13 @@ def _is_header(words: list[str]) -> bool:
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:
     """Keep the row, unless it moved nothing; note it where it is damaged or has no time. Of doubled columns the first
-    is out of place."""
+    is out of place; wrong elements of both count."""
     measured: LocatedCells = {}
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
         measured.setdefault("in_place_time_us" if word == "time" and column in measured else column, value)
+    counted = [value for word, value in zip(tail, values, strict=False) if word == "#wrong"]
+    measured |= wrong_cell([text for text, _ in counted], counted[0][1] if counted else None)
     sound = len(values) == len(tail) and all(_NUMBER.fullmatch(text) for text, _ in values)
     size, place = lead["size_bytes"]
     if not size.strip("0"):
@@ -243,8 +247,10 @@ def _library(text: str) -> LocatedCells:
     return {"library": (library, None), **({"library_version": (version[1], None)} if version else {})}
 
 
-def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> LocatedCells:
-    """The columns that the lines before a table give for all its rows."""
+def _said(
+    test: _Test, given: LocatedCells, mistakes: list[Diagnostic], unnamed: list[Diagnostic]
+) -> LocatedCells | None:
+    """The columns that the lines before a table give for all its rows; None where its collective stays `unnamed`."""
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
@@ -252,12 +258,16 @@ def _said(test: _Test, given: LocatedCells, mistakes: list[Diagnostic]) -> Locat
     collective = programs[-1] if programs else called
     if ranks is None and "ranks" not in given:
         mistakes.append(Diagnostic("nothing says how many ranks took part", "give ranks=N", "", test.place))
-    elif collective is None and "collective" not in given:
+    elif collective is None:
         candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
-        collective, timing = candidates[0], "nccl-tests; collective inferred from busbw, redop and root"
-        if len(candidates) > 1:
+        asked = given.get("collective", ("", None))[0]
+        if len(candidates) == 1:
+            collective, timing = candidates[0], "nccl-tests; collective inferred from busbw, redop and root"
+        elif asked not in candidates:
+            contrary = f", and its columns are not those of {asked}" if asked else ""
             cure = f"give collective=NAME, with --collective NAME, one of {', '.join(candidates)}"
-            mistakes.append(Diagnostic("nothing says which collective this is", cure, "", test.place))
+            unnamed.append(Diagnostic(f"nothing says which collective this is{contrary}", cure, "", test.place))
+            return None
     graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9]\d*)", line))), None)
     forced = {
         column: [m[m.lastindex or 1] for line in test.before if (m := found.search(line))]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simcoll.config import json_text
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells
+from simcoll.formats.measured._rows import LocatedCells, wrong_cell
 
 CURE: Final = "give what rccl-tests writes with -Z json or -Z csv"
 _COLUMNS: Final = {
@@ -47,10 +47,13 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
         columns |= {**of_rccl, "harness": "nccl-tests"}
         said: LocatedCells = {column: (str(value).strip(), place) for column, value in columns.items()}
         key = tuple(str(columns.get(column)) for column in ("collective", "ranks", "size_bytes", "dtype", "redop"))
+        wrong = row.get("wrong")
         if str(row.get("inplace", 0)).strip().lower() in ("1", "true"):
             if key in found and "time_us" in said:
                 found[key]["in_place_time_us"] = said["time_us"]
+                found[key] |= wrong_cell([found[key].get("wrong", ("", None))[0], wrong], place)
         else:
+            said |= wrong_cell([wrong], place)
             found[(*key, str(place.line), str(len(found))) if key in found else key] = said
     return [row for row in found.values() if row.get("size_bytes", ("0", None))[0].strip("0.")]
 

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from simcoll.errors import InputError, did_you_mean
 from simcoll.prediction.result_rows import write_atomically
 
+# By which a run knows the pictures of an earlier one; see `result_rows.own_pictures`.
+_METADATA: Final = {"png": {"Software": "simcoll"}, "svg": {"Creator": "simcoll"}, "pdf": {"Creator": "simcoll"}}
 # Each text of vectors names all of its fonts: the font that texts are laid out by, and another one as wide.
 _FONTS: Final = ["DejaVu Sans", "Verdana", "sans-serif"]
 
@@ -26,7 +28,7 @@ def save(figure: Figure, path: Path) -> None:
     if kind not in known:
         raise InputError(f"{path}: {kind!r} is no kind of picture", did_you_mean(kind, known))
     file = io.BytesIO()
-    figure.savefig(file, format=kind, dpi=150, metadata={"Software": "simcoll"} if kind == "png" else None)
+    figure.savefig(file, format=kind, dpi=150, metadata=_METADATA.get(kind))
     write_atomically(path, file.getvalue())
 
 
