@@ -13,6 +13,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts
 from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of
+from simcoll.scenario.launch import LaunchWay
 from simcoll.scenario.profile import Calibration, ModelSpec, Profile, Series
 from simcoll.topology.graph import Topology
 
@@ -23,7 +24,7 @@ BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no ro
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place`, `busy` and `graph` as
+    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place`, `busy` and `launch` as
     `model_errors.Setting`.
 
     `by_itself`: the library takes `algorithm` and `protocol` where it has the choice. `forced`: it had no choice of
@@ -38,7 +39,7 @@ class PredictedCase(NamedTuple):
     nodes: int = 1
     place: str = ""
     busy: float = 0.0
-    graph: bool = False
+    launch: LaunchWay = ""
     protocol: str = "none"
     by_itself: bool = True
     forced: bool = False
@@ -46,7 +47,7 @@ class PredictedCase(NamedTuple):
     @property
     def where(self) -> Setting:
         """The place of the call, for its cells."""
-        return Setting(self.collective, self.nodes, self.place, self.busy, self.graph)
+        return Setting(self.collective, self.nodes, self.place, self.busy, self.launch)
 
 
 class Judgement(NamedTuple):

@@ -22,6 +22,7 @@ from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import Noise
+from simcoll.scenario.launch import LaunchWay
 
 # Clusters for which the cell around counts beside the clusters of a cell. With 1.5 to 3 what intervals hold of clusters
 # that are left out moves by less than a point.
@@ -57,23 +58,23 @@ class ModelErrors(Model):
 
 class Setting(NamedTuple):
     """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs; `busy` the share of its
-    time in which its busiest link carries data; `graph`: in a CUDA graph, where launches take another time, and small
-    calls little else.
+    time in which its busiest link carries data; `launch` as `Launch.way`: launches of a graph, or by one process for
+    all GPUs, take another time, and small calls little else.
     """
 
     collective: str
     nodes: int
     place: str
     busy: float
-    graph: bool = False
+    launch: LaunchWay = ""
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
-    """Yield the names of the cells of a call, the narrowest first: all are of its zone of ZONES. Calls in graphs have
-    one of their own, inside those of other calls.
+    """Yield the names of the cells of a call, the narrowest first: all are of its zone of ZONES. Calls that are
+    launched in another way have one of their own, inside those of other calls, until links are busy.
 
-    >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, graph=True)))
-    ['graphs on one node, to 20 % busy', 'one node, nvlink, rings, to 20 % busy', 'one node, rings, to 20 % busy', \
+    >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, launch="graph")))
+    ['graph on one node, to 20 % busy', 'one node, nvlink, rings, to 20 % busy', 'one node, rings, to 20 % busy', \
 'one node, to 20 % busy']
     >>> list(cells_of(Setting("all_to_all", 4, "efa", 0.9)))[:3]
     ['more nodes, efa, pairs, above', 'several nodes, efa, above', 'more nodes, pairs, above']
@@ -82,8 +83,8 @@ def cells_of(setting: Setting) -> Iterator[str]:
     span = "one node" if setting.nodes == 1 else "several nodes"
     collective, zone = setting.collective, zone_of(setting.busy)
     family = "pairs" if collective in PAIRS else "chains" if collective in CHAINS else "rings"
-    if setting.graph:
-        yield f"graphs on {reach}, {zone}"
+    if has_own_cell(setting):
+        yield f"{setting.launch} on {reach}, {zone}"
     yield f"{reach}, {setting.place}, {family}, {zone}"
     if reach != span:  # what a network is like counts more than the family; on one node the family does
         yield f"{span}, {setting.place}, {zone}"
@@ -91,6 +92,11 @@ def cells_of(setting: Setting) -> Iterator[str]:
     if reach != span:
         yield f"{span}, {family}, {zone}"
     yield f"{span}, {zone}"
+
+
+def has_own_cell(setting: Setting) -> bool:
+    """Whether what launches take may be most of a call that is launched in a way of its own."""
+    return bool(setting.launch) and zone_of(setting.busy) != ZONES[-1][1]
 
 
 def zone_of(busy: float) -> str:

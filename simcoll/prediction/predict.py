@@ -160,7 +160,7 @@ def _trusted(prediction: Prediction, busy: float) -> dict[str, object]:
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
-    where = nodes, place(prediction), busy, bool(scenario.launch.graph) and not pulls
+    where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way
     by_itself = prediction.lowered is None or prediction.lowered.by_itself
     how = prediction.protocol, by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(

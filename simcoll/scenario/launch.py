@@ -25,6 +25,7 @@ _POSTING: Final = (
 
 
 _COUNT = Annotated[int, Field(ge=1)]
+LaunchWay = Literal["", "graph", "one process"]
 
 
 def _gpus(value: object) -> int | Literal["all"] | None:
@@ -58,6 +59,12 @@ class Launch(Model):
     def paced(self) -> bool:
         """Whether the host launches each call, by processes whose number of GPUs is known."""
         return self.gpus_per_process is not None and not self.graph
+
+    @property
+    def way(self) -> LaunchWay:
+        """The way of launching, if it is not that of a process for each GPU."""
+        by_one = self.gpus_per_process not in (None, 1)
+        return "graph" if self.graph else "one process" if by_one else ""
 
     @property
     def columns(self) -> dict[str, object]:

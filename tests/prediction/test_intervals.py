@@ -66,7 +66,7 @@ def test_cells_widen() -> None:
     assert error_of(call, known) == pytest.approx(0.1, abs=0.01)
     other = error_of(call._replace(place="carrier pigeons"), known)
     assert other == pytest.approx(0.4, abs=0.05)
-    assert next(cells_of(call._replace(graph=True))).startswith("graphs on ")
+    assert next(cells_of(call._replace(launch="graph"))).startswith("graph on ")
 
 
 @given(st.floats(0.01, 1), st.floats(0.01, 1), st.integers(1, 40))

@@ -282,7 +282,7 @@ def _nearest(rows: Sequence[ClusterRow], asked: ClusterRow) -> float | None:
         for other in rows
         if other.cluster != asked.cluster
         and (other.row.collective, other.nodes) == (asked.row.collective, asked.nodes)
-        and other.setting.graph == asked.setting.graph
+        and (other.setting.launch == "graph") == (asked.setting.launch == "graph")
     ]
     if not alike:
         return None

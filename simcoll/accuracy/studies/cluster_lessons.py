@@ -28,8 +28,8 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
 
     Of a cluster and cell with enough rows, the spread is that of normal errors of which 90 % are as small, and no less
     than the noise of one machine; a cell has that within which the next cluster's is with chance NEXT. `left_out`
-    replaces what is shipped of rows that a fit did not see. Calls in graphs show only their own cell, as small ones
-    have launches that others do not have.
+    replaces what is shipped of rows that a fit did not see. Calls with a cell for their way of launching
+    show only that one, as their launches are not those of others.
     """
     noise, _ = intervals.noise(
         np.array([row.off for row in rows]), [row.series for row in rows], [row.row.size_bytes for row in rows]
@@ -50,7 +50,7 @@ def spreads(rows: Sequence[ClusterRow]) -> dict[str, dict[str, float]]:
     """Return the spread of the errors of each cluster in each cell; see `learnt`."""
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        names = list(model_errors.cells_of(row.setting))[: 1 if row.setting.graph else None]
+        names = list(model_errors.cells_of(row.setting))[: 1 if model_errors.has_own_cell(row.setting) else None]
         if missed := row.left_out:
             names = names[:1] if row.kin != row.place else []
             for name in model_errors.cells_of(missed[0]):

@@ -79,7 +79,7 @@ def reach(row: ClusterRow) -> str:
 def on_one_node(rows: Sequence[ClusterRow]) -> dict[tuple[str, bool], list[ClusterRow]]:
     """The rows of each cluster that have the goal of one node; calls in CUDA graphs have launches of their own."""
     chosen = [row for row in rows if row.nodes == 1 and row.row.collective in REDUCED_OR_GATHERED]
-    return grouped(chosen, lambda row: (row.cluster, row.setting.graph))
+    return grouped(chosen, lambda row: (row.cluster, row.setting.launch == "graph"))
 
 
 def missed(rows: Sequence[ClusterRow]) -> bool:

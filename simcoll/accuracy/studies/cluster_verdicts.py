@@ -60,7 +60,7 @@ def _of_one_node(rows: Sequence[ClusterRow]) -> Iterator[list[object]]:
 
 
 def _cluster(row: ClusterRow) -> tuple[str, bool]:
-    return row.cluster, row.setting.graph
+    return row.cluster, row.setting.launch == "graph"
 
 
 def _of_intervals(rows: Sequence[ClusterRow]) -> Iterator[list[object]]:

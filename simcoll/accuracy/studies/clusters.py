@@ -123,8 +123,7 @@ class ClusterRow:
     @property
     def setting(self) -> Setting:
         """The place of the call, for its cells."""
-        graph = bool(self.point.scenario.launch.graph)
-        return Setting(self.row.collective, self.nodes, self.place, self.busy, graph)
+        return Setting(self.row.collective, self.nodes, self.place, self.busy, self.point.scenario.launch.way)
 
     @property
     def left_out(self) -> tuple[Setting, float] | None:
