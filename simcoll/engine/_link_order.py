@@ -10,7 +10,7 @@ from simcoll.config.arrays import Array, pieces
 from simcoll.config.numba_loader import Loops
 from simcoll.engine._kernel_run import NO_INDICES, KernelResult, KernelRun
 from simcoll.engine.kernels import link_kernel
-from simcoll.engine.kernels.link_records import BLOCK, LinkRun, MarkedRoutes, Queued, Queues, SettingOut, Waiting
+from simcoll.engine.kernels.link_records import BLOCK, LinkRun, Queued, Queues, SettingOut, Stretches, Waiting
 from simcoll.engine.kernels.records import Servers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
@@ -25,12 +25,11 @@ class LinkOrder(NamedTuple):
 
     links: Array
     room: Array
-    marks: Array
+    routes: Stretches
     first: Array
     items: Array
-    ways: Array
     after: Array
-    opens: Array
+    behind: Array
 
 
 def serves(program: Program) -> bool:
@@ -66,15 +65,14 @@ def by_link(run_: KernelRun) -> KernelResult:
     run = LinkRun(
         plan=plan,
         costs=costs,
-        routes=MarkedRoutes(*run_.gives(*program.routes[2:], order.marks)),
+        routes=Stretches(*run_.gives(*order.routes)),
         lead=run_.lead(),
         here=run_.give(program.arrivals[program.routes.src] if program.arrivals.any() else np.zeros(0, np.int64)),
         net=net,
         first=run_.give(order.first),
         items=run_.give(order.items),
-        ways=run_.give(order.ways),
         after=run_.give(order.after),
-        opens=run_.give(order.opens),
+        behind=run_.give(order.behind),
         setting_out=SettingOut(loops.room(together, np.int64), loops.room(together), loops.fill(run_.links + 1, NONE)),
         waiting=Waiting(loops.room(most, np.int64), loops.room(most), loops.room(most)),
         queues=Queues(
@@ -111,10 +109,8 @@ def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
         return None
     if not kernel.levels(*ways, level, MOST_LEVELS):
         return None
-    room, marks = loops.fill(len(level), 0, np.int64), loops.fill(len(links), 0, np.int8)
-    taken = np.bincount(program.way, minlength=len(src))
-    kernel.mark(*ways, loops.give(follows), loops.give(taken), room, marks)
-    waited = np.flatnonzero((np.asarray(room) > 0) | met)
+    routes, room = _in_stretches(program, ways, loops.give(follows), loops)
+    waited = np.flatnonzero((room > 0) | met)
     waited = waited[np.argsort(np.asarray(level)[waited], kind="stable")]
     senders = program.schedule.participants
     stations = np.append(np.full(senders, NONE), waited).astype(np.int32)
@@ -125,14 +121,32 @@ def _order(program: Program, follows: Array, loops: Loops) -> LinkOrder | None:
     found = loops.room(len(program))
     kernel.in_groups(loops.give(station), loops.give(first[:-1].copy()), found)
     items = np.asarray(found, np.int32)
-    after, place = np.full(len(program), NONE, np.int32), np.empty(len(program), np.int32)
-    place[items] = np.arange(len(items), dtype=np.int32)
-    after[place[before]] = place[behind]
-    opens = np.ones(len(program), np.bool_)
-    opens[place[behind]] = False
-    return LinkOrder(
-        stations, np.asarray(room, np.int64), np.asarray(marks, np.int8), first, items, program.way[items], after, opens
-    )
+    after, is_behind = (np.zeros(len(program) if len(behind) else 0, kind) for kind in (np.int32, np.bool_))
+    if len(behind):
+        place = np.empty(len(program), np.int32)
+        place[items] = np.arange(len(items), dtype=np.int32)
+        after[place[before]] = place[behind] + 1
+        is_behind[place[behind]] = True
+    return LinkOrder(stations, room, routes, first, items, after, is_behind)
+
+
+def _in_stretches(program: Program, ways: tuple[Any, Any], follows: Any, loops: Loops) -> tuple[Stretches, Array]:
+    """The ways in stretches, and how many transfers wait at each of all links."""
+    kernel, count = loops.like(link_kernel), len(program.bandwidths)
+    taken = loops.give(np.bincount(program.way, minlength=len(program.routes.src)))
+    hop, before, room = loops.fill(len(ways[0]), 0), loops.fill(count, NONE), loops.fill(count, 0, np.int64)
+    kernel.count_stretches(*ways, follows, taken, hop, room, before)
+    last = loops.room(int(hop[-1]))
+    kernel.stretches(*ways, follows, last)
+    ahead, link = np.asarray(before, np.int32), np.arange(count, dtype=np.int32)
+    chain = list[Array]()  # each link, that which it follows, …
+    while (link != NONE).any():
+        chain.insert(0, link)
+        link = np.where(link == NONE, np.int32(NONE), ahead[link])
+    links = np.stack(chain, axis=1)
+    begin = np.append(0, np.cumsum((links != NONE).sum(axis=1))).astype(np.int32)
+    columns = np.asarray(hop, np.int32), np.asarray(last, np.int32), begin, links[links != NONE]
+    return Stretches(*columns), np.asarray(room, np.int64)
 
 
 def _set_out(src: Array, hop: Array, links: Array) -> Array:

@@ -309,9 +309,10 @@ def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
 def _routes(
     src: Index, dst: Index, way: Index, ways: int, network: RoutedNetwork, devices: Sequence[str]
 ) -> ProgramRoutes:
-    some = np.empty(ways, np.int32)
-    some[way] = np.arange(len(way), dtype=np.int32)  # a transfer that goes each way
-    src, dst = src[some], dst[some]
+    if ways < len(way):  # else each goes its own, in this order
+        some = np.empty(ways, np.int32)
+        some[way] = np.arange(len(way), dtype=np.int32)  # a transfer that goes each way
+        src, dst = src[some], dst[some]
     hop, links = network.routes(devices, src, dst)
     if hop[-1] > MOST_HOPS:
         what = f"{ways} routes of {hop[-1]} links in all are more than {MOST_HOPS} links"

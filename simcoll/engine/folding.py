@@ -127,16 +127,23 @@ _FOLDED: Final[LruCache[Folded | _Unlike]] = LruCache(
 
 def _sorts(network: RoutedNetwork) -> Numbers:
     """The sort of each link: equal for equal bandwidths and latencies, in order of first use."""
-    sorts: dict[tuple[int, int], int] = {}
-    links = zip(network.bandwidths.tolist(), network.latencies.tolist(), strict=True)
-    return np.array([sorts.setdefault(link, len(sorts)) for link in links], np.int64)
+    columns = network.bandwidths, network.latencies
+    (_, bandwidth), (latencies, latency) = (np.unique(column, return_inverse=True) for column in columns)
+    both = bandwidth * len(latencies) + latency
+    _, first, sort = np.unique(both, return_index=True, return_inverse=True)
+    number: Numbers = np.argsort(np.argsort(first))[sort]
+    return number
 
 
 def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
     turn, n, once = stream.rotation, stream.n, stream.n_steps == 1
-    if turn is not None:
-        turn = _repeated(turn, stream, network, devices)
-    if turn is None or stream.agents or (once and _surely_tied(turn, stream, network, devices)):
+    if turn is None or stream.agents:
+        return None
+    turns = _alike_at_first(list(turn.repeated(n)), stream, network, devices)
+    if not turns or (once and _surely_tied(turns[0], stream, network, devices)):  # and so would be more turns
+        return None
+    turn = _repeated(turns, stream, network, devices)
+    if turn is None:
         return None
     if not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
         return None
@@ -173,16 +180,33 @@ def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[
     return _assembled(stream, few, columns, routes, links, apart) if links.members else None
 
 
+def _alike_at_first(
+    turns: Sequence[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
+) -> list[Rotation]:
+    """The turns after which the routes of rank 0 look alike in the first step: a look at few rows that spares one at
+    all where there are none."""
+    step, few = next(stream.parts()).first, np.array([0, *(turned.ranks for turned in turns)])
+    hop, path = network.routes(devices, step.src, step.dst)
+    rows = np.flatnonzero(np.isin(step.src, few))
+    rows = rows[np.argsort(step.src[rows], kind="stable")]
+    lengths = np.diff(hop)[rows]
+    begin = np.append(0, np.cumsum(lengths))
+    own = path[np.repeat(hop[rows] - begin[:-1], lengths) + np.arange(begin[-1])]
+    look = _looks(_sorts(network), begin, own)
+    first, *others = np.split(look, np.searchsorted(step.src[rows], few[1:]))
+    return [turned for turned, other in zip(turns, others, strict=True) if np.array_equal(first, other)]
+
+
 def _repeated(
-    turn: Rotation, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
+    turns: Sequence[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
 ) -> Rotation | None:
-    """The fewest turns after which the routes of the first step look alike; None if that takes all of them."""
+    """The fewest of some turns after which the routes of the first step look alike; None if they do after none."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
     place = _place(step.src)
     look = np.full((n, int(place.max(initial=-1)) + 1), -1, np.int64)
     look[step.src, place] = _looks(_sorts(network), hop, path)
-    for turned in turn.repeated(n):
+    for turned in turns:
         ranks = turned.ranks
         if (look[ranks:] == look[:-ranks]).all() and (look[:ranks] == look[-ranks:]).all():
             return turned

@@ -13,11 +13,11 @@ from typing import Any
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.link_records import BLOCK, LinkRun, Queued, Queues, Waiting
+from simcoll.engine.kernels.link_records import BLOCK, LinkRun, Queued, Queues, Stretches, Waiting
 
 NEVER = 2**62
 LAST_ONE, GONE = -1, -2  # of those that set out: nobody stands behind; it has
-LAST, FOLLOWED, BEYOND = 1, 2, 3  # marks of a link on a way: the last one; the next one follows it; too late
+AHEAD = 64  # entries of a queue whose ways are asked for at once
 jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
 value = load_like(__name__, plain_waits).value
 
@@ -39,17 +39,34 @@ def levels(hop: Any, links: Any, level: Any, most: Any) -> Any:
 
 
 @jit
-def mark(hop: Any, links: Any, follows: Any, taken: Any, room: Any, marks: Any) -> None:
-    """Set the `marks` of each link of each way; add to `room` of each link the transfers that wait there, of which
-    `taken` go each way: those to which it comes behind several others."""
+def count_stretches(hop: Any, links: Any, follows: Any, taken: Any, first: Any, room: Any, before: Any) -> None:
+    """Set `first` of each way to the number of stretches of the ways ahead of it, and `before` of each link that
+    `follows` one to that; add to `room` of each link the transfers that wait there, of which `taken` go each way: those
+    to which it comes behind several others."""
+    for w in range(len(hop) - 1):
+        count = first[w]
+        for e in range(hop[w], hop[w + 1]):
+            if not follows[links[e]]:
+                count += 1
+                if e > hop[w]:
+                    room[links[e]] += taken[w]
+            else:
+                before[links[e]] = links[e - 1]
+        first[w + 1] = count
+
+
+@jit
+def stretches(hop: Any, links: Any, follows: Any, last: Any) -> None:
+    """Set `last` of each stretch of each way: see `Stretches`."""
+    count = 0
     for w in range(len(hop) - 1):
         for e in range(hop[w], hop[w + 1]):
             if e + 1 == hop[w + 1]:
-                marks[e] = LAST
-            elif follows[links[e + 1]]:
-                marks[e] = FOLLOWED
-            if e > hop[w] and not follows[links[e]]:
-                room[links[e]] += taken[w]
+                last[count] = 2 * links[e] + 1
+                count += 1
+            elif not follows[links[e + 1]]:
+                last[count] = 2 * links[e]
+                count += 1
 
 
 @jit
@@ -72,20 +89,25 @@ def as_they_come(first: Any, turns: Any) -> None:
 def by_link(run: LinkRun) -> Any:
     """Serve all transfers, link by link. Returns how many ended, and the latest time of all."""
     costs, lead, here, net, free = run.costs, run.lead, run.here, run.net, run.free
-    first, items, ways, after, links, sides = run.first, run.items, run.ways, run.after, run.links, run.sides
+    first, items, after, links, sides, way_of = run.first, run.items, run.after, run.links, run.sides, run.plan.way
     waiting, queues, queued = run.waiting, run.queues, run.queued
     latest = 0
     for p in range(len(links)):
-        size, many, turn, served = 0, 0, 0, 0
+        size, many, turn, served, near = 0, 0, 0, 0, 0
         if links[p] >= 0:
             many, turn = queues.many[links[p]], queues.first[links[p]]
             size = streams(queues, links[p], queued, waiting)
+            if size == 1 and first[p] == first[p + 1]:  # served as in the last run
+                latest, size = max(latest, in_turn(queued, many, run)), 0
         for j in range(first[p], first[p + 1]):
-            if run.opens[j]:  # else the one before it on its channel starts it
-                size = join(j, p, value(here, ways[j]) + value(lead, ways[j]), size, run)
+            if not value(run.behind, j):  # else the one before it on its channel starts it
+                way = way_of[items[j]]
+                size = join(j, p, value(here, way) + value(lead, way), size, run)
         while size:
             e = waiting.at[0]
             if e >= 0:
+                if e >= near:
+                    near = ask(queued, e, many, run)
                 i, at = item_at(queued, e)
                 queues.turns[turn + queued.number[e]] = served
                 _, t = onward(i, at, queued.entries[3 * e], queued.entries[3 * e + 1], False, run)
@@ -93,12 +115,14 @@ def by_link(run: LinkRun) -> Any:
                 served += 1
                 continue
             j = -1 - e  # sets out here
-            began = waiting.times[0] - value(lead, ways[j])
-            sent, t = set_out(items[j], ways[j], waiting.times[0], run)
+            way = way_of[items[j]]
+            began = waiting.times[0] - value(lead, way)
+            sent, t = set_out(items[j], way, waiting.times[0], run)
             latest, size = max(latest, t), leave(j, p, size, run)
-            if after[j] >= 0:
-                k = after[j]
-                size = join(k, p, max(sent, began + value(costs.gap, ways[j])) + value(lead, ways[k]), size, run)
+            k = value(after, j) - 1
+            if k >= 0:
+                ready = max(sent, began + value(costs.gap, way)) + value(lead, way_of[items[k]])
+                size = join(k, p, ready, size, run)
     for p in range(len(sides)):
         side, k = sides[p], sides[p] + len(net.rate_of)
         size, served = streams(queues, k, queued, waiting), 0
@@ -108,7 +132,20 @@ def by_link(run: LinkRun) -> Any:
             free.side[side] = t
             latest, size = max(latest, t), advance(queued, queues.many[k], waiting, size)
             served += 1
-    return len(ways), latest
+    return len(items), latest
+
+
+@inner
+def in_turn(queued: Queued, many: Any, run: LinkRun) -> Any:
+    """Serve a queue of `many` that stands in order; returns the latest time of these."""
+    latest, near = 0, 0
+    for e in range(many):
+        if e >= near:
+            near = ask(queued, e, many, run)
+        i, at = item_at(queued, e)
+        _, t = onward(i, at, queued.entries[3 * e], queued.entries[3 * e + 1], False, run)
+        latest = max(latest, t)
+    return latest
 
 
 @inline
@@ -116,8 +153,8 @@ def join(j: Any, p: Any, t: Any, size: Any, run: LinkRun) -> Any:
     """Transfers that set out at sender or link p by one link mostly do so in the order in which they are ready: number
     `j`, which is at `t`, stands behind the last of them, or else is entered alone. Returns how many are entered."""
     times, behind, ends = run.setting_out
-    items, (hop, taken, _), way, own = run.items, run.routes, run.ways[j], run.first[p]
-    link = taken[hop[way]] if hop[way] < hop[way + 1] else -1
+    items, hop, way, own = run.items, run.routes.hop, run.plan.way[run.items[j]], run.first[p]
+    link = begins_at(run.routes, hop[way]) if hop[way] < hop[way + 1] else -1
     last = ends[link]
     times[j - own], behind[j - own], ends[link] = t, LAST_ONE, j
     if last >= own and behind[last - own] == LAST_ONE:
@@ -157,14 +194,14 @@ def set_out(i: Any, way: Any, t: Any, run: LinkRun) -> Any:
 
 @inline
 def onward(i: Any, e: Any, t: Any, tail: Any, opens: Any, run: LinkRun) -> Any:
-    """The head of transfer `i` comes at `t` to link `e` of all ways when that serves it, and passes all that follow it;
-    then it waits at the next, or at its receive side. It is the first link if the way `opens`. Returns when it was
-    sent, and the latest time so far; NEVER is all that is beyond the range of the clock."""
+    """The head of transfer `i` comes at `t` to stretch `e` of all ways when its first link serves it, and passes all
+    that follow it; then it waits at the next, or at its receive side. It is the first stretch if the way `opens`.
+    Returns when it was sent, and the latest time so far; NEVER is all that is beyond the range of the clock."""
     plan, (_, cap, receive, _), net, queues = run.plan, run.costs, run.net, run.queues
-    (_, links, passes), free = run.routes, run.free
-    kind, sent, marks = value(plan.kind, i), t, FOLLOWED
-    while marks == FOLLOWED:
-        link, marks = links[e], passes[e]
+    routes, free = run.routes, run.free
+    kind, sent, stretch = value(plan.kind, i), t, routes.last[e]
+    for k in range(routes.begin[stretch >> 1], routes.begin[(stretch >> 1) + 1]):
+        link = routes.links[k]
         s = net.service[kind * net.rates + net.rate_of[link]]
         r = max(t, free.link[link])
         free.link[link] = r + s
@@ -174,20 +211,26 @@ def onward(i: Any, e: Any, t: Any, tail: Any, opens: Any, run: LinkRun) -> Any:
         else:
             tail = max(r + s, tail)
         if tail >= NEVER:  # later sums must not come out negative
-            sent, tail, marks = NEVER, NEVER, BEYOND
+            sent, tail = NEVER, NEVER
             break
         t, tail = r + net.latency[link], tail + net.latency[link]  # of head and tail at the next link
-        e += 1
-    if marks == 0:
-        put(queues, links[e], t, tail, i, e)
-    elif marks == LAST and value(receive, i):
-        put(queues, plan.side[i] + len(net.rate_of), tail, tail, i, e)
+    if tail < NEVER:
+        if stretch & 1 == 0:
+            put(queues, begins_at(routes, e + 1), t, tail, i, e + 1)
+        elif value(receive, i):
+            put(queues, plan.side[i] + len(net.rate_of), tail, tail, i, e)
     return sent, tail
 
 
 @inline
+def begins_at(routes: Stretches, e: Any) -> Any:
+    """The first link of stretch `e` of all ways."""
+    return routes.links[routes.begin[routes.last[e] >> 1]]
+
+
+@inline
 def put(queues: Queues, server: Any, t: Any, tail: Any, i: Any, e: Any) -> None:
-    """Transfer `i` comes to a server at `t`, which is link `e` of all ways."""
+    """Transfer `i` comes to a server at `t`, with stretch `e` of all ways."""
     entries, many = queues.entries, queues.many[server]
     within = many % BLOCK
     if within == 0:
@@ -225,9 +268,19 @@ def collect(queues: Queues, server: Any, queued: Queued) -> None:
 
 @inline
 def item_at(queued: Queued, e: Any) -> Any:
-    """The transfer of an entry, and the place of its link among those of all ways."""
+    """The transfer of an entry, and the place of its stretch among those of all ways."""
     word = queued.entries[3 * e + 2]
     return word >> 32, word & 0xFFFFFFFF
+
+
+@inner
+def ask(queued: Queued, e: Any, many: Any, run: LinkRun) -> Any:
+    """Look at the ways of the next entries of a queue of `many`, from `e` on; returns which are the next. They lie far
+    apart: memory brings what is asked for at once in hardly more time than one of them, which would be waited for."""
+    end, seen = min(many, e + AHEAD), 0
+    for k in range(e, end):
+        seen |= run.routes.last[queued.entries[3 * k + 2] & 0xFFFFFFFF]
+    return end if seen >= 0 else many  # always the first, which a compiler must not know
 
 
 # --- streams: a heap of the first entries of stretches that stand in order ---

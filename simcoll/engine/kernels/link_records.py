@@ -21,7 +21,7 @@ class Queues(NamedTuple):
     came. They are in blocks, which servers take from those that are `spare` and give back, since a transfer waits at
     one of them at a time: `last[s]` is the one that is filled, `behind` leads from each to the next, and from the last
     to the first. Three numbers of `entries` are for each transfer, side by side: when its head and its tail come there;
-    its number, times 2^32, and the place of the link on its way, among those of all ways. `turns` from `first[s]` on
+    its number, times 2^32, and the place of the stretch on its way, among those of all ways. `turns` from `first[s]` on
     say when each was served in the last run."""
 
     entries: Column
@@ -49,31 +49,35 @@ class SettingOut(NamedTuple):
     ends: Column
 
 
-class MarkedRoutes(NamedTuple):
-    """Way w takes `links[hop[w]:hop[w + 1]]`, with `marks` of each."""
+class Stretches(NamedTuple):
+    """The ways of transfers in stretches: a link at which one may have to wait, and those that follow it. Way w takes
+    those from `hop[w]` to `hop[w + 1]`. As each link follows one other, a stretch is known by its last one: `last` is
+    twice its number, and one more where the way ends. The stretch that ends with link k takes
+    `links[begin[k]:begin[k + 1]]`."""
 
     hop: Column
+    last: Column
+    begin: Column
     links: Column
-    marks: Column
 
 
 class LinkRun(NamedTuple):
     """All that `by_link` works on; `here` as for `replay`, `plan.kind` empty if there is one size. `links` are −1 for
     each sender, then those that are waited at, each behind all from which heads come to it. Those that set out at
-    sender or link p stand from `first[p]` to `first[p + 1]`: the transfer, its way, where the next of its channel
-    stands or −1, and whether it is the first of a channel. `sides` are the receive sides."""
+    sender or link p stand from `first[p]` to `first[p + 1]`: the transfer; the place of the next of its channel,
+    counted from 1, or 0, and whether it is behind another, both empty if no channel has several. `sides` are the
+    receive sides."""
 
     plan: Plan
     costs: Costs
-    routes: MarkedRoutes
+    routes: Stretches
     lead: Column
     here: Column
     net: Net
     first: Column
     items: Column
-    ways: Column
     after: Column
-    opens: Column
+    behind: Column
     setting_out: SettingOut
     waiting: Waiting
     queues: Queues
