@@ -525,14 +525,13 @@ def test_large_calls_in_graphs_are_as_others_measured(name: str, system: str, of
 
 @pytest.mark.parametrize("system", ["hgx-b200", "l40s-pcie"])
 def test_small_calls_in_graphs_are_extrapolated_where_none_was_fitted(system: str) -> None:
-    """They have the interval of a profile on another machine, wider than that of the same call outside of a graph, to
-    which the profile was fitted."""
+    """They are no longer calibrated, as the same call outside of a graph is, and have an interval."""
     rows = {}
     for graph in ("false", "true"):
         sets = ["--set", "dtype=float16", "--set", f"launch.graph={graph}"]
         asked = ["--on", system, "--ranks", "2", "--size", "8 KiB", *sets, "--json"]
         (rows[graph],) = simcoll("predict", "all_reduce", *asked).json["points"]
     assert (rows["false"]["confidence"], rows["true"]["confidence"]) == ("calibrated", "extrapolated")
-    plain, graphed = (row["high_us"] / row["time_us"] for row in (rows["false"], rows["true"]))
-    assert graphed > plain
+    graphed = rows["true"]
+    assert graphed["low_us"] < graphed["time_us"] < graphed["high_us"]
     assert rows["true"]["time_us"] < rows["false"]["time_us"]
