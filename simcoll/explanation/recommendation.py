@@ -270,7 +270,7 @@ class Recommendation:
             "transport",
             "sharing",
         )
-        notes = caveats.notes([self.scenario])
+        notes = caveats.notes([self.scenario.model_copy(update={"algorithm": "auto"})])  # whatever it names
         confidence = dict.fromkeys(best.row.confidence or "uncalibrated" for best in bests)
         return {
             **{name: first[name] for name in names if first[name] is not None},
