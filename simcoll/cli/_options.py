@@ -214,8 +214,18 @@ def measured_on(topology: str | None) -> str:
 
 
 def listed(text: str) -> str:
-    """Values as YAML has them: `1,2` is a list, too; commas of options in brackets, `swing(ports=one)`, are none."""
-    return f"[{text}]" if "," in text and not any(bracket in text for bracket in "[{(") else text
+    """Values as YAML has them: `1,2` is a list, too, and so is `hgx-h100,{system: hgx-h200}`; commas in brackets, as
+    those of options are, are none of a list.
+
+    >>> listed("ring,swing(ports=one)"), listed("{from: 1 KiB, to: 1 GiB}")
+    ('[ring,swing(ports=one)]', '{from: 1 KiB, to: 1 GiB}')
+    """
+    depth = 0
+    for letter in text:
+        depth += (letter in "[{(") - (letter in ")}]")
+        if letter == "," and not depth:
+            return f"[{text}]"
+    return text
 
 
 def check_timeout(timeout: float) -> None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from simcoll.cli._options import A_SYSTEM, JSON, completed, node_counts, output_folder
-from simcoll.errors import InputError
+from simcoll.cli._options import A_SYSTEM, JSON, SETS, assigned, completed, node_counts, of_nodes, output_folder
+from simcoll.errors import InputError, Place
 
 if TYPE_CHECKING:
     from simcoll.nccl.tuner import TunerTable
+    from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.tune/1"
 SIMULATED: Final = 512  # bytes from which on regret is shown: two elements of a half for each of many ranks
+KEYS: Final = ("env", "library_version", "topology")  # of a scenario, which --set reaches
 SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
 
@@ -37,6 +40,7 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
     help="NCCL's graph file, in place of what is stored or searched for.",
 )
 @click.option("--profile", help="Simulate with it what the choices take, and the best: NCCL's regret.")
+@SETS
 @output_folder("Folder for regret.png.")
 @JSON
 def tune(
@@ -49,6 +53,7 @@ def tune(
     proto: str | None,
     graph_file: Path | None,
     profile: str | None,
+    sets: tuple[str, ...],
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -57,9 +62,10 @@ def tune(
     SYSTEM is a shipped one, or a topology file. A table shows latency and bandwidth of each pair of algorithm and
     protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
     --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
+    --set reaches the keys of a scenario that the tuner knows: env, library_version and those of the topology.
     """
     from simcoll.config import text_table
-    from simcoll.nccl import communicator, env_filter, graph_search, graph_xml, tuner
+    from simcoll.nccl import communicator, graph_search, graph_xml, tuner
     from simcoll.report.verdicts import of_tuner
     from simcoll.topology import nccl_graphs, systems
 
@@ -67,21 +73,27 @@ def tune(
         raise InputError("one system is asked for", f"name it: simcoll tune {A_SYSTEM}")
     machine = str(system or on)
     _check(profile, output, graph_file)
-    file = systems.load_system(machine)
-    chosen = env_filter.parse(algo, proto)
+    node_counts(nodes)  # says what is no number, in words of this command
+    filters = (*assigned("env.NCCL_ALGO", algo, "--algo"), *assigned("env.NCCL_PROTO", proto, "--proto"))
+    release = assigned("library_version", version, "--version")
+    scenarios = _scenarios((*assigned("topology", machine, "--on"), *of_nodes(nodes), *release, *filters, *sets))
     graphs = graph_xml.read(graph_file) if graph_file else None
-    counts = node_counts(nodes)
     documents = []
-    for count in counts:
+    for scenario in scenarios:
+        spec, env = scenario.topology, scenario.env
+        machine, count = str(spec.system or spec.file or spec.title), spec.nodes or 1
+        file = systems.load_system(machine)
         of = graphs.gpus * count if graphs and ranks is None else ranks
-        comm = communicator.communicator(file, count, of, graphs.graphs if graphs else None)
-        table = tuner.table(comm, version, chosen)
+        settings = env.search(file) if env.given else graph_search.DEFAULTS
+        found = communicator.communicator(file, count, of, graphs.graphs if graphs else None, settings)
+        comm = env.applied(found)
+        table = tuner.table(comm, scenario.library_version, env.selection)
         if not table.entries:
             raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
         held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
         source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
-        picture = f"regret-{count}.png" if len(counts) > 1 else "regret.png"
-        rows = _regrets(machine, table, profile, output and output / picture) if profile else []
+        picture = f"regret-{count}.png" if len(scenarios) > 1 else "regret.png"
+        rows = _regrets(machine, table, profile, env.given, output and output / picture) if profile else []
         document = _document(file.name, source, table)
         documents.append(document | ({"regret": rows} if profile else {}))
         if not as_json:
@@ -92,6 +104,20 @@ def tune(
     if as_json:
         several = {"schema": SCHEMA, "nodes": documents}
         print(json.dumps(documents[0] if len(documents) == 1 else several, indent=1))
+
+
+def _scenarios(options: Sequence[str]) -> list[Scenario]:
+    """Scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
+    from simcoll.config.assignments import sources
+    from simcoll.config.yaml_tree import located
+    from simcoll.scenario.loading import points
+
+    for text, source in sources(options):
+        key = text.partition("=")[0].partition(".")[0].strip()
+        if key not in KEYS:
+            raise InputError(f"{source}: the tuner does not know {key!r}", f"set {', '.join(KEYS[:-1])} or {KEYS[-1]}")
+    call = {"name": "tune", "collective": "all_reduce", "size": "8 B"}
+    return [point.scenario for point in points(located(call, Place("--set", 1, 1)), options)]
 
 
 def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
@@ -109,11 +135,13 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
         raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
 
 
-def _regrets(system: str, table: TunerTable, profile: str, output: Path | None) -> list[dict[str, Any]]:
+def _regrets(
+    system: str, table: TunerTable, profile: str, env: dict[str, Any], output: Path | None
+) -> list[dict[str, Any]]:
     """Compare NCCL's choices with the best ones; draw that where `output` names a picture."""
     from simcoll.explanation import nccl_regret
 
-    rows = nccl_regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED])
+    rows = nccl_regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED], env)
     if not rows:
         raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
     if output:

@@ -14,7 +14,7 @@ from simcoll.nccl.call_names import name_of, names
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.prediction.lowering import PlainExecutor, alone, executor
 from simcoll.prediction.placing import placed, topology_of
-from simcoll.prediction.work import ranks_of
+from simcoll.prediction.work import least_rows, ranks_of
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry
@@ -24,6 +24,7 @@ from simcoll.workload.templates import plan_of
 from simcoll.workload.workload_keys import Bucketed, Fsdp, with_algorithm
 
 LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use groups are tried, as the others take long
+MOST_ROWS: Final = 1_000_000  # messages of one schedule, if none repeats: of more each run takes minutes, and gigabytes
 CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none
 CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
@@ -115,7 +116,11 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
     for name in among or ():
         if name not in served:
             raise InputError(f"--among: {name!r} does not serve here", did_you_mean(name, served))
-    return [candidate for candidate in listed if among is None or candidate.algorithm in among]
+    if among is not None:
+        return [candidate for candidate in listed if candidate.algorithm in among]
+    schedules = {(each.algorithm, each.groups): each for each in listed if each.algorithm not in named}
+    long = {schedule for schedule, each in schedules.items() if least_rows(each.of(scenario)) > MOST_ROWS}
+    return [each for each in listed if (each.algorithm, each.groups) not in long]
 
 
 def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
@@ -18,8 +18,10 @@ Pair = tuple[str, str]
 DTYPE: Final = "float16"
 
 
-def regrets(system: str, table: tuner.TunerTable, profile: str, sizes: Iterable[int]) -> list[dict[str, Any]]:
-    """Simulate NCCL's choice and its rivals; return a row for each collective and size.
+def regrets(
+    system: str, table: tuner.TunerTable, profile: str, sizes: Iterable[int], env: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Simulate NCCL's choice and its rivals under the variables `env`; return a row for each collective and size.
 
     A row has the pair (algorithm and protocol) that NCCL takes from the table, the pair with the shortest simulated
     time, both times in us, and `regret`: how much longer NCCL's pair takes, as a share. Rows cover the collectives that
@@ -32,7 +34,7 @@ def regrets(system: str, table: tuner.TunerTable, profile: str, sizes: Iterable[
     for collective in COLLECTIVES:
         for size in sizes if collective in covered else ():
             choice = tuner.choose(table, collective, size)
-            took = _times(system, table, profile, collective, size)
+            took = _times(system, table, profile, env, collective, size)
             if choice is None or (choice.algorithm, choice.protocol) not in took:
                 continue
             own, best = took[choice.algorithm, choice.protocol], min(took, key=lambda pair: took[pair])
@@ -51,21 +53,34 @@ def regrets(system: str, table: tuner.TunerTable, profile: str, sizes: Iterable[
 
 
 def _times(
-    system: str, table: tuner.TunerTable, profile: str, collective: TunedCollective, size: int
+    system: str,
+    table: tuner.TunerTable,
+    profile: str,
+    env: Mapping[str, Any],
+    collective: TunedCollective,
+    size: int,
 ) -> dict[Pair, float]:
     """Simulate every pair of the table that is modelled; return times in us."""
     times: dict[Pair, float] = {}
     for served, algorithm, protocol in table.entries:
         if served == collective and algorithm in names(collective):
             try:
-                point = _point(system, table, profile, collective, size, algorithm, protocol)
+                point = _point(system, table, profile, env, collective, size, algorithm, protocol)
                 times[algorithm, protocol] = predict(point).time_ps / 1e6
             except RefusedError:
                 continue
     return times
 
 
-def _point(system: str, table: tuner.TunerTable, profile: str, collective: str, size: int, *pair: str) -> Point:
+def _point(
+    system: str,
+    table: tuner.TunerTable,
+    profile: str,
+    env: Mapping[str, Any],
+    collective: str,
+    size: int,
+    *pair: str,
+) -> Point:
     comm = table.communicator
     topology = {"file": system} if system.endswith((".yaml", ".yml")) else {"system": system}
     release = {"library_version": table.constants.release} if comm.library == "nccl" else {}
@@ -80,6 +95,7 @@ def _point(system: str, table: tuner.TunerTable, profile: str, collective: str, 
         "size": f"{size} B",
         "dtype": DTYPE,
         "profile": profile,
+        "env": dict(env),
         **release,
     }
     return loading.points(yaml_tree.located(keys, Place("tune", 1, 1)), [])[0]

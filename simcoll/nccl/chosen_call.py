@@ -39,7 +39,7 @@ def call(
     windows of all ranks, so that NCCL takes a symmetric kernel where it has the choice; `switch_reduces`: whether
     NVSwitches reduce the elements. Raises RefusedError if there is no choice.
     """
-    free = algorithm == protocol == "auto" and left == EVERYTHING
+    free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
     if registered and free and symmetric_kernels.serve(comm, collective, version):
         flags: Protocol = "LL" if symmetric_kernels.by_flags(comm, nbytes) else "Simple"
         threads = figures().threads.others

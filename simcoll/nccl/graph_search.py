@@ -28,6 +28,7 @@ from simcoll.nccl._channel_demands import Draft
 from simcoll.nccl._channel_search import Round
 from simcoll.nccl._node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
 from simcoll.nccl.tuner_constants import Generation, Library, numbers
+from simcoll.schedule.algorithms.nvls import MOST_HEADS
 from simcoll.topology import machine_files
 from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
@@ -36,7 +37,6 @@ SOURCES: Final[Mapping[Library, str]] = {  # of what the search finds, by the li
     "nccl": "searched for by the rules of NCCL 2.30; not compared with a log",
     "rccl": "what the links allow; RCCL's own rings are not known",
 }
-MOST_HEADS: Final = 32  # of NVLS, however many GPUs there are (NCCL_MAX_NVLS_ARITY)
 MOST_SEARCHED: Final = 32  # channels that are looked for: half of those that kernels may use
 _STEPS: Final = 1 << 14  # of a round; of one whose channels are all alike, and of all rounds together
 _STEPS_ALIKE: Final = 1 << 8

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.tuner_constants import Generation, numbers
 
 SYMMETRIC: Final = "symmetric"  # the algorithm that is NCCL's own choice then, and that no variable names
@@ -34,6 +35,16 @@ def serve(comm: Communicator, collective: str, version: str | None) -> bool:
     known = version is None or numbers(version) >= SINCE
     one = comm.library == "nccl" and comm.nodes == 1
     return collective == "all_reduce" and one and known and comm.graph("nvls") is not None
+
+
+def adds(dtype: str, op: str) -> bool:
+    """Whether such kernels do what a call asks of elements: they add floats."""
+    return op == "sum" and "float" in dtype
+
+
+def may_be_taken(algorithm: str, protocol: str, left: Selection) -> bool:
+    """Whether NCCL has the choice of all, of which such a kernel is one that no name stands for."""
+    return algorithm == protocol == "auto" and left == EVERYTHING
 
 
 def registered_by_itself(version: str | None) -> bool:

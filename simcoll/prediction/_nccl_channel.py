@@ -24,7 +24,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
-from simcoll.nccl.symmetric_kernels import registered_by_itself
+from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
 from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction.placing import PLAIN, network_of, placed, rated_topology
@@ -335,7 +335,7 @@ class NcclExecutor(PlainExecutor):
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
     """Whether the buffers are windows of all ranks, and the call one that symmetric kernels serve: a sum of floats."""
-    asked, summed = scenario.launch, scenario.op == "sum" and "float" in scenario.dtype
+    asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
     one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
     by_itself = one_process and gpus > 1 and registered_by_itself(release)
     return summed and (by_itself if asked.registered is None else asked.registered)

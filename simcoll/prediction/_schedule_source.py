@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Hashable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from simcoll.config.lru import LruCache
 from simcoll.engine.binding import check_written, written_out
@@ -20,6 +20,7 @@ from simcoll.schedule import algorithms, copies, proof, registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.copies import Order, in_copies
 from simcoll.schedule.ir import Schedule, side_by_side
+from simcoll.schedule.proof import Proof
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 from simcoll.topology.graph import Topology
@@ -56,10 +57,10 @@ def _source(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Pr
     agents = len(agents_of(scenario, topology, places)) if len(members) == 1 else 0
     asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
     orders = _orders(scenario, topology, [places[rank] for rank in members[0]])
-    return _RECENT.get(
-        (*asked, _maker(*asked[:2]), orders, scenario.subgroups, n, scenario.proof),
-        lambda: _proved(scenario, asked, orders, n),
-    )
+    known = (*asked, _maker(*asked[:2]), orders, scenario.subgroups, n)
+    made, _ = _RECENT.get((*known, "off"), lambda: (_made_as_asked(scenario, asked, orders, n), "off"))
+    level: Proof | Literal["off"] = scenario.proof or ("full" if n <= FULL_PROOF else "fingerprint")
+    return (made, level) if level == "off" else _RECENT.get((*known, level), lambda: _proved(scenario, made, level))
 
 
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
@@ -114,28 +115,30 @@ def _maker(collective: str, algorithm: str) -> Hashable:
     return registry.find(collective, algorithm)[0].steps
 
 
-def _proved(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> Proved:
-    """Make a schedule and prove it, once for all sizes of a sweep."""
+def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> AnySchedule:
+    """A schedule with its copies, for the sub-groups, not proved yet."""
     check_work(scenario)  # here, too: a topology may be one that was built for another question
     of_file = schedule_json.is_file(scenario.algorithm)
     with contextlib.nullcontext() if of_file else _entry(scenario).named():
-        return _made_and_proved(scenario, _of_file(asked) if of_file else _made(asked), orders, world)
+        source: AnySchedule = _of_file(asked) if of_file else _made(asked)
+        if orders:
+            source = in_copies(written_out(source), orders)
+        if scenario.subgroups:
+            alone = written_out(source)
+            return side_by_side([alone.on(group, world) for group in scenario.subgroups])
+        if isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
+            return source.schedule()
+        if isinstance(source, StreamedSchedule) and is_whole(scenario):
+            check_written(source)  # before its proof
+        return source
 
 
-def _made_and_proved(scenario: Scenario, source: AnySchedule, orders: Sequence[Order], world: int) -> Proved:
-    if orders:
-        source = in_copies(written_out(source), orders)
-    if scenario.subgroups:
-        alone = written_out(source)
-        source = side_by_side([alone.on(group, world) for group in scenario.subgroups])
-    elif isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
-        source = source.schedule()
-    elif isinstance(source, StreamedSchedule) and is_whole(scenario):
-        check_written(source)  # before its proof
-    level = scenario.proof or ("full" if world <= FULL_PROOF else "fingerprint")
-    if level != "off":
-        proof.prove(source, level)
-    return source, level
+def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> Proved:
+    """Prove a schedule, once for all sizes of a sweep; it is the same object, so that it is held once."""
+    of_file = schedule_json.is_file(scenario.algorithm)
+    with contextlib.nullcontext() if of_file else _entry(scenario).named():
+        proof.prove(made, level)
+    return made, level
 
 
 def _made(asked: ScheduleKey) -> StreamedSchedule:

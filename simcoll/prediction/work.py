@@ -25,6 +25,7 @@ from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
 
 FEW: Final = 256, 1024  # ranks of schedules from which one learns how they grow: squares, as groups go by roots
+FEWER: Final = 32, 128  # the same where it is asked for each of many schedules
 SMALL: Final = 8192  # ranks: a topology of as many is built before work is looked at that shortcuts may spare
 COUNTED: Final = 10_000_000  # rows: a schedule that has about as few is made and counted in half a second
 GROWN: Final = 2  # times too large at most is an estimate: from 1024 to a million ranks that of n log n is 1.5 times
@@ -88,12 +89,25 @@ def ranks_of(scenario: Scenario) -> int:
     return scenario.ranks or _places(scenario)
 
 
-def grown(make: Callable[[int], StreamedSchedule], ranks: int) -> ScheduleWork:
-    """The least work of a schedule of so many ranks, from two of few: as if they grew by one power."""
-    few, more = map(make, FEW)
+def grown(make: Callable[[int], StreamedSchedule], ranks: int, of: tuple[int, int] = FEW) -> ScheduleWork:
+    """The least work of a schedule of so many ranks, from two `of` few: as if they grew by one power."""
+    few, more = map(make, of)
+    if few.n == more.n:  # one group of the size asked for has more ranks than either
+        return _counted(more)
     growth, times = math.log(more.n / few.n), ranks / more.n
     pairs = list(zip(_counted(few), _counted(more), strict=True))
     return ScheduleWork(*(int(b * times ** (math.log(max(1, b) / max(1, a)) / growth) / GROWN) for a, b in pairs))
+
+
+def least_rows(scenario: Scenario) -> int:
+    """About the least rows of the schedule of a scenario, if its own numbers say how these grow; else 0."""
+    ranks = ranks_of(scenario)
+    if ranks <= FEWER[1] or (make := _maker(scenario, ranks)) is None:
+        return 0
+    try:
+        return grown(make, ranks, FEWER).rows
+    except SimcollError:  # what is wrong with a schedule is said where it is made
+        return 0
 
 
 def _counted(source: StreamedSchedule) -> ScheduleWork:

@@ -15,13 +15,17 @@ from simcoll.topology.machine_files import SystemFile
 
 _UNUSED = (
     "launch.registered changes nothing for {} on {}: symmetric kernels are modelled for an all_reduce of NCCL {} and "
-    "later on one node whose switch reduces"
+    "later that adds floats on one node whose switch reduces"
+)
+_CHOSEN = (
+    "launch.registered changes nothing for {}: NCCL takes a symmetric kernel where it has the choice of all algorithms "
+    "and protocols"
 )
 
 
 def notes(scenarios: Iterable[Scenario]) -> list[str]:
     """A sentence for each such release that scenarios ask for, by the rules of which release they are answered, and for
-    each collective whose registered buffers change nothing."""
+    each collective, or choice that is not left to NCCL, whose registered buffers change nothing."""
     asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
     found = (note for scenario, system in asked for note in (_release(scenario, system), _windows(scenario, system)))
     return [note for note in dict.fromkeys(found) if note]
@@ -50,10 +54,22 @@ def _windows(scenario: Scenario, system: SystemFile) -> str | None:
 
     nodes, gpus = scenario.topology.nodes or 1, _gpus(system)
     several = (scenario.ranks or nodes * gpus) > gpus
-    if not several and _may_serve(scenario, system):
-        return None
+    added = symmetric_kernels.adds(scenario.dtype, scenario.op)
+    if not several and added and _may_serve(scenario, system):
+        return _chosen(scenario)
     where = f"{nodes} nodes" if several else system.name
     return _UNUSED.format(scenario.collective, where, ".".join(map(str, symmetric_kernels.SINCE)))
+
+
+def _chosen(scenario: Scenario) -> str | None:
+    from simcoll.nccl import symmetric_kernels
+    from simcoll.nccl.env_filter import EVERYTHING
+
+    protocol, left = "auto" if scenario.protocol == "none" else scenario.protocol, scenario.env.selection
+    if symmetric_kernels.may_be_taken(scenario.algorithm, protocol, left):
+        return None
+    named = [name for name in (scenario.algorithm, protocol) if name != "auto"]
+    return _CHOSEN.format(" ".join([*named, *([f"env ({scenario.env})"] if left != EVERYTHING else [])]))
 
 
 def _gpus(system: SystemFile) -> int:

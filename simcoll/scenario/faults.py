@@ -121,10 +121,14 @@ def fit_together(faults: Sequence[Fault], replications: int | None, profile: Pro
     """Raise ValueError for parts of a scenario that do not go with faults."""
     if replications is None and any(fault.probability < 1 for fault in faults):
         raise ValueError("faults with a probability need replications; add e.g. replications: 200")
-    if profile.as_nccl and (replications or not all(fault.lasting for fault in faults)):
+    other = "or take a profile without kernels, e.g. profile: one-port"
+    if profile.as_nccl and not all(fault.lasting for fault in faults):
         problem = f"calls with the kernels of {profile.name!r} have links that are slow all the time, and no others"
-        cure = "write kind: slow or background with at: 0 us, or with replications variability: {slow_links: …}"
-        raise ValueError(f"{problem}; {cure}, or take a profile without kernels, e.g. profile: one-port")
+        raise ValueError(f"{problem}; write kind: slow or background with at: 0 us and no until, {other}")
+    if profile.as_nccl and replications:
+        problem = f"calls with the kernels of {profile.name!r} have the same faults in all replications"
+        cure = "leave out replications, or write variability: {slow_links: …} in place of faults"
+        raise ValueError(f"{problem}; {cure}, {other}")
     if buckets > 1:
         raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
 

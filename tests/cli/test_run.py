@@ -288,3 +288,13 @@ def test_predict_takes_several_nodes():
     rows = simcoll(*words, "--nodes", "1,2").json["points"]
     assert [(row["nodes"], row["profile"]) for row in rows] == [(1, "nccl-ampere"), (2, "nccl-ampere")]
     assert rows == simcoll(*words, "--nodes", "[1, 2]").json["points"]
+
+
+def test_machines_of_a_list_may_be_in_words_and_in_braces() -> None:
+    """A comma outside all brackets makes a list, with or without brackets of its own."""
+    asked = ("run", "all_reduce", "--size", "1 MiB", "--json")
+    bare, bracketed = (
+        simcoll(*asked, "--on", on) for on in ("hgx-h100,{system: hgx-h200}", "[hgx-h100,{system: hgx-h200}]")
+    )
+    assert not bare.err
+    assert bare.json == bracketed.json

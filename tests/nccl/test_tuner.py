@@ -692,3 +692,24 @@ def test_nvls_takes_what_switches_reduce(dtype: str, operators: str, nodes: int)
         serves = tuner.switch_reduces(dtype, op)
         assert serves == (op in operators.split())
         assert tuner.table(comm, switch_reduces=serves).entries == (whole if serves else without)
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        (("--algo", "ring"), "env.NCCL_ALGO=ring"),
+        (("--version", "2.20"), "library_version=2.20"),
+        (("--nodes", "2"), "topology.nodes=2"),
+    ],
+)
+def test_set_says_what_the_options_of_tune_say(option: tuple[str, str], key: str) -> None:
+    """Law: an option is a key of a scenario, under another name."""
+    by_key = simcoll("tune", "hgx-h100", "--set", key, "--json").json
+    assert by_key == simcoll("tune", "hgx-h100", *option, "--json").json != simcoll("tune", "hgx-h100", "--json").json
+
+
+def test_set_reaches_the_variables_of_nccl_and_refuses_what_the_tuner_does_not_know() -> None:
+    """Channels are those that the variable leaves; a key of another part of a scenario is named with what to write."""
+    assert simcoll("tune", "hgx-h100", "--set", "env.NCCL_MAX_NCHANNELS=4", "--json").json["channels"] == 4
+    wrong = simcoll("tune", "hgx-h100", "--set", "model.sharing=fifo")
+    assert "--set[1]: the tuner does not know 'model'; set env, library_version or topology" in wrong.err

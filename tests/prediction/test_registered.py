@@ -118,6 +118,10 @@ def test_diagnose_finds_registered_buffers(tmp_path: Path, launch: dict[str, Any
     [
         ({"collective": "all_reduce"}, True),
         ({"collective": "all_reduce", "library_version": "2.20.5"}, False),
+        ({"collective": "all_reduce", "algorithm": "ring"}, False),
+        ({"collective": "all_reduce", "protocol": "Simple"}, False),
+        ({"collective": "all_reduce", "env": {"NCCL_ALGO": "Ring"}}, False),
+        ({"collective": "all_reduce", "dtype": "int32"}, False),
         ({"collective": "all_gather"}, False),
         ({"collective": "all_reduce", "topology": {"system": "hgx-h100", "nodes": 2}}, False),
         ({"collective": "all_reduce", "topology": {"system": "hgx-h100", "nodes": 2}, "ranks": 3}, True),

@@ -103,10 +103,10 @@ def test_recommend_refuses_more_choices_than_anybody_waits_for(monkeypatch: pyte
     monkeypatch.setenv("SIMCOLL_LONGEST", "1 s")
 
     def asked() -> None:
-        with pytest.raises(InputError, match=r"468 runs, .* 46\.8 s .*at most 1 s .*--among, e\.g\. ring, .*SIMCOLL"):
+        with pytest.raises(InputError, match=r"332 runs, .* 33\.2 s .*at most 1 s .*--among, e\.g\. ring, .*SIMCOLL"):
             recommendations(many)
 
-    assert made(asked) < made(lambda: topology_of(many[0].scenario)) / 10
+    assert made(asked) < made(lambda: topology_of(many[0].scenario)) / 2  # schedules of few ranks are made
     assert recommendations(few, ["ring"])
     monkeypatch.setenv("SIMCOLL_LONGEST", "1 h")
     (found,) = recommendations(few)

@@ -242,6 +242,14 @@ def test_links_that_fail_do_not_go_with_one_channel_that_stands_for_all() -> Non
         given(DOWN, **RING, profile="nccl-hopper")
 
 
+def test_replications_of_faults_that_are_the_same_in_each_are_told() -> None:
+    """What is refused is named, and not what was written as it should be."""
+    lasting = {"link": "*", "kind": "slow", "factor": 2, "at": "0 us"}
+    with pytest.raises(InputError, match="the same faults in all replications; leave out replications") as refused:
+        given(lasting, **RING, profile="nccl-hopper", replications=20)
+    assert "write kind: slow" not in str(refused.value)
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
 def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
     """Law: a call of NCCL ends with its slowest channel, whichever NIC is slow, by a fault, in every replication, or

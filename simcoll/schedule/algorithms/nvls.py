@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from simcoll.schedule import building_blocks
 from simcoll.schedule.registry import AnyNumber, Request, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send, together
+
+MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
 
 
 @register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True)
@@ -53,7 +56,7 @@ def _parts(request: Request) -> int:
     agent_a_group=True,
     uses_groups=True,
     library=True,
-    options={"heads": AnyNumber(["32"])},
+    options={"heads": AnyNumber([str(MOST_HEADS)])},
 )
 def nvls_tree(request: Request) -> Iterator[StepPattern]:
     """The switch of each group reduces, each rank takes parts of the sum across by two binary trees; equal groups.
