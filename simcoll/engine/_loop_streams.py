@@ -7,6 +7,8 @@ each window. GPUs that send to an NVSwitch, and the switch that sends to them, a
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
@@ -14,13 +16,27 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.named_tuple import NamedTuple
 
+MOST_ADDED: Final = 100  # rows of a sum, which the state counts in a byte
+
+
+class PartialSums(NamedTuple):
+    """Versions of a slot that follow each other, of which only the last is read: nobody asks when the others are
+    complete. By row: the `first` and the `last` of its sum, and how `many` they are. Each other row is one by
+    itself."""
+
+    first: Numbers
+    last: Numbers
+    many: Numbers
+
 
 class LoopStreams(NamedTuple):
-    """Whether each row belongs to such a channel, and whether its version is `awaited`; the rows of these channels by
-    part, link and channel; where each channel begins; and how far ahead of others its ends lie, in ps."""
+    """Whether each row belongs to such a channel, and whether its version is `awaited`; the `sums` that they make; the
+    rows of these channels by part, link and channel; where each channel begins; and how far ahead of others its ends
+    lie, in ps."""
 
     taken: Array
     awaited: Array
+    sums: PartialSums
     rows: Numbers
     begin: Numbers
     ahead: int
@@ -49,4 +65,21 @@ def streams_of(program: Program, starts: Array, least: int) -> LoopStreams:
     rows = rows[np.lexsort((rows, channel[rows], link[way[rows]], starts[rows]))]
     begin = np.flatnonzero(np.append(True, np.diff(channel[rows]) != 0)[: len(rows)])
     ahead = int(late[way[taken & awaited]].min(initial=NEVER))
-    return LoopStreams(taken, awaited, rows, np.append(begin, len(rows)), ahead)
+    return LoopStreams(taken, awaited, _sums(program, taken), rows, np.append(begin, len(rows)), ahead)
+
+
+def _sums(program: Program, taken: Array) -> PartialSums:
+    """The sums that rows of these channels make."""
+    chain, rows, read = program.chain, np.arange(len(taken)), np.zeros(len(taken), bool)
+    read[program.reads[program.reads != NONE]] = True
+    joins = (chain != NONE) & taken & (taken & ~read)[chain]  # the one before
+    first, place = np.where(joins, chain, rows), joins.astype(np.int64)
+    while (first[first] != first).any():
+        place, first = place + place[first], first[first]
+    last, order = rows.copy(), np.argsort(place, kind="stable")
+    last[first[order]] = order
+    many = place[last[first]] + 1
+    alone = many > MOST_ADDED
+    return PartialSums(
+        *(np.where(alone, single, column) for single, column in ((rows, first), (rows, last[first]), (1, many)))
+    )

@@ -44,6 +44,7 @@ from simcoll.schedule.ir import Schedule
 MOST_WIDER: Final = 1.25  # parts of many sizes would leave too much room empty
 BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is, its share of the heap
 MOST_BITS: Final = 62  # of a key
+LONGEST: Final = 2**40  # ps of a piece on a link that windows reckon with, also where it is down
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +71,15 @@ class LoopedProgram:
             self._known[loops.compiled] = base, self._laid_out(base)
         base, columns = self._known[loops.compiled]
         run_ = copy(base)
-        run_.program, run_.busy = replace(base.program, arrivals=arrivals), busy
+        run_.program, run_.busy = replace(base.program, arrivals=arrivals), busy[self._links]
         done = run_.give(arrivals.copy())
         ended, latest = loops.like(loop_kernel).loops(_begun(columns, run_, done))
         if ended < len(self):
             return None
         if latest >= NEVER:
             raise too_late("the run takes")
-        first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
+        place = np.argsort(self._links)
+        first, last, free = (np.asarray(column, np.int64)[place] for column in (*run_.heads, run_.free))
         free = np.where(last > -NEVER, free, -NEVER)
         return CallEnds(np.asarray(done[: self.one.schedule.n], np.int64), first, last, free, int(latest))
 
@@ -91,10 +93,30 @@ class LoopedProgram:
         return replace(sums, messages=sums.messages * self.loops)
 
     @cached_property
+    def _links(self) -> Array:
+        """The links in the order in which the kernel has them: those by which a participant sends together, then those
+        by which it receives, so that what one event needs lies close together."""
+        src, dst, hop, links = self.one.routes
+        long = np.diff(hop)
+        way = np.repeat(np.arange(len(long)), long)
+        coming = 2 * (np.arange(len(links)) - hop[way]) >= long[way]
+        used, first = np.unique(links, return_index=True)
+        order = np.lexsort((first, np.where(coming, dst[way], src[way])[first], coming[first]))
+        return np.append(used[order], np.setdiff1d(np.arange(len(self.one.bandwidths)), used))
+
+    @cached_property
+    def _near(self) -> Program:
+        """`one` with its links in that order, which have no names there."""
+        order, one = self._links, self.one
+        routes = one.routes._replace(links=np.argsort(order)[one.routes.links].astype(np.int32))
+        bandwidths, latencies = one.bandwidths[order], one.latencies[order]
+        return replace(one, routes=routes, bandwidths=bandwidths, latencies=latencies, link_names=(), memo={})
+
+    @cached_property
     def _sized(self) -> Program:
         """The same with the sizes of pieces: the rests of slots, nothing, and whole ones. Each is sent."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
-        return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32))
+        return replace(self._near, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32))
 
     @cached_property
     def _known(self) -> dict[bool, tuple[KernelRun, LoopRun]]:
@@ -103,12 +125,13 @@ class LoopedProgram:
 
     def _laid_out(self, run_: KernelRun) -> LoopRun:
         """The columns for the kernel; those that it writes are empty, but for the state, with which a run begins."""
-        program, schedule, give = self.one, self.one.schedule, run_.give
+        program, schedule, give = self._near, self.one.schedule, run_.give
         src, dst, *routes = program.routes
         follows = run_.ways.follows()
         of_piece = run_.ways.service[-len(run_.ways.rates) :]
         least = int(of_piece.min(initial=NEVER))  # a link serves a piece meanwhile
-        parts = parts_of(run_.program, follows, self.slots, least)
+        whole_ps = np.minimum(of_piece[run_.ways.rate_of], LONGEST)
+        parts = parts_of(run_.program, follows, self.slots, least, whole_ps)
         starts = parts.of_participant[src[program.way]]
         streams = streams_of(run_.program, starts, least)
         order = np.argsort(starts, kind="stable").astype(np.int32)  # rows of a part together
@@ -121,7 +144,9 @@ class LoopedProgram:
         def moved(column: Any) -> Any:
             return give(np.append(place, np.int32(NONE))[np.asarray(column, np.int32)[order]])
 
-        (chain, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors(~streams.taken)
+        (_, chain_after, first_reader, next_reader, _, channel_after, _), pending = run_.successors(~streams.taken)
+        sums, after = streams.sums, np.append(np.asarray(chain_after), NONE)
+        chain, chain_after = program.chain[sums.first], np.append(sums.last, NONE)[after[:-1]]
         credit_row, credit_loops, free = NO_INDICES, NO_INDICES, NO_INDICES
         if self.slots:
             many, number, row, later = looped_credits(program.connection, self.slots)
@@ -129,6 +154,7 @@ class LoopedProgram:
             later = np.where(streams.taken, np.int32(self.loops), later)
             credit_row, credit_loops = moved(row), rows(later)
         state = self._state(run_, np.asarray(pending)[order], order, free, starts[order], streams)
+        onward = (program.chain[sums.first] != NONE) | (chain_after != NONE) | (np.asarray(first_reader) != NONE)
         bits = max(1, (len(program) - 1).bit_length()), max(1, (self.loops - 1).bit_length())
         o_recv = np.where(src == dst, 0, program.params.o_recv)
         gap, cap, gamma = program.by_way("g"), run_.program.by_kind("channel_bandwidth"), run_.program.by_kind("gamma")
@@ -151,7 +177,7 @@ class LoopedProgram:
                 awaited=rows(streams.awaited.astype(np.int32)),
             ),
             parts=turns,
-            streams=self._streams(run_, streams, starts, place, np.asarray(state.first), parts.many),
+            streams=self._streams(run_, streams, starts, place, np.asarray(state.first), parts.many, onward),
             pieces=Pieces(
                 kind=rows(program.kind),
                 whole=give(program.sizes // self.piece),
@@ -165,7 +191,6 @@ class LoopedProgram:
                 cap=give(run_.ways.at_rates(cap) if cap.any() else NO_TIMES),
                 gamma=give(run_.ways.at_rates(gamma) if gamma.any() else NO_TIMES),
                 here=NO_TIMES,
-                came=NO_TIMES,
             ),
             ways=Ways(*run_.gives(src, dst)),
             routes=Routes(*run_.gives(*routes)),
@@ -186,9 +211,10 @@ class LoopedProgram:
     ) -> LoopState:
         """The state of all transfers at the start. Rows in `order` wait for `pending` things in the first loop, later
         for the loop before, too, where a channel begins, and from loop `free` on for a slot; nobody lets go those that
-        `streams` have, and of these those that nobody awaits have no state but the last, which stands for none. Those
-        of each part in `starts` are together."""
-        taken, stated = streams.taken[order], (~streams.taken | streams.awaited)[order]
+        `streams` have, and of these those that nobody awaits have no state but the last, which stands for none, and a
+        sum has that of its last row. Those of each part in `starts` are together."""
+        taken, last = streams.taken[order], streams.sums.last == np.arange(len(order))
+        stated = (~streams.taken | streams.awaited & last)[order]
         order, starts, pending, taken = order[stated], starts[stated], pending[stated], taken[stated]
         often = np.bincount(starts)
         part, wide = np.cumsum(often > 0)[starts] - 1, int(often.max(initial=0))
@@ -201,7 +227,7 @@ class LoopedProgram:
         begins, late = (self.one.channel_before == NONE)[order], free[order] if len(free) else self.loops
         settled = max(1, int(free.max(initial=0)))  # loops from this on are alike
         for loop in range(min(self.loops, settled + 1)):
-            waits_ = np.where(taken, 1, pending + (begins & (loop > 0)) + (late <= loop))
+            waits_ = np.where(taken, streams.sums.many[order], pending + (begins & (loop > 0)) + (late <= loop))
             of_parts = np.zeros((len(state), wide), np.int8)
             of_parts[part, place] = np.where(waits_ > 0, COMPLETE - waits_, 0)
             state[:, loop : loop + 1 if loop < settled else self.loops] = of_parts[:, None]
@@ -211,7 +237,7 @@ class LoopedProgram:
 
     def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array, streams: LoopStreams) -> PartHeaps:
         """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""
-        program, there = self.one, ~streams.taken
+        program, there = self._near, ~streams.taken
         often = np.bincount(program.way[there], minlength=len(program.routes.src))
         part, way = parts.visits
         most = np.bincount(part, often[way], parts.many) + np.bincount(starts[there], minlength=parts.many)
@@ -219,14 +245,24 @@ class LoopedProgram:
         room = np.append(0, np.cumsum(most.astype(np.int64) * deep + 1))
         columns = (np.sort(starts), parts.of_participant, parts.of_link)
         start, home, of_link = run_.gives(*(column.astype(np.int32) for column in columns))
-        classes, ahead = run_.gives(parts.classes, parts.ahead.ravel())
-        return PartHeaps(classes, ahead, NO_TIMES, start, home, of_link, run_.give(room), NO_TIMES)
+        classes, ahead, ahead_whole = run_.gives(parts.classes, parts.ahead.ravel(), parts.ahead_whole.ravel())
+        whole = int((program.sizes // self.piece)[program.kind].min(initial=self.loops))
+        own = start, home, of_link, run_.give(room), NO_TIMES
+        return PartHeaps(classes, ahead, ahead_whole, NO_TIMES, NO_INDICES, whole, *own)
 
     def _streams(
-        self, run_: KernelRun, streams: LoopStreams, starts: Array, place: Array, first: Array, parts: int
+        self,
+        run_: KernelRun,
+        streams: LoopStreams,
+        starts: Array,
+        place: Array,
+        first: Array,
+        parts: int,
+        onward: Array,
     ) -> LinkStreams:
         """The channels that need no heap, for the kernel; by `place` the state of each row is at `first`."""
-        program, links, give, rows = self.one, len(self.one.bandwidths), run_.give, streams.rows
+        program, links, give, rows = self._near, len(self.one.bandwidths), run_.give, streams.rows
+        last = streams.sums.last[rows]
         head, reads = rows[streams.begin[:-1]], program.reads[rows]
         way = program.way[head]
         link, count = program.routes.links[program.routes.hop[way]], len(head)
@@ -238,7 +274,8 @@ class LoopedProgram:
         return LinkStreams(
             row=give(place[rows]),
             reads=give(np.where(reads == NONE, NONE, first[place[reads]])),
-            own=give(np.where(streams.awaited[rows], first[place[rows]], NONE)),
+            own=give(np.where(streams.awaited[rows], first[place[last]], NONE)),
+            onward=give(np.where(onward[last], place[last], NONE).astype(np.int32)),
             begin=give(streams.begin.astype(np.int32)),
             way=give(way.astype(np.int32)),
             src=give(program.routes.src[way].astype(np.int32)),
@@ -263,13 +300,15 @@ class LoopedProgram:
 
 def _begun(columns: LoopRun, run_: KernelRun, done: Array) -> LoopRun:
     """The columns with new ones for a run to write, and those that follow from when ranks come."""
-    room, arrivals, came = run_.loops.room, run_.program.arrivals, run_.came()
+    room, arrivals = run_.loops.room, run_.program.arrivals
     streams, entries, many = columns.streams, int(columns.parts.room[-1]), len(columns.parts.room) - 1
     count, waiting = len(streams.link), np.diff(np.asarray(streams.of_part)) > 0
-    here, came = (arrivals if arrivals.any() else NO_TIMES), came[columns.rows.number] if len(came) else came
+    here = arrivals if arrivals.any() else NO_TIMES
     return columns._replace(
-        costs=columns.costs._replace(here=run_.give(here), came=run_.give(came)),
-        parts=columns.parts._replace(size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1)),
+        costs=columns.costs._replace(here=run_.give(here)),
+        parts=columns.parts._replace(
+            size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1), begun=run_.fill(1, 0)
+        ),
         streams=streams._replace(
             at=run_.give(np.asarray(streams.begin, np.int32)[:-1].copy()),
             loop=run_.fill(count, 0),

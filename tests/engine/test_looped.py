@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from networks import devices, nodes, schedule, star, two_level
+from networks import devices, full_mesh, nodes, schedule, star, two_level
+from oracle import random_case
+from oracle_programs import program_of
 
+from simcoll.config.arrays import Array
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.longest import longest_ps
-from simcoll.engine.looped import looped
+from simcoll.engine.looped import LoopedProgram, looped
+from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import Params
@@ -27,16 +31,31 @@ NAMES = (
 
 
 def network(rng: random.Random, n: int, agents: int) -> Topology:
-    """Hosts whose links may differ; one that reduces, or one in each node, or trunks that are too narrow."""
-    plain = rng.choice([Link(50 * 10**9, 500_000), Link(10**9, 10**6)])  # on the second many things happen at once
+    """Hosts whose links may differ; one that reduces, or one in each node, trunks that are too narrow, or none."""
+    # on the second many things happen at once, on the third a piece takes longer than its way
+    plain = rng.choice([Link(50 * 10**9, 500_000), Link(10**9, 10**6), Link(10**8, 500_000)])
     if agents > 1 and rng.random() < 0.7:
         made = nodes(n, agents, plain, Link(plain.bandwidth // 2, rng.choice([1, 3, 8]) * plain.latency))
     else:
-        made = star(n, plain) if agents or rng.random() < 0.5 else two_level(n, plain, 2)
+        made = star(n, plain) if agents else rng.choice([star, full_mesh, narrow])(n, plain)
     slow, far, dead = Link(30 * 10**9, 500_000), Link(50 * 10**9, 900_000), Link(0, 500_000)
     near = Link(50 * 10**9, 1)  # felt at once
     shares = rng.choice([[1, 0, 0, 0, 0], [20, 5, 5, 0, 0], [20, 0, 5, 0.1, 0], [10, 0, 5, 0, 10]])
     return made.with_links(rng.choices([plain, slow, far, dead, near], shares, k=len(made.links)))
+
+
+def narrow(n: int, link: Link) -> Topology:
+    """Hosts on leaves whose trunks are too narrow."""
+    return two_level(n, link, 2)
+
+
+def same(own: LoopedProgram, whole: Program, came: Array, busy: Array, seed: int) -> fast.CallEnds | None:
+    """Assert that loops end as the whole program, which is given."""
+    found, expected = own.ends(came, busy, compiled=False), fast.ends(whole, busy, compiled=False)
+    assert (found is None) == (expected is None), seed
+    if found is not None and expected is not None:
+        assert [np.asarray(column).tolist() for column in found] == [np.asarray(c).tolist() for c in expected], seed
+    return expected
 
 
 def check(seed: int) -> bool:
@@ -52,7 +71,8 @@ def check(seed: int) -> bool:
         gamma=rng.choice([0, 0, 10**10]), channel_bandwidth=rng.choice([0, 0, 10**10]),
     )  # fmt: skip
     where = (*topology.ranks, *devices(topology, made)[n:])
-    size = rng.choice([1_000, 4_000, 5_000 - 4]) // n * n * 4
+    tiny = made.n_chunks * (rng.randint(2, 16) * (params.chunk // 4) + 1) * 4  # what the last loop carries
+    size = rng.choice([1_000 // n * n * 4, 4_000 // n * n * 4, 4_996 // n * n * 4, tiny, tiny])
     own = looped(made, topology, where, params, size, itemsize=4)
     if own is None:
         return False
@@ -61,19 +81,50 @@ def check(seed: int) -> bool:
     busy = np.array([rng.choice([0, 0, rng.randint(0, long)]) for _ in topology.links], np.int64)
     whole = replace(bind(made, topology, where, params, size, itemsize=4), arrivals=came)
     own.ends(came * 0, busy * 0, compiled=False)  # a run leaves nothing behind for the next
-    found, expected = own.ends(came, busy, compiled=False), fast.ends(whole, busy, compiled=False)
-    assert (found is None) == (expected is None), seed
-    if found is not None and expected is not None:
-        assert [np.asarray(column).tolist() for column in found] == [np.asarray(c).tolist() for c in expected], seed
+    expected = same(own, whole, came, busy, seed)
     begun, largest = max(int(came.max()), int(busy.max())), int(whole.sizes.max())
     for each in ((own.one, own.loops, own.piece, own.slots), (whole, 1, largest, params.slots)):
         most = longest_ps(*each, compiled=False)
         if most is not None:
             assert expected is not None, seed
-            assert expected.over - begun <= most <= 60 * expected.over, seed
+            assert expected.over - begun <= most <= 100 * expected.over, seed
     summed = replace(own, one=replace(own.one, arrivals=came)).totals(compiled=False)
     assert _numbers(summed) == _numbers(fast.totals(whole, shortcuts=False, compiled=False)), seed
     return True
+
+
+def one_link_each(seed: int) -> tuple[Program, Program]:
+    """A random program of which each way is one link of a few, or a chain of them, and what a loop of it holds."""
+    rng = random.Random(seed)
+    messages, links, rules, arrivals = random_case(rng, contention=True)
+    routes = {(m.src, m.dst): (rng.randrange(len(links)),) if rng.random() < 0.9 else m.route for m in messages}
+    messages = [replace(m, route=routes[m.src, m.dst], channel=10 * m.dst + m.channel) for m in messages]
+    off = rng.choice([{}, {"o_recv": 0, "gamma": 0}, {"o_recv": 0, "gamma": 0}])
+    rules = replace(rules, sharing="fifo", barrier=False, **off)
+    whole, one = (_by_pair(program_of(messages, links, each, arrivals)) for each in (rules, replace(rules, slots=0)))
+    return whole, one
+
+
+def _by_pair(program: Program) -> Program:
+    """The same with one way for each pair, which its channels share."""
+    src, dst, hop, links = program.routes
+    pairs, first, way = np.unique(np.stack([src, dst]), axis=1, return_index=True, return_inverse=True)
+    long = np.diff(hop)[first]
+    over = np.concatenate([links[hop[i] : hop[i + 1]] for i in first]).astype(np.int32)
+    routes = ProgramRoutes(*pairs.astype(np.int32), np.append(0, np.cumsum(long)).astype(np.int32), over)
+    return replace(program, way=way.ravel().astype(np.int32), routes=routes, memo={})
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_one_loop_of_any_schedule_ends_as_the_program(batch: int) -> None:
+    """200 random schedules, in which versions are read between others and channels go by one link, as the heap runs
+    them."""
+    for seed in range(200 * batch, 200 * batch + 200):
+        whole, one = one_link_each(seed)
+        rng = random.Random(seed)
+        busy = np.array([rng.choice([0, rng.randint(0, 10**6)]) for _ in whole.link_names], np.int64)
+        own = LoopedProgram(one, 1, max(1, int(one.sizes.max())), whole.params.slots)
+        same(own, whole, whole.arrivals, busy, seed)
 
 
 def _numbers(totals: Totals | None) -> list[object]:
@@ -81,8 +132,40 @@ def _numbers(totals: Totals | None) -> list[object]:
 
 
 def test_loops_end_as_the_whole_program() -> None:
-    """Of 60 random calls on unequal links, with late ranks, many can be run so, and all of these end alike."""
-    assert sum(check(seed) for seed in range(200, 260)) > 20
+    """Of 90 random calls on unequal links, with late ranks, many can be run so, and all of these end alike."""
+    assert sum(check(seed) for seed in range(200, 290)) > 30
+
+
+def slow(seed: int) -> None:
+    """A random call between nodes whose links serve a piece longer than its way takes; its last loop moves 4 bytes."""
+    rng = random.Random(seed)
+    n = rng.choice([4, 6, 8])
+    made: Schedule = schedule("all_reduce", rng.choice(["nvls_tree", "double_binary_tree", "tree"]), n)
+    link = Link(rng.choice([10**8, 10**9]), rng.choice([100_000, 500_000]))
+    nic = Link(link.bandwidth // rng.choice([1, 2, 4]), link.latency * rng.choice([1, 3]))
+    topology = nodes(n, max(2, made.agents), link, nic)
+    topology = topology.with_links(
+        Link(int(rate) // (1 if rng.random() < 0.8 else 2), int(late))
+        for rate, late in zip(topology.bandwidths, topology.latencies, strict=True)
+    )
+    chunk = rng.choice([400, 1000])
+    params = Params(
+        sharing="fifo", chunk=chunk, channels=made.n_steps, channels_by="step", slots=rng.choice([0, 1, 2, 5])
+    )
+    size = made.n_chunks * (rng.randint(8, 30) * chunk + 4)
+    where = (*topology.ranks, *devices(topology, made)[n:])
+    own = looped(made, topology, where, params, size, itemsize=4)
+    assert own is not None
+    late = rng.choice([0, 0, 10**7])
+    came = np.array([*(rng.randint(0, late) for _ in range(n)), *[0] * made.agents], np.int64)
+    whole = replace(bind(made, topology, where, params, size, itemsize=4), arrivals=came)
+    same(own, whole, came, np.zeros(len(topology.links), np.int64), seed)
+
+
+def test_a_rest_is_felt_sooner_than_a_piece() -> None:
+    """Nodes feel each other later as long as all pieces are whole, and no longer; in the last seeds this shows."""
+    for seed in (*range(9), 10, 282, 313, 730, 773):
+        slow(seed)
 
 
 @pytest.mark.long

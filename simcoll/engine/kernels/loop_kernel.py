@@ -37,9 +37,11 @@ def loops(run: LoopRun) -> Any:
     parts, streams = run.parts, run.streams
     for stream in range(len(streams.link)):
         of_streams.look_ahead(stream, 0, run)
-    classes, ahead, clock = parts.classes, parts.ahead, parts.clock
+    classes, clock = parts.classes, parts.clock
     soonest = earliest(run)
     while soonest < NEVER:
+        # as long as none of the last whole loop has begun: a rest ends behind the whole piece before it on its way
+        ahead = parts.ahead_whole if parts.begun[0] < parts.whole - 1 else parts.ahead
         for own in range(len(clock)):
             until = NEVER
             for other in range(len(clock)):
@@ -83,6 +85,7 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
     (when, state, first, wide), free_side, top = run.state, run.free.side, run.parts.room[part]
     times, items, streams, (hop, links) = heap.times, heap.items, run.streams, run.routes
     lane, row, loop, t, key, i, n = streams.of_part[part], 0, 0, until, -1, 0, 0
+    streams.soonest[part], soonest, behind = NEVER, NEVER, 0
     while True:
         event = size[part] > 0 and times[top] < until
         if event:
@@ -92,25 +95,36 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
             way = rows.way[row]
             ahead = hop[way] + state[i] < hop[way + 1] and state[i] != SIDE and len(streams.link)
             link = links[hop[way] + state[i]] if ahead else -1
+            begin = streams.of_link[link] if ahead else -1
+            behind = streams.behind_link[link] if ahead else -1
         elif lane < streams.of_part[part + 1]:
-            t, key, link = until, -1, streams.link[lane]
+            t, key, begin, behind = NEVER, -1, lane, streams.behind_link[streams.link[lane]]
         else:
             break
-        n, there, onward, hole, stream = 0, False, part, -1, link
+        n, there, onward, hole, stream = 0, False, part, -1, begin
         while stream >= 0 and not there:
-            stream = of_streams.next_of(link, t, key, run)
+            stream = of_streams.next_of(begin, behind, t, key, run)
+            if stream >= 0 and not event and streams.head[stream] >= until:
+                soonest, stream = min(soonest, streams.head[stream]), -1
             if stream >= 0:
                 at, then = streams.at[stream], streams.loop[stream]
                 tail, latest = of_streams.pass_link(stream, latest, run)
-                there = streams.own[at] >= 0
-                if there:
-                    row, loop, i, t = streams.row[at], then, streams.own[at] + then * wide, tail
+                latest, ended = max(latest, tail), ended + 1
+                if streams.own[at] < 0:
+                    of_streams.receive_last(streams.dst[stream], tail, run)
                 else:
-                    latest, ended = max(latest, tail), ended + 1
-                    receive_last(streams.dst[stream], streams.row[at], tail, run)
+                    j = streams.own[at] + then * wide
+                    when[j] = max(when[j], tail)
+                    state[j] += 1
+                    if state[j] == COMPLETE:
+                        there = streams.onward[at] >= 0
+                        if there:
+                            row, loop, i, t = streams.onward[at], then, j, when[j]
+                        else:
+                            of_streams.complete(streams.dst[stream], when[j], run)
         if not there:
             if not event:
-                lane = streams.behind_link[link]
+                lane = behind
                 continue
             hole = part  # the first entry of this part's heap is used up
             if state[i] == SIDE:
@@ -122,14 +136,13 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
                 if there and receive(row, loop, run):
                     state[i], there = SIDE, False
         if there:
-            latest = max(latest, t)
-            ended += 1
             if stream < 0:
+                latest, ended = max(latest, t), ended + 1
                 n = let_credit_go(row, loop, t, n, run)
             if rows.awaited[row]:
                 n = finish(row, loop, i, t, n, run)
             else:
-                receive_last(run.ways.dst[rows.way[row]], row, t, run)
+                of_streams.receive_last(run.ways.dst[rows.way[row]], t, run)
         elif onward >= 0:
             hole = push(t, key, onward, hole, run)
         for k in range(n):
@@ -144,10 +157,7 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
                 hole = enter(row, loop, t, hole, run)
         if hole >= 0:
             size[part] = heaps.pop(heap, size[part], top)
-    soonest = NEVER
-    for stream in range(streams.of_part[part], streams.of_part[part + 1]):
-        soonest = min(soonest, of_streams.head_of(stream, run))
-    streams.soonest[part] = soonest
+    streams.soonest[part] = min(streams.soonest[part], soonest)
     return ended, latest
 
 
@@ -155,6 +165,7 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
 def enter(row: Any, loop: Any, t: Any, hole: Any, run: LoopRun) -> Any:
     """A transfer starts at `t`, after all that it waits for. Returns the hole that is left: see `push`."""
     costs, way = run.costs, run.rows.way[row]
+    run.parts.begun[0] = max(run.parts.begun[0], loop)
     t = max(t, value(costs.here, run.ways.src[way])) + value(costs.lead, way)
     return push(t, key_of(row, loop, run), run.parts.start[row], hole, run)
 
@@ -250,12 +261,13 @@ def send(row: Any, loop: Any, t: Any, ready: Any, run: LoopRun) -> Any:
 @inline
 def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
     """A transfer, number `i` of the state, ends at `t`. Its version is complete after the one before it: then its
-    readers may go, and so may the versions that were waiting for it. Returns how many are to be let go."""
+    readers may go, and so may the versions that were waiting for it. Returns how many are to be let go.
+
+    What it adds to came with its participant, which reads nothing and is done with nothing before it is there.
+    """
     rows, (when, state, first, wide), done, soonest = run.rows, run.state, run.done, run.streams.soonest
     before = rows.chain[row]
-    if before < 0:
-        t = max(t, value(run.costs.came, row))
-    else:
+    if before >= 0:
         j = first[before] + loop * wide
         if state[j] == COMPLETE:
             t = max(t, when[j])
@@ -279,12 +291,6 @@ def finish(row: Any, loop: Any, i: Any, t: Any, n: Any, run: LoopRun) -> Any:
             else:
                 row = -1
     return n
-
-
-@inline
-def receive_last(dst: Any, row: Any, t: Any, run: LoopRun) -> None:
-    """A participant has received at `t` what nobody waits for."""
-    run.done[dst] = max(run.done[dst], max(t, value(run.costs.came, row)))
 
 
 @inline

@@ -47,7 +47,7 @@ class Pieces(NamedTuple):
 
 class LoopCosts(NamedTuple):
     """Durations in ps: `gap`, `lead` and `o_recv` by way; service at the channel's `cap`, and of a reduction (`gamma`),
-    by size; each empty where all are 0. Participants are there from `here`; data that a row adds to, from `came`."""
+    by size; each empty where all are 0. Participants are there from `here`."""
 
     gap: Column
     lead: Column
@@ -55,7 +55,6 @@ class LoopCosts(NamedTuple):
     cap: Column
     gamma: Column
     here: Column
-    came: Column
 
 
 class Ways(NamedTuple):
@@ -77,13 +76,17 @@ class LoopState(NamedTuple):
 
 class PartHeaps(NamedTuple):
     """Parts of the network, which feel each other late: see `_network_parts`. Where the parts of each class begin,
-    `ahead` from class to class, and the `clock` before which each class has run. By row the part in which it starts,
-    by participant that in which it is, by link that to which it belongs; by part where its heap has its room, and how
-    many entries."""
+    `ahead` from class to class, the same while pieces are whole, and the `clock` before which each class has run. The
+    latest loop that has `begun`, of those in `whole` all pieces are whole; of ways that the heap has. By row the part
+    in which it starts, by participant that in which it is, by link that to which it belongs; by part where its heap has
+    its room, and how many entries."""
 
     classes: Column
     ahead: Column
+    ahead_whole: Column
     clock: Column
+    begun: Column
+    whole: int
     start: Column
     home: Column
     of_link: Column
@@ -93,16 +96,18 @@ class PartHeaps(NamedTuple):
 
 class LinkStreams(NamedTuple):
     """Channels that need no heap, those of a link together: see `_loop_streams`. For the transfers of a loop, channel
-    by channel: the `row`, and where the state has what it `reads` and its `own` in the first loop, −1 for nothing. By
-    channel: where these `begin`; its way, with both ends, and its link; how many loops are of whole pieces. The
-    next transfer is that `at` a place, in which `loop`; the channel is `ready` for it, and it `awaits` a state; its
-    head comes to the link, NEVER as long as that is not known. The last ends, of which the channel may have `slots`
-    before it, with the `turn` of the next. By link the first channel, and that behind the last; by part the same, and
-    the first head to come. What the channels bring is felt `ahead` ps after a head, or later."""
+    by channel: the `row`, and where the state has what it `reads` and its `own` in the first loop, −1 for nothing; the
+    row that its sum goes `onward` with when it is complete, −1 where none but streams await that. By channel: where
+    these `begin`; its way, with both ends, and its link; how many loops are of whole pieces. The next transfer is that
+    `at` a place, in which `loop`; the channel is `ready` for it, and it `awaits` a state; its head comes to the link,
+    NEVER as long as that is not known. The last ends, of which the channel may have `slots` before it, with the `turn`
+    of the next. By link the first channel, and that behind the last; by part the same, and the first head to come. What
+    the channels bring is felt `ahead` ps after a head, or later."""
 
     row: Column
     reads: Column
     own: Column
+    onward: Column
     begin: Column
     way: Column
     src: Column

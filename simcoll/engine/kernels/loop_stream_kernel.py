@@ -48,16 +48,26 @@ def leave(stream: Any, t: Any, run: LoopRun) -> Any:
 
 
 @inline
-def next_of(link: Any, t: Any, key: Any, run: LoopRun) -> Any:
-    """The stream whose head comes to a link first, and before the transfer with a key that comes at `t`; −1: none."""
-    streams, found = run.streams, -1
-    for stream in range(streams.of_link[link], streams.behind_link[link]):
+def next_of(begin: Any, behind: Any, t: Any, key: Any, run: LoopRun) -> Any:
+    """The stream of a link, of those from `begin` on, whose head comes there first, and before the transfer with a key
+    that comes at `t`; −1: none."""
+    found = -1
+    for stream in range(begin, behind):
         head = head_of(stream, run)
-        if head <= t:
-            own = key_of(streams.row[streams.at[stream]], streams.loop[stream], run)
-            if head < t or own < key:
-                found, t, key = stream, head, own
+        if head < t:
+            found, t = stream, head
+        elif head == t and head < NEVER:  # keys lie far away
+            first = key if found < 0 else own_key(found, run)
+            if own_key(stream, run) < first:
+                found = stream
     return found
+
+
+@inline
+def own_key(stream: Any, run: LoopRun) -> Any:
+    """The key of the next transfer of a stream."""
+    streams = run.streams
+    return key_of(streams.row[streams.at[stream]], streams.loop[stream], run)
 
 
 @inline
@@ -88,6 +98,20 @@ def pass_link(stream: Any, latest: Any, run: LoopRun) -> Any:
         streams.at[stream], streams.loop[stream] = streams.begin[stream], loop + 1
     look_ahead(stream, ready, run)
     return tail, max(latest, max(t, sent))
+
+
+@inline
+def complete(dst: Any, t: Any, run: LoopRun) -> None:
+    """A version that only streams await is complete at `t`."""
+    run.done[dst] = max(run.done[dst], t)
+    home, soonest = run.parts.home[dst], run.streams.soonest
+    soonest[home] = min(soonest[home], t)
+
+
+@inline
+def receive_last(dst: Any, t: Any, run: LoopRun) -> None:
+    """A participant has received at `t` what nobody waits for."""
+    run.done[dst] = max(run.done[dst], t)
 
 
 @inline
