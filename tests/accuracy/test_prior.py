@@ -283,6 +283,28 @@ def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
     assert now.intervals == before.intervals
 
 
+def test_equal_calls_that_disagree_are_told_apart(folder: Path):
+    """Of a table of two networks a line says how far equal calls are apart, and which column to keep one value of; of
+    rows that agree within noise it says nothing."""
+    chance = np.random.default_rng(6)
+    table = Path(measured(shipped(), "t.csv", chance, 0.02, "collective=all_reduce", "ranks=[2, 8]"))
+    head, *lines = table.read_text("utf-8").split()
+
+    def notes(*tables: tuple[str, float]) -> list[str]:
+        cells = [line.split(",") for line in lines]
+        every = [(by.format(i), times, c) for by, times in tables for i, c in enumerate(cells)]
+        rows = [",".join([*c[:5], str(float(c[5]) * times), c[6], by]) for by, times, c in every]
+        table.write_text("\n".join([f"{head},by", *rows]), encoding="utf-8")
+        found: list[str] = fitted("t.csv", "ranks=2,8").document["notes"]
+        return [note for note in found if "equal calls" in note]
+
+    assert notes(("ofi", 1.0), ("ofi", 1.02)) == []
+    (note,) = notes(("ofi", 1.0), ("tcp", 7.0))
+    assert "up to 7x apart" in note and "; told apart by by: keep one, e.g. --where by=" in note
+    (note,) = notes(("a{}", 1.0), ("b{}", 7.0))  # a name of each row groups nothing
+    assert "no other column tells them apart" in note
+
+
 def test_a_parameter_at_its_limit_is_an_error(folder: Path):
     """Rows that would need links of more than twice their rate are refused in words, and nothing is written."""
     chance = np.random.default_rng(4)
