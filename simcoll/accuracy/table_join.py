@@ -6,19 +6,23 @@ anything. Pure functions: other modules read the tables and print the result.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from simcoll.config.groups import grouped
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
-from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, MeasuredRow, normal
+from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 from simcoll.schedule.names import WORKLOAD
+from simcoll.units import format_size
 
 EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has these columns
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
 KEYS: Final = (*EXACT, *LOOSE)
 
+FEW: Final = 0.1  # of the calls that are apart, what may stay so within each value of a column that separates them
+_ABOUT_TIMES: Final = ("time_us", "in_place_time_us", "runs")  # columns of outcomes, and not of what was measured
 MOST_LISTED: Final = 12  # values of a column that an error message lists: about two lines of a terminal
 # Columns of results, and endings of their names: rows of one question differ in them, so no complaint mentions them.
 _OUTCOMES: Final = ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps",
@@ -103,6 +107,39 @@ def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[st
         meant = f"taken to be {text}" if any(column in row.given for row in silent) else "kept all the same"
         lines += [f"{len(silent)} of {len(measured)} rows do not say {column}: {meant}"] * bool(silent)
     return lines
+
+
+def apart(measured: Sequence[MeasuredRow]) -> list[str]:
+    """Return a line if equal calls took times further apart than noise makes them, and which columns separate them:
+    no cost serves both. Else nothing."""
+    records = [_record(row) for row in measured]
+    columns = list(dict.fromkeys([*COLUMNS, *(column for record in records for column in record)]))
+    same = [*KEYS, "harness", *(column for column in columns if "." in column)]
+
+    def far(*others: str) -> list[list[Record]]:
+        calls = grouped(records, lambda record: tuple(record.get(column) for column in (*same, *others)))
+        return [own for own in calls.values() if _times(own) > NOISE]
+
+    found = far()
+    if not found:
+        return []
+    worst = max(found, key=_times)
+    times = [record["time_us"] for record in worst]
+    call = f"{worst[0]['collective']} on {worst[0]['ranks']}, {format_size(worst[0]['size_bytes'])}"
+    about = [column for column in columns if column not in (*same, "row") and not column.startswith(_ABOUT_TIMES)]
+    of_groups = [column for column in about if len({record.get(column) for record in records}) <= len(records) / 4]
+    telling = [column for column in of_groups if len(far(column)) <= FEW * len(found)]
+    cure = "no other column separates them"
+    if telling:
+        value = Counter(str(record.get(telling[0])) for record in worst).most_common(1)[0][0]
+        cure = f"told apart by {', '.join(telling)}: keep one, e.g. --where {telling[0]}={value}"
+    most = f"{_times(worst):.3g}x apart ({call}: {min(times):.5g} and {max(times):.5g} us)"
+    return [f"equal calls took times up to {most}; {cure}"]
+
+
+def _times(records: Sequence[Record]) -> float:
+    times = [record["time_us"] for record in records]
+    return float(max(times) / min(times))
 
 
 def select(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[MeasuredRow]:

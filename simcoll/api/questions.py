@@ -336,11 +336,15 @@ def _of_rows(where: Where | None, keys: Mapping[str, Any]) -> tuple[list[str], l
     """The conditions of rows, `nodes` and `collective` among them as with the options of the commands; the other keys
     as `--set` has them."""
     rows = {key: value for key, value in keys.items() if key in ("nodes", "collective")}
-    return conditions({**rows, **(where or {})}), sets_of({k: v for k, v in keys.items() if k not in rows})
+    return [*conditions(rows), *conditions(where)], sets_of({k: v for k, v in keys.items() if k not in rows})
 
 
 def conditions(where: Where | None) -> list[str]:
-    """Conditions as `--where` has them."""
+    """Conditions as `--where` has them. Raises InputError for what is no mapping."""
+    if where is not None and not isinstance(where, Mapping):
+        texts = [where] if isinstance(where, str) else [str(each) for each in where]
+        meant = {column: value for column, equals, value in (text.partition("=") for text in texts) if equals}
+        raise InputError(f"{where!r} is no mapping of columns to values", f"write {meant or {'nodes': 2}!r}")
 
     def listed(value: Any) -> str:
         value = unboxed(value)

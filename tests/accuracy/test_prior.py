@@ -28,6 +28,7 @@ from simcoll.scenario.profile import find_profile, parse_profile
 pytestmark = needs("scipy")
 
 SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
+LARGE = "size={from: 4 KiB, to: 4 GiB, factor: 4}"
 MORE = "size={from: 1 KiB, to: 64 MiB, factor: 2}"
 WHOLE = ("links", "kernels", "launch")
 
@@ -163,6 +164,74 @@ def test_rows_that_agree_do_not_widen_intervals(folder: Path):
     assert all(widths[1][name] < 1.2 * width for name, width in widths[0].items() if name in widths[1])
 
 
+def of_nodes(name: str, chance: np.random.Generator, **costs: str) -> str:
+    """A table of calls of 2 and 4 nodes of eight H100 by the shipped profiles, with other `costs` of the network: rows
+    of 2 nodes with noise, and one in twenty far too long."""
+    plain = {
+        key: value for key, value in yaml_tree.read(find_profile("ib-ndr")).plain().items() if key != "calibration"
+    }
+    plain["links"] = {"cable": {"efficiency": costs.pop("cable", plain["links"]["cable"]["efficiency"])}}
+    law = {**plain, "name": "net", "transport": {**plain["transport"], **costs}}
+    Path("net.yaml").write_text(yaml_tree.dump(law), encoding="utf-8")
+    columns = ("system", "collective", "ranks", "nodes", "dtype", "size_bytes", "time_us", "harness")
+    with Path(name).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for nodes in (2, 4):
+            asked = ["profile=nccl-hopper+net.yaml", "algorithm=auto", "protocol=auto", "dtype=float32"]
+            asked += [
+                f"topology={{system: hgx-h100, nodes: {nodes}}}",
+                "collective=[all_reduce, all_gather, all_to_all]",
+            ]
+            for row in (run_point(point) for point in load("quickstart", [*asked, LARGE])):
+                time_us = float(row["time_us"] or 0)
+                if nodes == 2:
+                    time_us *= np.exp(0.03 * chance.normal()) * (4 if chance.random() < 0.05 else 1)
+                writer.writerow(
+                    [
+                        "h100",
+                        row["collective"],
+                        8 * nodes,
+                        nodes,
+                        *("float32", row["size_bytes"], time_us),
+                        "nccl-tests",
+                    ]
+                )
+    return name
+
+
+@pytest.mark.parametrize(
+    ("costs", "most"),
+    [
+        ({}, 1.0),
+        ({"cable": "80 %", "latency": "9 us", "proxy": "2.8 us"}, 4.0),
+        pytest.param({"cable": "72 %"}, 4.0, marks=pytest.mark.long),
+        pytest.param({"latency": "14 us"}, 4.0, marks=pytest.mark.long),
+        pytest.param({"cable": "85 %", "latency": "6 us", "proxy": "1.2 us"}, 4.0, marks=pytest.mark.long),
+    ],
+)
+def test_a_network_of_another_kind_is_found(costs: dict[str, str], most: float, folder: Path):
+    """Costs of a network that are far from the profile's are found from two nodes, cables that ports hide among them:
+    calls of four nodes come out. Where the profile is right, they stay right."""
+    table = of_nodes("t.csv", np.random.default_rng(1), **costs)
+    found = fitted(table, "nodes=2")
+    assert errors(found)["fitted"] < most < max(errors(found)["profile nccl-hopper"], 1.1)
+    ends = {each["name"]: (each["low"], each["high"]) for each in found.document["parameters"]}
+    for name, text in costs.items():
+        low, high = ends["efficiency.cable" if name == "cable" else f"transport.{name}"]
+        assert low <= float(text.split()[0]) <= high
+
+
+def test_a_named_cost_may_be_hidden_where_the_fit_begins(folder: Path):
+    """Cables that are slower than the ports of GPUs, which hide them in the profile, are found where they are named;
+    where they are not slower, the refusal says that something else is."""
+    slow = of_nodes("t.csv", np.random.default_rng(1), cable="80 %")
+    (cable,) = fitted(slow, "nodes=2", free=["efficiency.cable"]).document["parameters"]
+    assert cable["low"] <= 80 <= cable["high"] and cable["value"] == pytest.approx(80, abs=3)
+    with pytest.raises(InputError, match=r"efficiency.cable: changes none of these rows where it stands, as something"):
+        fitted(of_nodes("t.csv", np.random.default_rng(1)), "nodes=2", free=["efficiency.cable"])
+
+
 def test_what_rows_do_not_see_stays(folder: Path):
     """Rows of small all-reduces say nothing of point-to-point messages, nor of switches that reduce: these costs stay
     exactly as the profile has them. The launch, which they do see, is found."""
@@ -212,6 +281,28 @@ def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
     former = [series.model_copy(update={"former": False}) for series in now.covers if series.former]
     assert former == list(before.covers)
     assert now.intervals == before.intervals
+
+
+def test_equal_calls_that_disagree_are_told_apart(folder: Path):
+    """Of a table of two networks a line says how far equal calls are apart, and which column to keep one value of; of
+    rows that agree within noise it says nothing."""
+    chance = np.random.default_rng(6)
+    table = Path(measured(shipped(), "t.csv", chance, 0.02, "collective=all_reduce", "ranks=[2, 8]"))
+    head, *lines = table.read_text("utf-8").split()
+
+    def notes(*tables: tuple[str, float]) -> list[str]:
+        cells = [line.split(",") for line in lines]
+        every = [(by.format(i), times, c) for by, times in tables for i, c in enumerate(cells)]
+        rows = [",".join([*c[:5], str(float(c[5]) * times), c[6], by]) for by, times, c in every]
+        table.write_text("\n".join([f"{head},by", *rows]), encoding="utf-8")
+        found: list[str] = fitted("t.csv", "ranks=2,8").document["notes"]
+        return [note for note in found if "equal calls" in note]
+
+    assert notes(("ofi", 1.0), ("ofi", 1.02)) == []
+    (note,) = notes(("ofi", 1.0), ("tcp", 7.0))
+    assert "up to 7x apart" in note and "; told apart by by: keep one, e.g. --where by=" in note
+    (note,) = notes(("a{}", 1.0), ("b{}", 7.0))  # a name of each row groups nothing
+    assert "no other column separates them" in note
 
 
 def test_a_parameter_at_its_limit_is_an_error(folder: Path):

@@ -450,6 +450,15 @@ def test_a_measured_table_needs_its_machine(ask: Any) -> None:
         ask("h100_sxm_nccl-2.27.3.csv")
 
 
+@pytest.mark.parametrize("key", ["fit", "where"])
+def test_conditions_are_a_mapping(key: str) -> None:
+    """Conditions as the command has them are refused in words that say how they are written here."""
+    with pytest.raises(
+        sc.SimcollError, match=r"\['nodes=2'\] is no mapping of columns to values; write {'nodes': '2'}"
+    ):
+        sc.calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", **{key: ["nodes=2"]})  # type: ignore[arg-type]
+
+
 def test_an_output_is_tried_before_the_fit(tmp_path: Path) -> None:
     """What cannot be written is refused before anything else is looked at, and tried without leaving anything."""
     (tmp_path / "file").touch()

@@ -28,6 +28,7 @@ LAUNCH, UPLOAD = parameters.OF_GRAPH
 AT_LIMIT: Final = 0.999  # share of a limit from which on a cost stands at it; the solver stays just inside
 
 NO_EFFECT: Final = "changes none of these rows"
+HIDDEN: Final = "changes none of these rows where it stands, as something else is slower"
 NO_SIGN: Final = "these rows show no sign of another value"
 
 
@@ -127,6 +128,7 @@ class _Estimating:
         self.samples, self.seed, self.asked = samples, seed, bool(free)
         self.before = ParameterSetting.of(start)
         self.left: dict[str, str] = {}
+        self.felt: set[str] = set()  # parameters that change some row, if not where the fit begins
         self.null = starting_costs(samples, start, params, free)
         self.names = list(self.null)
 
@@ -163,7 +165,9 @@ class _Estimating:
     def _first(self) -> Line:
         """Take a first step from the start by plain least squares, on the parameters that the rows determine there."""
         line = _least_squares.line(self._model, self._start, self._bounds)
-        line = line if self.asked else self._drop_undetermined(line)
+        line = _least_squares.felt(self._model, line, self._bounds) if self.asked else self._drop_undetermined(line)
+        seen = np.abs(line.relative(self._bounds)).max(axis=0) >= _least_squares.EFFECT
+        self.felt = {name for name, effect in zip(self.names, seen.tolist(), strict=True) if effect}
         self._check_enough()
         values = _least_squares.begin(line, self.samples.measured, self._bounds)
         return _least_squares.in_effect(
@@ -205,8 +209,9 @@ class _Estimating:
         for parameter in _least_squares.undetermined(line, self._bounds):
             if not parameter.alike and self._arrived(line, parameter.number):
                 continue
-            alike = " and ".join(self.names[i] for i in parameter.alike)
-            reasons[self.names[parameter.number]] = f"these rows cannot tell it from {alike}" if alike else NO_EFFECT
+            name, alike = self.names[parameter.number], " and ".join(self.names[i] for i in parameter.alike)
+            none = HIDDEN if name in self.felt else NO_EFFECT
+            reasons[name] = f"these rows cannot tell it from {alike}" if alike else none
         if reasons and self.asked:
             cure = "fit fewer, or add rows of other rank counts, algorithms or sizes"
             raise InputError(Diagnostic(why, cure, name) for name, why in reasons.items())

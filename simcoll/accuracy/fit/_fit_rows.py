@@ -144,6 +144,7 @@ def read(
         cure = "give tables with rows, or another --where"
         raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
     kept, notes = _one_harness(rows)
+    notes += table_join.apart(rows)
     notes += [remark for name, data, of in tables for remark in remarks(decoded(data), name, of)]
     notes += table_join.filled(rows, where)
     if most:

@@ -75,36 +75,57 @@ class Line:
 class Belief(NamedTuple):
     """Knowledge of the values before any row: each is normal around `values` with the standard deviation `widths`,
     both (parameters,). A row counts as `share` of an independent one, as errors of a model are alike in rows alike.
+
+    Values with `tails` (parameters,) may be far off, as those of another kind of machine: what is believed pulls them
+    no more than those near.
     """
 
     values: Floats
     widths: Floats
     share: float
+    tails: NDArray[np.bool_] | bool = False
 
     def off(self, values: Floats) -> Floats:
         """Return how far values are from the believed ones, in widths."""
         distances: Floats = (values - self.values) / self.widths
         return distances
 
-    def without(self, j: int) -> Belief:
-        """Return the belief in the parameters other than `j`."""
-        return Belief(np.delete(self.values, j), np.delete(self.widths, j), self.share)
+    def loss(self, squares: Floats) -> Floats:
+        """Return the loss for squares of `off`, each with its first and second derivative, (3, values)."""
+        root = np.sqrt(1 + squares)
+        of_normal = [squares, np.ones_like(squares), np.zeros_like(squares)]
+        return np.where(self.tails, [2 * (root - 1), 1 / root, -0.5 / root**3], of_normal)
+
+    def weights(self, values: Floats) -> Floats:
+        """Return how much what is believed counts at these values, beside a normal distribution."""
+        shares: Floats = self.loss(self.off(values) ** 2)[1]
+        return shares
 
 
 ModelFunction = Callable[[Floats], Floats]
 
 
-def line(model: ModelFunction, values: Floats, bounds: Bounds) -> Line:
-    """Linearise the model at `values`, by differences that are small against the values and large against a
-    picosecond.
-    """
+def line(model: ModelFunction, values: Floats, bounds: Bounds, steps: Floats | None = None) -> Line:
+    """Linearise the model at `values`, by differences over `steps` up (parameters,), by default `near` ones."""
     times = model(values)
-    slopes = np.empty((len(times), len(values)))
-    for j in range(len(values)):
-        step = np.zeros(len(values))
-        step[j] = 0.005 * max(values[j], bounds.scale[j])
-        slopes[:, j] = (model(values + step) - times) / step[j]
-    return Line(values, times, slopes)
+    steps = near(values, bounds) if steps is None else steps
+    slopes = [(model(values + step) - times) / step.max() for step in np.diag(steps)]
+    return Line(values, times, np.array(slopes).reshape(-1, len(times)).T)
+
+
+def near(values: Floats, bounds: Bounds) -> Floats:
+    """Return steps (parameters,) that are small against the values and large against a picosecond."""
+    steps: Floats = 0.005 * np.maximum(values, bounds.scale)
+    return steps
+
+
+def felt(model: ModelFunction, here: Line, bounds: Bounds) -> Line:
+    """Return the line, with slopes up to their doubles for costs that change nothing nearby: something slower hides
+    them up to somewhere.
+    """
+    hidden = ~_effects(here, bounds)
+    steps = np.where(hidden, np.maximum(here.values, bounds.scale), near(here.values, bounds))
+    return line(model, here.values, bounds, steps) if hidden.any() else here
 
 
 def fit(
@@ -114,13 +135,15 @@ def fit(
     bounds: Bounds,
     belief: Belief | None = None,
     rounds: int = ROUNDS,
+    steps: Floats | None = None,
 ) -> Line:
     """Fit the model; return its line at the best values. `start` (parameters,) should come from `begin`, or be what is
-    believed.
+    believed. Slopes are over `steps` (parameters,) at first, and over half of them in each round that follows.
     """
     values, wide, before = start, 0.0, None
     for turn in range(rounds):
-        here = before = in_effect(model, line(model, values, bounds), before, bounds)
+        over = None if steps is None else steps / 2**turn
+        here = before = in_effect(model, line(model, values, bounds, over), before, bounds)
         values = here.values
         if belief:
             wide = OWN_ERROR
@@ -208,10 +231,12 @@ def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Be
         return of_rows if belief is None else np.concatenate([of_rows, np.diag(scale * unit)])
 
     def loss(squares: Floats) -> Floats:
-        """Return soft L1 for rows and squares for what is believed, each with its first and second derivative."""
+        """Return soft L1 for rows and the loss of what is believed, each with its first and second derivative."""
         root = np.sqrt(1 + squares)
         parts = np.array([2 * (root - 1), 1 / root, -0.5 / root**3])
-        parts[:, len(goal) :] = [squares[len(goal) :], np.ones(len(unit)), np.zeros(len(unit))]
+        if belief is not None:  # times 1 / share, as squares are
+            each = np.array([[1 / belief.share], [1.0], [belief.share]])
+            parts[:, len(goal) :] = each * belief.loss(belief.share * squares[len(goal) :])
         return parts
 
     solution = least_squares(
@@ -234,7 +259,7 @@ def _damped(
     """Go as far towards `wanted` as the model itself fits better."""
 
     def cost(values: Floats, times: Floats) -> float:
-        doubt = 0.0 if belief is None else float(np.sum(belief.off(values) ** 2)) / 2 / belief.share
+        doubt = 0.0 if belief is None else float(belief.loss(belief.off(values) ** 2)[0].sum()) / 2 / belief.share
         return _cost(times, measured, width) + doubt
 
     before = cost(here.values, here.times)
@@ -256,7 +281,7 @@ def posterior(here: Line, measured: Floats, belief: Belief) -> Floats:
     slopes = here.slopes / here.times[:, None]
     weights = belief.share / np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2) / OWN_ERROR**2
     scaled = slopes * belief.widths  # in units of the widths believed, so that no inverse is of numbers far apart
-    information = scaled.T @ (weights[:, None] * scaled) + np.eye(len(belief.widths))
+    information = scaled.T @ (weights[:, None] * scaled) + np.diag(belief.weights(here.values))
     covariance: Floats = np.linalg.inv(information) * np.outer(belief.widths, belief.widths)
     return covariance
 
@@ -272,12 +297,12 @@ def variances(here: Line, measured: Floats, belief: Belief, alike: Sequence[Hash
     far = np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2)  # counts less, as in the fit
     telling = here.slopes / here.times[:, None] * belief.widths / OWN_ERROR / np.sqrt(far)[:, None]
     sums, (_, groups) = asked * belief.widths, np.unique(list(map(str, alike)), return_inverse=True)
-    weights = np.ones((len(sums), len(groups)))
+    weights, believed = np.ones((len(sums), len(groups))), np.diag(belief.weights(here.values))
     for _ in range(WEIGHINGS):
         totals = np.zeros((len(sums), groups.max() + 1))
         np.add.at(totals.T, groups, weights.T)
         weights /= totals[:, groups]
-        information = np.einsum("sr,ra,rb->sab", weights, telling, telling) + np.eye(telling.shape[1])
+        information = np.einsum("sr,ra,rb->sab", weights, telling, telling) + believed
         known = np.linalg.solve(information, sums.transpose(0, 2, 1))
         found: Floats = np.einsum("sta,sat->s", sums, known)
         weights *= np.sqrt(np.sum(np.einsum("ra,sat->srt", telling, known) ** 2, axis=2)) + TINY

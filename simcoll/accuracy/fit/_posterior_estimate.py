@@ -5,6 +5,9 @@ themselves: each rank count, collective, node count and part of the sizes is pre
 no further from the profile than serves these predictions: costs that explain some rows by spoiling others are not those
 of the machine. First those of the network move, of which little is known before a fit, then those of GPUs and links in
 a node, which differ little from machine to machine.
+
+A network may be of another kind than the profile's, and its costs far off. So slopes are taken over what is believed of
+them, as ports may hide a cable that is slower than either; and what is believed gives way to rows that contradict it.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import model_errors
-from simcoll.prediction.intervals import NORMAL_90
+from simcoll.prediction.intervals import FAR, NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
 SIZE_EDGES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
@@ -38,11 +41,16 @@ COARSE: Final = 48  # sizes, spread over all series: more of them hardly tell mo
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
 NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
 BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out
+REACH: Final = 2.0  # widths believed over which slopes are taken first: what hides a cost is seldom further off
 BETTER: Final = 0.9  # share of the error before the fit that has to be reached: less may be luck
 # Share of what left-out groups win on average that one of them may lose, to costs of the network and to those of GPUs.
 # Of 71 splits of published tables on several nodes a half leaves the least error for the network. Fits of machines made
 # of the shipped tables by moving costs refuse to follow by nothing at all: a group that loses 0.2 points vetoes 20.
 OF_NETWORK, OF_GPUS = 0.5, 0.05
+# Beside that a group may lose as much as the model errs anyway, to costs of the network: without the one collective
+# that shows a slow cable, the others explain its rows by anything else, and that is no sign against the cable. Where
+# rows are not of all zones of sizes, calls of another zone will be asked, and nothing may be lost.
+SLACK: Final = _least_squares.OWN_ERROR
 
 
 _Ways = Sequence[Sequence[NDArray[np.int64]]]  # to leave rows out: the numbers of the rows of each group
@@ -88,15 +96,15 @@ class _FromPrior:
 
     def run(self) -> Estimate:
         measured = self.samples.measured
-        first = self._seen(_least_squares.line(self._model, self._values, self._bounds))
+        first = self._seen(self._line(self._values))
         every, known = self.names, self._belief
         self.tell(f"{len(every)} parameters, {len(measured)} rows; {_error(first.times, measured)} before the fit")
         moved, times = dict[str, float](), first.times
-        for of_network, may_lose in ((True, OF_NETWORK), (False, OF_GPUS)):
+        for of_network in (True, False):
             self.names = [name for name in every if _prior.of_network(name) == of_network]
             if not self.names:
                 continue
-            boldness = self._fitted(times, _ways_to_leave_out(self.samples.rows, of_network), may_lose)
+            boldness = self._fitted(times, of_network)
             if boldness == 0:
                 self.left |= dict.fromkeys(self.names, NO_BETTER)
                 continue
@@ -111,17 +119,18 @@ class _FromPrior:
         belief = self._belief
         belief = belief._replace(widths=belief.widths * [moved[name] for name in self.names])
         values = np.array([self.found[name] for name in self.names])
-        return self._at(_least_squares.line(self._model, values, self._bounds), belief, [])
+        return self._at(self._line(values), belief, [])
 
-    def _fitted(self, times: Floats, ways: _Ways, may_lose: float) -> float:
+    def _fitted(self, times: Floats, of_network: bool) -> float:
         """Fit the names that are left, the others as they are; return the factor of the widths believed that was used.
 
-        `times` are those before this fit; see `_boldness` for the rest."""
+        `times` are those before this fit, of costs of the network or of GPUs."""
         measured, bounds, belief = self.samples.measured, self._bounds, self._belief
-        line = _least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS)
-        boldness = self._boldness(times, line, ways, may_lose)
+        steps = REACH * belief.widths if of_network else None
+        line = _least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS, steps)
+        boldness = self._boldness(times, line, of_network)
         if 0 < boldness < 1:
-            belief = belief._replace(widths=belief.widths * boldness)
+            belief = _kept(belief, boldness)
             values = _least_squares.refit(line, measured, bounds, _least_squares.OWN_ERROR, belief)
             line = Line(values, self._model(values), line.slopes)
         if boldness:
@@ -130,6 +139,13 @@ class _FromPrior:
         return boldness
 
     # --- the model ---
+
+    def _line(self, values: Floats) -> Line:
+        """Linearise costs of the network over what is believed: something slower may hide them nearby."""
+        near, far = _least_squares.near(values, self._bounds), self._belief.widths
+        return _least_squares.line(
+            self._model, values, self._bounds, np.where(list(map(_prior.of_network, self.names)), far, near)
+        )
 
     def _model(self, costs: Floats) -> Floats:
         self.evaluated += 1
@@ -159,14 +175,18 @@ class _FromPrior:
         return {name: MESSAGES for name in self.null if name.startswith("efficiency.") and name != cables}
 
     def _seen(self, line: Line) -> Line:
-        """Leave out the parameters that change no row, and those of which the rows would tell hardly anything."""
+        """Leave out the parameters that change no row, and those of GPUs of which the rows would tell hardly anything.
+
+        Of the network the rows tell of costs together what they do not tell of each: without one of them the others
+        would stand for it, on other numbers of nodes wrongly.
+        """
         shares = np.abs(line.relative(self._bounds)).max(axis=0)
         line = self._leaving(line, shares < _least_squares.EFFECT, NO_EFFECT)
         if not self.names:
             raise InputError("no parameter has an effect on these rows", "name some with --free")
         belief = self._belief
         after = np.sqrt(np.diag(_least_squares.posterior(line, line.times, belief)))
-        hardly = after > NARROWED * belief.widths
+        hardly = (after > NARROWED * belief.widths) & ~np.array([_prior.of_network(name) for name in self.names])
         return line if hardly.all() else self._leaving(line, hardly, HARDLY)
 
     def _leaving(self, line: Line, which: NDArray[np.bool_], why: str) -> Line:
@@ -177,29 +197,34 @@ class _FromPrior:
 
     # --- how far ---
 
-    def _boldness(self, times: Floats, line: Line, ways: _Ways, may_lose: float) -> float:
-        """Return the factor of the widths believed with which rows that are left out are predicted best, in all `ways`
+    def _boldness(self, times: Floats, line: Line, of_network: bool) -> float:
+        """Return the factor of the widths believed with which rows that are left out are predicted best, in all ways
         to leave some out. 0: values stay, with which the rows take `times`.
 
-        A bolder fit has to be better on the whole, and none of them may be worse by more than a share `may_lose` of
-        that: what new calls will be like is not known.
+        A bolder fit has to be better on the whole, where each way counts once, and no group may be worse by more than a
+        share of that: what new calls will be like is not known.
         """
-        measured = self.samples.measured
+        rows, measured = self.samples.rows, self.samples.measured
+        ways = _ways_to_leave_out(rows, of_network)
         if not ways:
             return 1.0
-        before = least = _off([times] * len(ways), measured, ways)
-        best = 0.0
+        share, slack = OF_NETWORK if of_network else OF_GPUS, SLACK if of_network and _in_all_zones(rows) else 0.0
+        counts = np.concatenate([np.full(len(groups), 1 / len(groups) / len(ways)) for groups in ways])
+        usual = float(np.median(np.abs(np.log(times / measured))))
+        most = FAR * max(_least_squares.OWN_ERROR, usual)  # an outlier must not hide what other rows gain
+        before = _off([times] * len(ways), measured, ways, most)
+        best, least = 0.0, BETTER * float(counts @ before)
         for boldness in BOLDNESS:
-            errors = _off([self._left_out(line, groups, boldness) for groups in ways], measured, ways)
-            most = least + may_lose * (before.mean() - errors.mean())
-            if errors.mean() < min(BETTER * before.mean(), least.mean()) and (errors <= most).all():
-                best, least = boldness, errors
+            errors = _off([self._left_out(line, groups, boldness) for groups in ways], measured, ways, most)
+            mean = float(counts @ errors)
+            if mean < least and (errors <= before + share * (counts @ before - mean) + slack).all():
+                best, least = boldness, mean
         return best
 
     def _left_out(self, line: Line, groups: Sequence[NDArray[np.int64]], boldness: float) -> Floats:
         """Predict each group of rows from the others, along a line."""
         measured, belief = self.samples.measured, self._belief
-        belief = belief._replace(widths=belief.widths * boldness)
+        belief = _kept(belief, boldness)
         times = np.ones(len(measured))  # of rows of no group nobody asks
         for group in groups:
             others = np.setdiff1d(np.arange(len(measured)), group)
@@ -230,6 +255,11 @@ class _FromPrior:
         )
 
 
+def _kept(belief: Belief, boldness: float) -> Belief:
+    """Return the belief in narrower widths, beyond which nothing is: a fit that is less bold stays near the profile."""
+    return belief if boldness == 1 else belief._replace(widths=belief.widths * boldness, tails=False)
+
+
 def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
     """Flag rows of at most about COARSE sizes: of each series every n-th, with its smallest and its largest.
 
@@ -255,21 +285,31 @@ def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
     nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second
     doubling is left out. Of rows that show the network some have to be left out, and some to be there.
     """
-    zones = [bisect_left(SIZE_EDGES, row.size_bytes) for row in rows]
+    zones = [_zone(row) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
-    between = of_network and len(set(zones)) > len(SIZE_EDGES)
+    between = of_network and _in_all_zones(rows)
     doublings = [row.size_bytes.bit_length() for row in rows]
     order = {doubling: number for number, doubling in enumerate(sorted(set(doublings)))}
     labels.append([order[doubling] % 2 for doubling in doublings] if between else [*zones])
-    every = [grouped(range(len(rows)), of_rows.__getitem__).values() for of_rows in labels]
+    every = [[tuple(group) for group in grouped(range(len(rows)), of_rows.__getitem__).values()] for of_rows in labels]
     showing = {i for i, row in enumerate(rows) if (row.nodes or 1) > 1 or not of_network}
-    ways = [[np.array(group) for group in groups if 0 < len(showing & set(group)) < len(showing)] for groups in every]
-    return [groups for groups in ways if groups]
+    ways = [[group for group in groups if 0 < len(showing & set(group)) < len(showing)] for groups in every]
+    different = dict.fromkeys(tuple(groups) for groups in ways if groups)  # ranks and nodes may leave out the same
+    return [[np.array(group) for group in groups] for groups in different]
 
 
-def _off(times: Sequence[Floats], measured: Floats, ways: _Ways) -> Floats:
-    """Return the mean error of each group of each way to leave out, by the times that this way gives."""
-    errors = [np.abs(np.log(of_way / measured)) for of_way in times]
+def _zone(row: MeasuredRow) -> int:
+    return bisect_left(SIZE_EDGES, row.size_bytes)
+
+
+def _in_all_zones(rows: Sequence[MeasuredRow]) -> bool:
+    return len(set(map(_zone, rows))) > len(SIZE_EDGES)
+
+
+def _off(times: Sequence[Floats], measured: Floats, ways: _Ways, most: float) -> Floats:
+    """Return the mean error of each group of each way to leave out, by the times that this way gives; a row counts
+    `most` at most."""
+    errors = [np.minimum(np.abs(np.log(of_way / measured)), most) for of_way in times]
     return np.array([each[group].mean() for each, groups in zip(errors, ways, strict=True) for group in groups])
 
 

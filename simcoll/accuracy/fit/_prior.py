@@ -46,12 +46,17 @@ def belief(
     rows: Sequence[MeasuredRow],
     bounds: Bounds,
 ) -> Belief:
-    """Return what is believed of parameters with these `costs`, whose recorded 90 % intervals are `known`."""
+    """Return what is believed of parameters with these `costs`, whose recorded 90 % intervals are `known`.
+
+    A network may be of another kind than the profile's: its costs may be far off.
+    """
     values = np.array([costs[name] for name in names])
     widths = [_width(name, costs[name], known.get(name)) for name in names]
     launches = np.array([name in parameters.LAUNCHES for name in names])
     least = np.where(launches & (values == 0), OF_LAUNCHES, 1e-9) * bounds.scale  # of an unknown launch only the order
-    return Belief(values, np.maximum(widths, least), independent(rows) / len(rows))
+    return Belief(
+        values, np.maximum(widths, least), independent(rows) / len(rows), np.array(list(map(of_network, names)))
+    )
 
 
 def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:

@@ -15,12 +15,13 @@ from simcoll.config import yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests, rccl_report
-from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, MeasuredRow, normal
+from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 from simcoll.formats.measured.writer import dump
 
 __all__ = [
     "COLUMNS",
     "MAX_MISTAKES",
+    "NOISE",
     "MeasuredRow",
     "dump",
     "find_measured",
