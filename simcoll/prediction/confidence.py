@@ -11,8 +11,8 @@ from typing import Final, Literal
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import Params
 from simcoll.named_tuple import NamedTuple
-from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts
-from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of
+from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts, shrunk
+from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of, shipped
 from simcoll.scenario.launch import LaunchWay
 from simcoll.scenario.profile import Calibration, ModelSpec, Profile, Series
 from simcoll.topology.graph import Topology
@@ -131,7 +131,11 @@ def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Part
 def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) -> Parts:
     """The uncertainty of a profile on the machine that it was fitted to, by what is new in a call.
 
-    Of a number of nodes of GPUs that no row has, the errors of other machines hold if they are wider.
+    What a fit errs on rows that it left out is drawn to what the model errs on other machines: for NCCL's calls where
+    they run like this one, else for fits of any. Of calls like this one that error has all parts in it, how few
+    machines show it and what is not known of parameters too: a fit to a machine makes its intervals wider only where
+    rows of this machine ask for it. Of a number of nodes that no row has, the errors of other machines hold if they are
+    wider.
     """
     own = known.uncertainty
     if own is None:  # of a fit that an older release made
@@ -145,13 +149,17 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) ->
         "collectives": asked.collective not in {series.collective for series in rows},
         "nodes": as_nccl and asked.nodes not in {series.nodes or 1 for series in rows},
     }
-    new = [kind for kind, is_new in news.items() if is_new]
-    model, groups = math.hypot(*(own.model[kind] for kind in new)), min(own.groups[kind] for kind in new)
-    parts = Parts(Noise(own.noise, own.outliers), own.parameters, model, groups + DOUBT)
-    if not news["nodes"]:
-        return parts
-    elsewhere = of_another_machine(asked.where)
-    return max(parts, parts._replace(model=elsewhere.model, groups=elsewhere.groups), key=lambda each: each.median)
+    noise, elsewhere = Noise(own.noise, own.outliers), of_another_machine(asked.where)
+    house = dict.fromkeys(own.model, elsewhere.model) if as_nccl else shipped().left_out
+    errors = {kind: shrunk(own.model[kind], own.groups[kind], house[kind]) for kind, is_new in news.items() if is_new}
+    worst = max(errors, key=errors.__getitem__)  # it has the others in it: what was left out is of other sizes, too
+    own_parts = Parts(noise, own.parameters, errors[worst], min(own.groups[kind] for kind in errors) + DOUBT)
+    if not as_nccl:
+        return own_parts
+    if errors[worst] > elsewhere.model:  # this machine is unlike others, and few groups show how much
+        return own_parts._replace(groups=own.groups[worst] + DOUBT)
+    model = elsewhere.model if news["nodes"] else errors[worst]
+    return elsewhere._replace(noise=noise, model=model)
 
 
 def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, float]:

@@ -84,8 +84,6 @@ def _robust(deviations: Floats) -> float:
     return 1.4826 * float(np.median(np.abs(deviations)))  # 1/0.6745, the normal upper quartile
 
 
-def shrunk(errors: Sequence[float], groups: int, known: float) -> float:
-    """Return the spread of errors around 0, drawn to what is `known` of other machines as if by DOUBT groups more."""
-    own = float(np.mean(np.square(errors))) if errors else 0.0
-    count = groups if errors else 0
-    return math.sqrt((count * own + DOUBT * known**2) / (count + DOUBT))
+def shrunk(own: float, groups: int, known: float) -> float:
+    """Return the spread that so many groups showed, drawn to what is `known` of other machines as if by DOUBT more."""
+    return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))

@@ -133,9 +133,9 @@ class Uncertainty(Model):
     parameters: float
     """Of predictions, as the rows determine the parameters."""
     model: dict[Literal["sizes", "ranks", "collectives", "nodes"], float]
-    """Of the model itself at other sizes, rank counts, collectives and node counts than those of the rows."""
+    """Of the model itself at other sizes, rank counts, collectives and node counts, as rows that were left out show."""
     groups: dict[Literal["sizes", "ranks", "collectives", "nodes"], int]
-    """How many groups of rows, left out in turn, showed it; 0 where it is what other machines showed."""
+    """How many groups of rows, left out in turn, showed it; 0 where none did, and other machines have to."""
 
 
 class Calibration(Model):

@@ -283,6 +283,36 @@ def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
     assert now.intervals == before.intervals
 
 
+def test_a_fit_widens_no_interval_without_reason(folder: Path):
+    """From rows that a fit meets, intervals of other calls of the machine are no wider than by the shipped profile:
+    noise apart. From rows that no cost explains, they are wider."""
+    table = of_nodes("t.csv", np.random.default_rng(2), latency="6 us")
+    head, *lines = Path(table).read_text("utf-8").split()
+
+    def widths(profile: str) -> list[float]:
+        asked = [
+            f"profile={profile}",
+            "topology={system: hgx-h100, nodes: [2, 4]}",
+            "collective=[all_reduce, broadcast]",
+        ]
+        rows = [run_point(point) for point in load("quickstart", [*asked, "algorithm=auto", "protocol=auto", LARGE])]
+        return [float(np.log(row["median_high_us"] / row["median_low_us"])) for row in rows]
+
+    def fitted_widths(lines: Sequence[str]) -> list[float]:
+        Path(table).write_text("\n".join([head, *lines]), encoding="utf-8")
+        Path("p.yaml").write_text(fitted(table, "nodes=2").text, encoding="utf-8")
+        return widths("p.yaml")
+
+    def bent(line: str) -> str:
+        *cells, time_us, harness = line.split(",")
+        wave = np.exp(np.sin(3 * int(cells[5]).bit_length()))  # no law of sizes
+        return ",".join([*cells, str(float(time_us) * wave), harness])
+
+    shipped_widths = widths("nccl-hopper")
+    assert (np.array(fitted_widths(lines)) <= 1.05 * np.array(shipped_widths)).all()  # other costs, other shares busy
+    assert np.mean(fitted_widths(list(map(bent, lines)))) > 1.5 * np.mean(shipped_widths)
+
+
 def test_equal_calls_that_disagree_are_told_apart(folder: Path):
     """Of a table of two networks a line says how far equal calls are apart, and which column to keep one value of; of
     rows that agree within noise it says nothing."""

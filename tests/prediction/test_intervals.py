@@ -48,13 +48,12 @@ def test_a_single_measurement_is_less_sure_than_the_median(
     assert parts._replace(noise=Noise(spread, 0)).single <= parts.single
 
 
-@given(st.lists(st.floats(-1, 1), max_size=9), st.floats(0.01, 1))
-def test_few_groups_are_drawn_to_what_is_known(errors: list[float], known: float) -> None:
+@given(st.floats(0, 1), st.integers(0, 9), st.floats(0.01, 1))
+def test_few_groups_are_drawn_to_what_is_known(own: float, groups: int, known: float) -> None:
     """Between what the groups show and what other machines showed; that alone where there is no group."""
-    own = math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else known
-    found = shrunk(errors, len(errors), known)
+    found = shrunk(own, groups, known)
     assert min(own, known) - 1e-9 <= found <= max(own, known) + 1e-9
-    assert shrunk([], 0, known) == pytest.approx(known)
+    assert shrunk(own, 0, known) == pytest.approx(known)
 
 
 def test_cells_widen() -> None:

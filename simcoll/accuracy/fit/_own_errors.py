@@ -18,8 +18,7 @@ from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
 from simcoll.named_tuple import NamedTuple
-from simcoll.prediction import model_errors
-from simcoll.prediction.intervals import Noise, noise, shrunk
+from simcoll.prediction.intervals import Noise, noise
 from simcoll.prediction.model_errors import Kind
 
 RowNumbers = NDArray[np.int64]
@@ -76,10 +75,11 @@ def of_held_out(off: Floats, rows: Sequence[MeasuredRow], fitted: NDArray[np.boo
 
 
 def uncertainty(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Kind, int]]:
-    """Return the standard deviation of the model's own error for each kind, and the number of groups that show it."""
-    house = model_errors.shipped().left_out
-    spreads = {kind: round(shrunk(each.errors, each.groups, house[kind]), 5) for kind, each in shown.items()}
-    return spreads, {kind: each.groups for kind, each in shown.items()}
+    """Return the spread of the model's own error for each kind, and the number of groups that show it; 0 of none."""
+    seen = {kind: each for kind, each in shown.items() if each.errors}
+    spreads = {kind: float(np.sqrt(np.mean(np.square(each.errors)))) for kind, each in seen.items()}
+    groups = {kind: each.groups for kind, each in seen.items()}
+    return {kind: round(spreads.get(kind, 0.0), 5) for kind in shown}, {kind: groups.get(kind, 0) for kind in shown}
 
 
 def noise_of(off: Floats, rows: Sequence[MeasuredRow]) -> tuple[Noise, NDArray[np.bool_]]:
