@@ -142,10 +142,10 @@ def _outside(rows: Sequence[ClusterRow], way: str, shown: dict[str, str]) -> lis
 
 
 OF_FITS: Final = (
-    "Intervals of a fit are those of rows that fits leave out: by what is new in a call (sizes, ranks, collectives, "
-    "nodes), over all clusters, and not by how busy its links are. Only on node counts that are new does what other "
-    "clusters err in the call's cell count, too, if it is more. Few groups of a fit show its errors, so what small "
-    "calls and slow zones of networks teach makes intervals of large calls wide."
+    "Intervals of a fit are what the model errs on other clusters in the call's cell, drawn to what rows that the "
+    "fit left out err, by what is new in a call (sizes, ranks, collectives, nodes). Where a fit's own rows err "
+    "more than the cell, large calls are as wide as its small ones; on node counts that are new they are never "
+    "narrower than the cell."
 )
 
 
