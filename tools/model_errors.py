@@ -23,7 +23,7 @@ ABOUT = """# Errors of the model on clusters that others measured: standard devi
 # GPUs), kind of collective and how busy links are; of each cluster the largest error of nine rows in ten counts, and a
 # cell has what the next cluster is within two times in three. On several nodes a cluster is left out of the fit of its
 # transport; where no other has it, its rows are in the cells of what its family has in common, and in one of its own.
-# `left_out`: of fits, where rows have something that the fit has not seen.
+# `left_out`: of fits, where rows have something that the fit has not seen; `nodes`: the most of a cluster.
 """
 
 

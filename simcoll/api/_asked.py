@@ -31,6 +31,7 @@ from simcoll.units import unboxed
 
 _SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket"})  # keys of bytes
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
+_FILE: Final = rf"{re.escape(_PREFIX)}\w+/[0-9a-f]+/([^\s/']+)\.(?:json|yaml|csv)"
 _OPTIONS: Final = {"on": "topology", "nodes": "topology.nodes"}  # options of the commands, and the keys that they set
 _RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})  # keys of B/s
 _TIMES: Final = frozenset(  # keys of seconds
@@ -76,7 +77,7 @@ class Sweep:
     def points(self) -> list[Point]:
         """One point for each combination of values, the last key varying fastest."""
         if self.source is None or isinstance(self.source, Mapping):
-            tree = yaml_tree.located(_plain(dict(self.source or {})), Place("scenario", 1, 1))
+            tree = yaml_tree.located(spelt(dict(self.source or {})), Place("scenario", 1, 1))
         else:
             tree = loading.read_scenario(str(self.source))
         named: dict[str, tuple[str, Any]] = {}
@@ -86,7 +87,7 @@ class Sweep:
             named[name] = (key, value)
         parents_first = sorted(named.items(), key=lambda each: each[0].count("."))
         for name, (key, value) in parents_first:
-            node = yaml_tree.located(_plain(value, name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1))
+            node = yaml_tree.located(spelt(value, name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1))
             tree = loading.with_machine(yaml_tree.put(loading.with_machine(tree), name, node))
         return loading.points(tree)
 
@@ -130,7 +131,7 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
 def sets_of(keys: Mapping[str, Any]) -> list[str]:
     """Keys as `--set` has them; messages call them by their keywords."""
     named = {key: (key.replace("__", "."), value) for key, value in keys.items()}
-    plain = {key: (name, _plain(value, name.rsplit(".", 1)[-1])) for key, (name, value) in named.items()}
+    plain = {key: (name, spelt(value, name.rsplit(".", 1)[-1])) for key, (name, value) in named.items()}
     return [OptionValue(name, json.dumps(value), f"{key}=") for key, (name, value) in plain.items()]
 
 
@@ -164,18 +165,18 @@ def python_words() -> Iterator[None]:
         yield
     except InputError as error:
         error.diagnostics = tuple(
-            replace(d, what=_in_python(d.what), cure=_in_python(d.cure)) for d in error.diagnostics
+            replace(d, what=named(_in_python(d.what)), cure=named(_in_python(d.cure))) for d in error.diagnostics
         )
         error.args = ("\n".join(map(str, error.diagnostics)),)
         raise
     except RefusedError as error:
-        error.args = (_in_python(str(error)),)
+        error.args = (named(_in_python(str(error))),)
         raise
 
 
 def machine(topology: Machine) -> str:
     """The text of a topology, as `--on` has it."""
-    plain = _plain(topology, "topology")
+    plain = spelt(topology, "topology")
     if isinstance(plain, str):
         return plain
     if set(plain) in ({"system"}, {"file"}):
@@ -183,7 +184,7 @@ def machine(topology: Machine) -> str:
     return json.dumps(plain)
 
 
-def _plain(value: Any, key: str = "") -> Any:
+def spelt(value: Any, key: str = "") -> Any:
     """A value as a file has it: objects by their files, numbers of bytes and B/s with their units."""
     value = unboxed(value)
     if type(value).__module__.startswith("networkx."):  # which is loaded then, and not else
@@ -195,11 +196,10 @@ def _plain(value: Any, key: str = "") -> Any:
     if isinstance(value, Mapping):
         ends = key if key in _SIZES | _RATES else ""  # of a range
         return {
-            name: _plain(each, ends if ends and name in ("from", "to", "step") else name)
-            for name, each in value.items()
+            name: spelt(each, ends if ends and name in ("from", "to", "step") else name) for name, each in value.items()
         }
     if isinstance(value, list | tuple | range):
-        return [_plain(child, key) for child in value]
+        return [spelt(child, key) for child in value]
     if key in _TIMES and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value!r} s"
     if key in _SIZES | _RATES and isinstance(value, int | float) and not isinstance(value, bool):
@@ -214,17 +214,17 @@ def file_of(what: Any) -> str:
     """The file of a schedule, a topology or results; of a text that text."""
     if isinstance(what, Results):
         return str(_kept(to_csv(what.rows()), "results", ".csv"))
-    plain = _plain(what)
+    plain = spelt(what)
     return machine(what) if isinstance(plain, Mapping) else str(plain)
 
 
-def named(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with the names of schedules and topologies that were objects, in place of their files."""
-    for column in ("asked", "algorithm"):
-        path = str(row.get(column) or "")
-        if path.startswith(_PREFIX) and path.endswith(".json"):
-            row[column] = Path(path).stem
-    return row
+def named(answer: Any) -> Any:
+    """An answer with the names of schedules and topologies that were objects, in place of their files."""
+    if isinstance(answer, str):
+        return re.sub(_FILE, r"\1", answer) if _PREFIX in answer else answer
+    if isinstance(answer, dict):
+        return {key: named(value) for key, value in answer.items()}
+    return [named(each) for each in answer] if isinstance(answer, list) else answer
 
 
 @functools.cache

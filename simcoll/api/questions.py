@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of
+from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.api.results import Reply, Results
 from simcoll.config import yaml_tree
 from simcoll.config.decoding import decoded
@@ -48,7 +48,7 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
     5
     """
     if isinstance(source, dict):
-        return loading.points(yaml_tree.located(source, Place("scenario", 1, 1)), assignments)
+        return loading.points(yaml_tree.located(spelt(source), Place("scenario", 1, 1)), assignments)
     return loading.load(str(source), assignments)
 
 
@@ -112,11 +112,8 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
     found = [explanation(run, what_if) for run in runs]
     shown = "\n".join([text(found), *(line for run in runs for line in summary(run.ran))])
     verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)
-    return Reply(
-        {"schema": SCHEMA, "points": found},
-        verdict,
-        "\n".join([text_table.wrapped(verdict, "  "), text_table.remarks_wrapped(shown)]),
-    )
+    printed = "\n".join([text_table.wrapped(verdict, "  "), text_table.remarks_wrapped(shown)])
+    return Reply(named({"schema": SCHEMA, "points": found}), named(verdict), named(printed))
 
 
 def _check_jobs(jobs: object) -> None:

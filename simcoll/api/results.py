@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from simcoll.errors import InputError, SimcollError
-from simcoll.prediction.result_rows import COLUMNS, ResultRow, swept, to_csv, write_atomically
+from simcoll.prediction.result_rows import COLUMNS, ResultRow, dotted, to_csv, write_atomically
 from simcoll.units import unboxed
 
 if TYPE_CHECKING:
@@ -132,14 +132,14 @@ class Results(list[dict[str, Any]]):
 
     def rows(self) -> list[ResultRow]:
         """The rows as records, for pictures and files."""
-        known = {*COLUMNS, *swept(self), "time_ps"}  # keys that a user has added are in no file
+        known = {*COLUMNS, *dotted(self), "time_ps"}  # keys that a user has added are in no file
         return [
             ResultRow.of({k: value for k, value in row.items() if k in known and value is not None}) for row in self
         ]
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas DataFrame, a row a point. Raises SimcollError without pandas."""
-        return frame(self, [*COLUMNS, *swept(self)])
+        return frame(self, [*COLUMNS, *dotted(self)])
 
     def to_parquet(self, path: str | Path) -> None:
         """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
@@ -160,9 +160,16 @@ class Results(list[dict[str, Any]]):
 
         return torch_benchmark.measurements(self.rows())
 
-    def to_csv(self, path: str | Path) -> None:
-        """Write a results.csv."""
+    @overload
+    def to_csv(self) -> str: ...
+    @overload
+    def to_csv(self, path: str | Path) -> None: ...
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """Write a results.csv; return its text where there is no path."""
+        if path is None:
+            return to_csv(self.rows())
         write_atomically(Path(path), to_csv(self.rows()))
+        return None
 
 
 class Reply(dict[str, Any]):

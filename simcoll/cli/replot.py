@@ -54,7 +54,7 @@ def plot(
         raise InputError(f"-o {output} and --format {kind} contradict each other", "leave out one of them")
     if x is not None:
         asked = KeyPlot(x=x, y=y, group=group or None, facet=facet)
-        name = KeyPlot(x=x, y=y, facet=facet, where={key: "-".join(values) for key, values in conditions.items()}).name
+        name = KeyPlot(x=x, y=y, facet=facet, filter={key: "-".join(values) for key, values in conditions.items()}).name
         figures = [(name, run_plots.over_key(rows, asked))]
     elif group or facet:
         raise InputError("--group and --facet go with --x", "say what goes across, e.g. --x size")

@@ -314,7 +314,5 @@ def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], qu
     drawn = run_plots.draw(scenarios, rows, plots, kind)
     journal.drop()
     if not quiet:
-        print(
-            f"{journal.folder / 'results.csv'} and {len(drawn)} plot{'s' * (len(drawn) != 1)} in {plots}",
-            file=sys.stderr,
-        )
+        pictures = f" and {len(drawn)} plot{'s' * (len(drawn) != 1)} in {plots}" if drawn else ""
+        print(f"{journal.folder / 'results.csv'}{pictures}", file=sys.stderr)

@@ -19,6 +19,7 @@ from simcoll.explanation._search_space import LARGE, Candidate, candidates, dist
 from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.prediction.row_verdicts import TIE
 from simcoll.prediction.work import check_runs
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
@@ -234,9 +235,9 @@ class Recommendation:
         return bests
 
     def _tie(self, size: int, rows: Mapping[Candidate, ResultRow], best: ResultRow, second: ResultRow) -> bool:
-        """Whether one of two times lies within the 90 % interval of the other."""
+        """Whether one of two times lies within the 90 % interval of the other, or they are equal."""
         most, least = self._like(size, rows, best), self._like(size, rows, second)
-        to_high = most.high_us / most.time_us if most and most.high_us and most.time_us else 1.0
+        to_high = most.high_us / most.time_us if most and most.high_us and most.time_us else TIE
         to_low = least.low_us / least.time_us if least and least.low_us and least.time_us else 1.0
         return second.time_ps <= best.time_ps * to_high or second.time_ps * to_low <= best.time_ps
 

@@ -45,7 +45,7 @@ class RepresentativeCopy(PlainCall):
     @property
     def chosen(self) -> dict[str, object]:
         """Copies, channels and chunk."""
-        return {**chosen_of(self.scenario), "model.copies": self.copies}
+        return {**chosen_of(self.scenario), "chosen.copies": self.copies}
 
     @property
     def count(self) -> int:
@@ -162,10 +162,10 @@ class RepresentativeCopy(PlainCall):
 
 
 def chosen_of(scenario: Scenario) -> dict[str, object]:
-    """The keys of `model` that decide how a schedule is played, with their values."""
+    """The way in which a schedule is played, by keys of `model`, as columns of results."""
     params = scenario.params()
     return {
-        "model.copies": scenario.copies,
-        "model.channels": params.channels or "per peer",
-        "model.chunk": format_size(params.chunk) if params.chunk else "whole",
+        "chosen.copies": scenario.copies,
+        "chosen.channels": params.channels or "per peer",
+        "chosen.chunk": format_size(params.chunk) if params.chunk else "whole",
     }

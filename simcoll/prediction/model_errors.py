@@ -8,6 +8,9 @@ by factors: a network that is known well keeps its narrow interval inside networ
 
 What counts beside the kind of machine is how much of a call's time its busiest link carries data: bandwidths are known
 better than latencies and launches, on every machine, whatever the sizes at which it goes from one to the other.
+
+Beyond the most nodes of any cluster an error of each step, or of how much a fabric is shared, adds up with every
+doubling, in one direction: so much as a fit errs on numbers of nodes that it has not seen.
 """
 
 import functools
@@ -48,11 +51,13 @@ class CellErrors(Model):
 
 
 class ModelErrors(Model):
-    """Errors on measured machines: of cells, see `cells_of`; of kinds of rows that a fit did not see, `left_out`."""
+    """Errors on measured machines: of cells, see `cells_of`; of kinds of rows that a fit did not see, `left_out`;
+    `nodes` are the most that a cluster has."""
 
     noise: LogError
     outliers: LogError
     left_out: dict[Kind, LogError]
+    nodes: Annotated[int, Field(ge=1)]
     cells: dict[str, CellErrors]
 
 
@@ -110,6 +115,12 @@ def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
 
     Around an edge of a zone the variance goes over evenly to that of the next: errors do not jump.
     """
+    learnt = known or shipped()
+    doublings = math.log2(max(1.0, setting.nodes / learnt.nodes))
+    return math.hypot(_of_zones(setting, known), doublings * learnt.left_out["nodes"])
+
+
+def _of_zones(setting: Setting, known: ModelErrors | None) -> float:
     edge = next((most for most, _ in ZONES[:-1] if abs(setting.busy - most) < BLEND), None)
     if edge is None:
         return _of_zone(setting, known)
@@ -121,7 +132,9 @@ def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
 def _of_zone(setting: Setting, known: ModelErrors | None) -> float:
     if known is not None:
         return _error(tuple(cells_of(setting)), known)
-    return _shipped_error(setting._replace(busy=next(most for most, _ in ZONES if setting.busy <= most)))
+    return _shipped_error(
+        setting._replace(nodes=min(setting.nodes, 3), busy=next(most for most, _ in ZONES if setting.busy <= most))
+    )
 
 
 def _error(cells: Sequence[str], known: ModelErrors) -> float:

@@ -23,6 +23,7 @@ from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.units import exact_us
 
 SCHEMA: Final = "simcoll.results/1"
+CHOSEN: Final = "chosen."  # begins columns of what a bound has chosen, e.g. `chosen.copies`: an answer, no question
 NEEDED: Final = ("collective", "ranks", "size_bytes", "time_us", "status")  # without which a results.csv is none
 
 
@@ -153,6 +154,11 @@ TEXTS: Final[Mapping[str, str]] = {each.name: each.metadata["text"] for each in 
 
 def swept(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The columns of keys of the scenario that have no column of their own: those with a dot, e.g. `model.o_send`."""
+    return [column for column in dotted(rows) if not column.startswith(CHOSEN)]
+
+
+def dotted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The columns beside COLUMNS: of swept keys, and of what a bound has chosen by itself."""
     return list(dict.fromkeys(column for row in rows for column in row if "." in column))
 
 
@@ -161,7 +167,7 @@ def swept(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def to_csv(rows: Sequence[ResultRow]) -> str:
     """CSV text; times with all six decimals, so that no picosecond is lost."""
-    columns = [*COLUMNS, *swept(rows)]
+    columns = [*COLUMNS, *dotted(rows)]
     return csv_text.dump(columns, ([_cell(row, column) for column in columns] for row in rows))
 
 

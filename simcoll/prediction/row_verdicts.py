@@ -22,7 +22,7 @@ _SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
 # Columns that make another question of a point, besides sizes and swept keys without a column; of those below each is a
 # key that may change nothing.
 _WHERE: Final = ("collective", "topology", "nodes", "ranks", "profile", "dtype", "op", "root", "in_place", "engine")
-_KEYS: Final = {"library_version": "library_version", "sharing": "model.sharing", "seed": "seed"}
+_KEYS: Final = {"library_version": "library_version", "seed": "seed"}
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
@@ -268,13 +268,9 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
 def _steps(rows: Sequence[ResultRow]) -> str:
     best = min(rows, key=_time)
     share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
-    exposed = f"{took(best.exposed_us)} of it exposed communication ({share})"
-    took_step = f"{took(best.step_us)}, {exposed if best.exposed_us else 'with no communication exposed'}"
-    named = "".join(
-        f", {name.rsplit('.', 1)[-1].replace('_', ' ')} {_plain(best[name])}" for name in swept(rows) if best[name]
-    )
+    exposed = f"{took(best.exposed_us)} is exposed communication ({share})"
     if len(rows) == 1:
-        return f"A step takes {took_step}"
-    slowest = max(map(_time, rows)) / _time(best)
-    which = f"{best.algorithm}{named}" if len({row.algorithm for row in rows}) > 1 else named.removeprefix(", ")
-    return f"{which or 'First'}: the shortest step takes {took_step}; the longest {slowest:.3g} times as long"
+        said = f"of which {exposed}" if best.exposed_us else "with no communication exposed"
+        return f"A step takes {took(best.step_us)}, {said}"
+    of_shortest = exposed if best.exposed_us else "it exposes no communication"
+    return f"{len(rows)} steps: {_span(rows, _asked)}; of the shortest {of_shortest}"

@@ -44,11 +44,11 @@ def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written
     """
     if to not in FORMATS:
         raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
-    held = "results" if Path(source).is_dir() else _HELD.get(Path(source).suffix)
+    held = ("results",) if Path(source).is_dir() else _HELD.get(Path(source).suffix, ())
     wanted = next((kind for kind, formats in _OF.items() if to in formats), None)
-    if held and wanted and held != wanted:
-        cure = f"give {_GIVEN[wanted]}, or choose a format of {held}: {', '.join(_OF[held])}"
-        raise InputError(f"{Path(source).name} holds {held}, and {to} is a format of {wanted}", cure)
+    if held and wanted and wanted not in held:
+        cure = f"give {_GIVEN[wanted]}, or choose a format of {held[0]}: {', '.join(_OF[held[0]])}"
+        raise InputError(f"{Path(source).name} holds {held[0]}, and {to} is a format of {wanted}", cure)
     return FORMATS[to](source, options, notes)
 
 
@@ -103,7 +103,12 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
     )
 
 
-_HELD: Final = {".csv": "results", ".yaml": "topologies", ".yml": "topologies"}  # what a file holds, by its suffix
+_HELD: Final = {  # what a file may hold, by its suffix: results are recommendations, too
+    ".csv": ("results",),
+    ".yaml": ("topologies",),
+    ".yml": ("topologies",),
+    ".json": ("schedules", "results"),
+}
 _OF: Final = {  # formats that are of one kind of thing alone
     "schedules": ("msccl", "goal"),
     "topologies": ("graphviz", "graphml"),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import simcoll
 from simcoll import units
 from simcoll.config import text_table
-from simcoll.prediction.result_rows import ResultRow, swept
+from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
 from simcoll.prediction.row_verdicts import of_rows, transports, unanswered
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import load_profile
@@ -39,7 +39,8 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> 
     good = [row for row in rows if row.status == "ok"]
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
     judged = any(row.low_us is not None for row in rows)
-    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ()), *_settings(good)]
+    columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ())]
+    columns += [*_settings(good), *(name for name in dotted(good) if name.startswith(CHOSEN))]
     facts = [f"topology {values_of(rows, 'topology')}", f"profile {values_of(rows, 'profile')}"]
     if good:  # what was refused does not say how it would have run
         facts[-1] += f" ({values_of(good, 'confidence')})"
@@ -131,7 +132,7 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns in which rows differ, besides collective, algorithm, size and ranks."""
-    calls = ("executor", "protocol", "library_version", "in_place", "sharing")
+    calls = ("executor", "protocol", "library_version", "in_place")
     named = ("topology", "profile", "dtype", "op", "root", *calls)
     return [*(name for name in named if _varies(rows, name)), *swept(rows)]
 
@@ -170,10 +171,8 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
 
 def _telling_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The algorithm, and only such further columns as tell apart rows that are alike in those before."""
-    # last what a bound may have chosen by itself
-    settings = sorted(_settings(rows), key=lambda column: column.startswith("model."))
     kept, groups = ["algorithm"], len({row["algorithm"] for row in rows})
-    for column in ["collective", *settings]:
+    for column in ["collective", *_settings(rows)]:
         further = len({tuple(str(row.get(name)) for name in (*kept, column)) for row in rows})
         if further > groups:
             kept, groups = [*kept, column], further

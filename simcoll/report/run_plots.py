@@ -88,7 +88,7 @@ def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
     from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.key_columns import filtered
 
-    kept = filtered(rows, {key: listed(value) for key, value in plot.where.items()})
+    kept = filtered(rows, {key: listed(value) for key, value in plot.filter.items()})
     return key_figure(kept, plot.x, plot.y, plot.group, plot.facet)
 
 
@@ -193,17 +193,18 @@ def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
         print(f"{', '.join(wanted)}: of single collectives; a workload has overlap, step and --trace", file=sys.stderr)
     alone = [scenario for scenario in scenarios if not scenario.workload]
     chosen = [each for each in examples(scenarios) if place_of(each) == place_of(alone[0])] if wanted else []
-    others = len(alone) - len(chosen)
-    if chosen and others:
-        note = f"{', '.join(wanted)}: of the largest size, on the first topology; {others} more points have none"
-        print(wrapped(f"{note} of their own: narrow the run with --set for another", "  "), file=sys.stderr)
+    others, drawn = len(alone) - len(chosen), 0
     for scenario in chosen:
         name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
         try:
             figures = _figures(scenario, wanted)
         except (RefusedError, InputError):
             continue
+        drawn += len(figures)
         yield from ((f"{kind}-{name}", figure) for kind, figure in figures.items())
+    if drawn and others:
+        note = f"{', '.join(wanted)}: of the largest size, on the first topology; {others} more points have none"
+        print(wrapped(f"{note} of their own: narrow the run with --set for another", "  "), file=sys.stderr)
 
 
 def examples(scenarios: Sequence[Scenario]) -> list[Scenario]:
@@ -246,6 +247,9 @@ def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
         launch_ps = prediction.waited_ps + prediction.launch_ps
         channels = prediction.lowered.count if prediction.lowered else 1
         figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title, launch_ps, channels)
+    elif "timeline" in wanted:
+        note = f"timeline: not drawn: {ran} has {len(program)} transfers, and of more than {SMALL} none could be seen"
+        print(wrapped(f"{note}: ask for fewer ranks, or give --trace FILE.json", "  "), file=sys.stderr)
     if "utilisation" in wanted:
         busy = dict(zip(topology.links, prediction.busy.tolist(), strict=True))
         figures["utilisation"] = topology_figure(topology, busy, title)

@@ -150,10 +150,17 @@ def _outside(points: Sequence[JsonAnswer]) -> str:
     said = ""
     for verdict in ("slow", "fast"):
         outside = [point for point in points if point["verdict"] == verdict]
-        names = [f"{point['collective']} {short_size(point['size_bytes'])}" for point in outside[:_SHOWN]]
+        ranks = len({point.get("ranks") for point in points}) > 1
+        names = [_point(point, ranks) for point in outside[:_SHOWN]]
         more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
         said += f"; {verdict}: {', '.join(names)}{more}" if outside else ""
     return said
+
+
+def _point(point: JsonAnswer, ranks: bool) -> str:
+    """`all_reduce 256 MiB on 8`, or without its ranks."""
+    on = f" on {point['ranks']}" if ranks else ""
+    return f"{point['collective']} {short_size(point['size_bytes'])}{on}"
 
 
 def only_faster(regions: Sequence[JsonAnswer]) -> bool:

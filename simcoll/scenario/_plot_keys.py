@@ -38,14 +38,14 @@ class KeyPlot(Model):
     """Columns or keys of which each value is a line. Default: the algorithm."""
     facet: _Names = ()
     """Columns or keys of which each value is a panel."""
-    where: dict[str, Any] = Field(default_factory=dict)
+    filter: dict[str, Any] = Field(default_factory=dict)
     """Values that rows must have, by column or key: `{nodes: 2}`."""
 
     @property
     def name(self) -> str:
         """The name of the picture's file."""
         parts = [self.y, "over", self.x, *(f"by-{name}" for name in self.facet)]
-        parts += [f"{key}-{value}" for key, value in self.where.items()]
+        parts += [f"{key}-{value}" for key, value in self.filter.items()]
         return "-".join(parts).replace("/", "-").replace(" ", "")
 
     def __hash__(self) -> int:

@@ -62,7 +62,7 @@ _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_
 OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
 WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so that no column for swept keys is needed
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
-    | {"size", "engine", "shortcuts", "proof", "model.sharing", "topology.system", "topology.nodes", "topology.hosts"}
+    | {"size", "engine", "shortcuts", "proof", "topology.system", "topology.nodes", "topology.hosts"}
     | {"workload.template", "workload.algorithm", "executor", "library_version"}
 )
 MOST_BYTES: Final = 2**60  # sizes and their sums stay within 64 bits

@@ -243,7 +243,7 @@ def test_ways_that_are_dear_to_run_are_left_out(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("simcoll.prediction._ideal_call._CHOSEN", LruCache(1, lambda _: 1))
         found.append(predict(Scenario.model_validate({**call, "profile": "ideal"})))
     port = predict(Scenario.model_validate({**call, "profile": "one-port"}))
-    pieces, whole = (each.lowered.chosen["model.chunk"] for each in found if each.lowered)
+    pieces, whole = (each.lowered.chosen["chosen.chunk"] for each in found if each.lowered)
     assert pieces != whole == "whole"
     assert found[0].time_ps < found[1].time_ps <= port.time_ps
 

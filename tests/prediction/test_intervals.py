@@ -16,7 +16,7 @@ from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.confidence import of_another_machine
 from simcoll.prediction.intervals import LEAST_NOISE, NORMAL_90, Noise, Parts, noise, shrunk
-from simcoll.prediction.model_errors import AROUND, CellErrors, ModelErrors, Setting, cells_of, error_of
+from simcoll.prediction.model_errors import AROUND, CellErrors, ModelErrors, Setting, cells_of, error_of, shipped
 
 SIZES = [1 << k for k in range(10, 30)]
 LEFT_OUT = {"sizes": 0.1, "ranks": 0.1, "collectives": 0.1, "nodes": 0.1}
@@ -61,7 +61,7 @@ def test_cells_widen() -> None:
     call = Setting("all_gather", 2, "efa", 0.4)
     narrow, *_, wide = cells_of(call)
     cells = {wide: CellErrors(error=0.4, clusters=5), narrow: CellErrors(error=0.1, clusters=1000)}
-    known = ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells)
+    known = ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, nodes=16, cells=cells)
     assert error_of(call, known) == pytest.approx(0.1, abs=0.01)
     other = error_of(call._replace(place="carrier pigeons"), known)
     assert other == pytest.approx(0.4, abs=0.05)
@@ -77,12 +77,25 @@ def test_few_clusters_are_drawn_by_factors(own: float, around: float, clusters: 
 
     def found(count: int) -> float:
         cells = {wide: CellErrors(error=around, clusters=9), narrow: CellErrors(error=own, clusters=count)}
-        return error_of(call, ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, cells=cells))
+        return error_of(call, ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, nodes=16, cells=cells))
 
     assert found(round(AROUND)) == pytest.approx(math.sqrt(own * around))
     less, more = (abs(math.log(found(count) / own)) for count in (clusters, clusters + 1))
     assert more <= less + 1e-12
     assert min(own, around) * (1 - 1e-12) <= found(clusters) <= max(own, around) * (1 + 1e-12)
+
+
+@given(st.integers(3, 4000), st.integers(1, 8), st.floats(0, 1))
+def test_more_nodes_than_any_cluster_has_are_less_sure(nodes: int, times: int, busy: float) -> None:
+    """Up to the most nodes that were measured the count tells nothing beyond its cell; each doubling after that adds
+    as much as the one before."""
+    most = shipped().nodes
+    calls = [Setting("all_reduce", each, "ib-ndr", busy) for each in (3, min(nodes, most), nodes, nodes * times)]
+    known, measured, some, more = (error_of(call) ** 2 for call in calls)
+    assert known == measured <= some <= more
+    beyond = [math.log2(max(1, call.nodes / most)) for call in calls[2:]]
+    added = [math.sqrt(max(0, variance - known)) for variance in (some, more)]
+    assert added == pytest.approx([shipped().left_out["nodes"] * each for each in beyond], abs=1e-6)
 
 
 @given(
@@ -147,6 +160,6 @@ def test_clusters_teach_the_width(seed: int = 7) -> None:
         errors = 0.1 * chance.normal(size=(11, 30))
         spread = float(np.mean([np.percentile(np.abs(each), 90) / 1.6449 for each in errors[:-1]]))
         cells = {name: CellErrors(error=spread, clusters=10) for name in cells_of(call)}
-        parts = of_another_machine(call, ModelErrors(noise=0.0, outliers=0, left_out=LEFT_OUT, cells=cells))
+        parts = of_another_machine(call, ModelErrors(noise=0.0, outliers=0, left_out=LEFT_OUT, nodes=16, cells=cells))
         inside.append(np.mean(np.abs(errors[-1]) <= parts.single))
     assert 0.87 <= np.mean(inside) <= 0.95

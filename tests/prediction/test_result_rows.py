@@ -107,7 +107,7 @@ def test_what_is_swept_has_a_column() -> None:
     rows = simcoll.run(simcoll.load(KEYS))
     asked = ("collective", "algorithm", "size_bytes", "sharing", "topology.link.bandwidth", "model.o_send")
     assert len(rows) == len({tuple(row[column] for column in asked) for row in rows}) == 32
-    assert result_rows.swept(rows) == ["topology.link.bandwidth", "model.o_send"]
+    assert result_rows.swept(rows) == ["topology.link.bandwidth", "model.o_send", "model.sharing"]
 
 
 def test_fixed_columns_come_first(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_fixed_columns_come_first(tmp_path: Path) -> None:
     with (tmp_path / "results.csv").open(newline="") as file:
         head = next(csv.reader(file))
     assert tuple(head[: len(COLUMNS)]) == COLUMNS
-    assert head[len(COLUMNS) :] == ["topology.link.bandwidth", "model.o_send"]
+    assert head[len(COLUMNS) :] == ["topology.link.bandwidth", "model.o_send", "model.sharing"]
     again = result_rows.read(tmp_path / "results.csv")
     assert [row["model.o_send"] for row in again] == [row["model.o_send"] for row in rows]
     assert [round((row.time_us or 0) * 1e6) for row in again] == [row["time_ps"] for row in rows]

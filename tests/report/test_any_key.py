@@ -107,7 +107,7 @@ def test_plots_of_a_scenario_and_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(
         "topology: hgx-h100\ncollective: all_reduce\nalgorithm: [ring, tree]\nsize: [1 MiB, 4 MiB]\n"
         "model: {o_send: [0 us, 1 us]}\nprofile: one-port\n"
-        "plots: [{x: model.o_send, facet: size}, {x: size, where: {o_send: 0 us}}, {x: nothing}]\n"
+        "plots: [{x: model.o_send, facet: size}, {x: size, filter: {o_send: 0 us}}, {x: nothing}]\n"
     )
     done = simcoll("run", tmp_path / "s.yaml", "-o", tmp_path / "out")
     assert done.status == 0 and "time-over-nothing: not drawn" in done.err

@@ -150,8 +150,9 @@ def test_what_differs_at_a_point_is_told() -> None:
     """Two protocols, or two kinds of sharing, are two lines, told apart by their labels; what never differs is not."""
     rows = sweep("ring", protocol="LL") + sweep("ring", protocol="Simple") + sweep("tree", protocol="none")
     assert entries(size_figure(rows, "busbw"))[:3] == ["ring, LL", "ring, Simple", "tree"]
-    rows = sweep("ring") + sweep("ring", sharing="fifo")
-    assert entries(size_figure(rows, "busbw"))[:2] == ["ring, fair", "ring, fifo"]
+    fair, fifo = ({"model.sharing": sharing} for sharing in ("fair", "fifo"))
+    rows = sweep("ring", **fair) + sweep("ring", **fifo)
+    assert entries(size_figure(rows, "busbw"))[:2] == ["ring, sharing fair", "ring, sharing fifo"]
     rows = sweep("ring", ranks=(8,), nodes=1) + sweep("ring", ranks=(16,), nodes=2)
     assert entries(scaling_figure(rows))[0] == "ring"
 
@@ -232,8 +233,8 @@ def test_bars_that_nobody_measured_are_marked(x: str) -> None:
 def test_a_long_legend_is_condensed() -> None:
     """More than eight lines: each algorithm once, then each setting once."""
     names = ["ring", "tree", "naive", "nvls", "hierarchical"]
-    rows = [r for s in ("fair", "fifo") for r in sweep(*names, sharing=s)]
-    assert entries(size_figure(rows, "latency"))[:7] == [*names, "fair", "fifo"]
+    rows = [r for s in ("fair", "fifo") for r in sweep(*names, **{"model.sharing": s})]
+    assert entries(size_figure(rows, "latency"))[:7] == [*names, "sharing fair", "sharing fifo"]
 
 
 def test_measured_points_are_black_and_open() -> None:
@@ -483,10 +484,10 @@ def test_protocols_compete_and_settings_do_not() -> None:
     """The faster protocol wins its cell under its own name; another way of sharing links is another map."""
     rows = [row(protocol="LL", time_us=5.0), row(protocol="Simple", time_us=6.0)]
     assert entries(crossover_figure(rows)) == ["ring, LL"]
-    rows = [row(a, sharing=s) for a in ("ring", "tree") for s in ("fair", "fifo")]
+    rows = [row(a, **{"model.sharing": s}) for a in ("ring", "tree") for s in ("fair", "fifo")]
     assert [axes.get_title(loc="left") for axes in crossover_figure(rows).axes] == [
-        "all_reduce, fair",
-        "all_reduce, fifo",
+        "all_reduce, sharing fair",
+        "all_reduce, sharing fifo",
     ]
 
 

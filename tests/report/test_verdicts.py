@@ -132,3 +132,26 @@ def test_a_key_that_changes_nothing_is_named(key: str, values: list[Any], idle: 
     found = sc.run("all_reduce", on="hgx-h100", size=sizes, **{key: values})
     times = {tuple(row["time_us"] for row in found if row[key] == value) for value in values}
     assert (len(times) == 1, f" {key} changes nothing here" in found.verdict) == (idle, idle)
+
+
+def test_what_a_bound_chooses_is_no_question() -> None:
+    """`ideal` plays each algorithm and size by the copies, channels and chunks that serve best: the algorithms compete
+    at each size all the same, and who is said to be fastest has the least time in the table."""
+    hosts = {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "100 Gb/s", "latency": "1 us"}}
+    sizes = ["1 KiB", "128 KiB", "16 MiB"]
+    found = sc.run("broadcast", on=hosts, profile="ideal", algorithm=["naive", "chain", "binomial"], size=sizes)
+    assert len({row["chosen.chunk"] for row in found}) > 2
+    best = [min(found.where(size=size), key=lambda row: row["time_us"])["algorithm"] for size in sizes]
+    assert best == ["naive", "chain", "chain"]
+    assert found.verdict.startswith("Fastest: naive to 1 KiB, chain from 128 KiB;")
+
+
+def test_the_words_of_an_own_schedule_have_its_name() -> None:
+    """Answers name a schedule that was an object by its name, never by the file that stands for it."""
+    asked = {"topology": "hgx-h100", "collective": "all_reduce", "size": "1 MiB"}
+    explained = sc.explain(asked, algorithm=sc.build("all_reduce", "ring", 8), what_if=False)
+    assert explained.verdict.startswith("ring takes ")
+    assert ".json" not in f"{explained}{dict(explained)}"
+    assert sc.run(asked, algorithm=sc.build("all_reduce", "ring", 4)).verdict.startswith("No answer: refused: ring is ")
+    with pytest.raises(sc.SimcollError, match="ring.json holds schedules, and graphviz is a format of topologies"):
+        sc.export(sc.build("all_reduce", "ring", 4), "graphviz")

@@ -39,6 +39,7 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
         noise=round(noise.spread, 4),
         outliers=round(noise.outliers, 4),
         left_out={kind: round(known[kind], 4) for kind in get_args(Kind)},
+        nodes=max(row.nodes for row in rows),
         cells={
             name: CellErrors(error=round(_of_next(list(of_cell.values())), 4), clusters=len(of_cell))
             for name, of_cell in sorted(spreads(rows).items())

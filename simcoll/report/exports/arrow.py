@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcoll.errors import SimcollError
-from simcoll.prediction.result_rows import KINDS, ResultRow, swept
+from simcoll.prediction.result_rows import KINDS, ResultRow, dotted
 
 MISSING = 'Arrow and Parquet need pyarrow: pip install "simcoll[parquet]"'
 
@@ -20,7 +20,7 @@ def table(rows: Sequence[ResultRow]) -> Any:
         raise SimcollError(MISSING) from None
     numbers = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     columns = {}
-    for name in (*KINDS, *swept(rows)):
+    for name in (*KINDS, *dotted(rows)):
         values, number = [row.get(name) for row in rows], numbers.get(KINDS.get(name, str))
         texts = [value if value is None or number else str(value) for value in values]
         columns[name] = pyarrow.array(texts, number or pyarrow.string())

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import text_table
-from simcoll.prediction.result_rows import ResultRow, swept
+from simcoll.prediction.result_rows import ResultRow, dotted
 from simcoll.units import short_size
 
 _SHOWN: Final = (
@@ -65,7 +65,7 @@ def results_table(rows: Sequence[ResultRow]) -> str:
 
 def _columns(rows: Sequence[TableRow]) -> list[str]:
     names = [name for name in _SHOWN if name in _ALWAYS or len({row[name] for row in rows}) > 1]
-    names += [*swept(rows), *_PREDICTED]
+    names += [*dotted(rows), *_PREDICTED]
     if any(row["workload"] for row in rows):
         names.remove("lower_bound_us")  # of a workload it is the computation, which has a column
     return [name for name in names if any(row.get(name) not in (None, "") for row in rows)]

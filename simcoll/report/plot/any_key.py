@@ -139,7 +139,7 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
                 "topology",
                 "dtype",
             ]
-            inputs += ["workload", "sharing", "in_place", "op", "root", "seed", "scenario", *swept(rows)]
+            inputs += ["workload", "in_place", "op", "root", "seed", "scenario", *swept(rows)]
             differ = [each for each in dict.fromkeys((*inputs, *COLUMNS)) if first.get(each) != row.get(each)]
             more = [each for each in differ if each in inputs] or differ
             problem = f"rows differ in {' and '.join(more[:3])} too"

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from simcoll.config.groups import grouped
 from simcoll.named_tuple import NamedTuple
-from simcoll.report.plot.looks import GREY, INK, Look, look, variant
+from simcoll.report.plot.looks import GREY, INK, Look, look, looks_of, variant
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
 from simcoll.report.plot.style import (
     COMPETING,
@@ -164,17 +164,18 @@ def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
 
 def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineStyle]:
     """Choose the style of each label: colour and marker by algorithm, the dash by setting; beyond four settings a shade
-    and a marker."""
+    and a marker. Settings of a single algorithm have colours of their own."""
     kinds = {label({**row, "algorithm": ""}, columns): 0 for row in rows}
     kinds = {kind: i for i, kind in enumerate(sorted(kinds, key=bool))}  # without a setting: solid
+    alone = len({row.get("algorithm") for row in rows}) == 1 and not any(row["trust"] for row in rows)
+    own = looks_of(list(kinds)) if alone and len(kinds) > 1 else {}  # then colours are free for settings
     styles: dict[str, LineStyle] = {}
     for row in rows:
         algorithm, kind = str(row.get("algorithm") or ""), label({**row, "algorithm": ""}, columns)
         base, number = look(algorithm), kinds[kind]
         few = len(kinds) <= len(DASHES)
-        stroke = LineStyle(
-            base if few else variant(base, number, number), DASHES[number] if few else "-", algorithm, kind
-        )
+        dash = DASHES[number] if few and not own else "-"
+        stroke = LineStyle(own.get(kind) or (base if few else variant(base, number, number)), dash, algorithm, kind)
         styles.setdefault(label(row, columns), stroke)
     return styles
 

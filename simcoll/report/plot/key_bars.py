@@ -22,6 +22,7 @@ from simcoll.report.plot.looks import INK, Look
 from simcoll.report.plot.panels import Panel
 from simcoll.report.plot.style import CHARACTER, dress, frame, time_axis, time_text
 
+TICKS: Final = 5  # of the axis of values, where it is as wide as the picture
 BAR: Final = 0.2  # inches, the height of a bar with the air above it
 POINTS: Final = 30  # of values that differ by more than this factor points are drawn: the bar of the least is not seen
 PLAIN: Final = "#4477AA"  # of bars that no name sets apart
@@ -91,7 +92,7 @@ def bar_figure(
         axes.tick_params(axis="y", length=0)
     highest = max(mark.high or mark.y for one in series for marks in one.values() for mark in marks)
     for number, axes in enumerate(grid[: len(series)]):
-        _value_axis(axes, values, highest, quantity, points)
+        _value_axis(axes, values, highest, quantity, points, TICKS if across == 1 else TICKS // 2)
         below = number + across < len(series)
         axes.tick_params(labelbottom=not below)
         axes.set_xlabel("" if below else axes.get_xlabel())
@@ -112,7 +113,7 @@ def _draw(axes: Axes, y: float, mark: Mark, wide: float, chosen: Look, quantity:
     )
 
 
-def _value_axis(axes: Axes, values: Sequence[float], highest: float, quantity: str, points: bool) -> None:
+def _value_axis(axes: Axes, values: Sequence[float], highest: float, quantity: str, points: bool, ticks: int) -> None:
     name, unit = WORDS.get(quantity, word(quantity)).lower(), UNITS.get(quantity, "")
     axes.set_xlabel(name if unit in ("", "us") else f"{name} ({unit})", size=9, color=INK)
     if points and is_time(quantity):
@@ -123,6 +124,6 @@ def _value_axis(axes: Axes, values: Sequence[float], highest: float, quantity: s
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
         axes.set_xlim(0, 1.18 * highest or 1)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(ticks))
         if is_time(quantity):
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))

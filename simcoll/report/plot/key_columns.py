@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from simcoll import units
 from simcoll.errors import InputError, did_you_mean
-from simcoll.prediction.result_rows import COLUMNS, swept
+from simcoll.prediction.result_rows import COLUMNS, dotted
 from simcoll.report.plot.style import PlotRow
 from simcoll.units import short_size
 
@@ -36,7 +36,7 @@ Drawn = TypeVar("Drawn", bound=PlotRow)
 
 def column_of(rows: Sequence[PlotRow], key: str) -> str:
     """The column that a key means: a column, a swept key, its last part, or a word for it. Raises InputError."""
-    known = [*COLUMNS, *swept(rows), *dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)]
+    known = [*COLUMNS, *dotted(rows), *dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)]
     known = list(dict.fromkeys(known))
     name = ALIASES.get(key, key)
     if name in known:

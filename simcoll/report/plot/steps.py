@@ -58,11 +58,16 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
     )
     finish(
         figure,
-        f"Training step: {best['workload']}, {best['ranks']} ranks",
+        f"Training step: {best['workload']}, {_counted(steps)}",
         f"{settings(steps)}  ·  shortest: {where}",
         entries,
     )
     return figure
+
+
+def _counted(steps: Sequence[PlotRow]) -> str:
+    ranks = sorted({row["ranks"] for row in steps})
+    return f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
 
 
 def _step(row: PlotRow) -> float:

@@ -30,7 +30,7 @@ TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and som
 
 # What changes the prediction of one and the same algorithm; the label must name what differs in two such rows.
 COMPETING: Final = ("executor", "protocol")
-SETTINGS: Final = ("topology", "nodes", "profile", "sharing", "dtype", "op", "root", "in_place", "seed", "scenario")
+SETTINGS: Final = ("topology", "nodes", "profile", "dtype", "op", "root", "in_place", "seed", "scenario")
 
 # Confidence of rows that a fit to measured runs stands behind.
 FITTED: Final = frozenset({"calibrated", "interpolated", "extrapolated"})
