@@ -15,7 +15,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config import cache_folder
+from simcoll.config._lock_file import alone
 from simcoll.config.machine_code import Loop
 from simcoll.errors import InputError, SimcollError
 
@@ -153,14 +154,9 @@ def _numba() -> Any:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Processes that need the same loop wait for the first, and load what it has compiled: a loop takes seconds. Where
-    a system has no locks of files, nobody waits."""
-    with _compiling, ExitStack() as held:
-        if folder := cache_folder.folder():
-            with suppress(ImportError, OSError):
-                import fcntl
-
-                fcntl.flock(held.enter_context((folder / "lock").open("w")), fcntl.LOCK_EX)
+    """Processes that need the same loop wait for the first, and load what it has compiled: a loop takes seconds."""
+    folder = cache_folder.folder()
+    with _compiling, alone(folder / "lock", "compile a loop") if folder else nullcontext():
         yield
 
 

@@ -8,79 +8,63 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import field
-from operator import itemgetter
+from functools import partial
 from typing import Final
 
 import simpy
-from simpy.events import NORMAL, Event, EventPriority
+from simpy.events import NORMAL, Event
 
 from simcoll.config.arrays import Numbers
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import NONE, PS_PER_S, clocked, service_ps
 
-LAST: Final = EventPriority(2)  # SimPy's own priorities are URGENT = 0 and NORMAL = 1
+# The second phase of an instant: what decides about transfer i has the priority LAST + i, so that it comes after all of
+# the first phase, for which SimPy has URGENT = 0 and NORMAL = 1, and the lowest index first.
+LAST: Final = 2
 
 
-def happen(event: Event, wait: int, priority: EventPriority = NORMAL) -> None:
-    """Have an event happen so many ps from now."""
-    event._ok, event._value = True, None  # what Timeout does: triggered, and processed then
-    event.env.schedule(event, priority, wait)
+class Recurring(Event):  # type: ignore[misc]  # SimPy has no types here
+    """An event that happens as often as it is asked to, and may do another thing each time."""
 
-
-def at_once(event: Event) -> None:
-    """Have an event happen before the caller goes on, without a turn in the queue."""
-    event._ok, event._value = True, None
-    waiting, event.callbacks = event.callbacks, None
-    for call in waiting:
-        call(event)
-
-
-class InstantEnd:
-    """The second phase of an instant, in which links, receive sides and the fabric decide, lowest index first."""
+    _ok, _value = True, None  # it is always one that is to come, like SimPy's Timeout
 
     def __init__(self, env: simpy.Environment):
         self.env = env
-        self._todo: list[tuple[int, Callable[[], None]]] = []
 
-    def then(self, i: int, decide: Callable[[], None]) -> None:
-        """Call `decide`, which is about transfer `i`, in the second phase of this instant."""
-        if not self._todo:
-            event = Event(self.env)
-            event.callbacks = [self._decide]
-            happen(event, 0, LAST)
-        self._todo.append((i, decide))
-
-    def _decide(self, _: Event) -> None:
-        todo, self._todo = self._todo, []
-        todo.sort(key=itemgetter(0))
-        for _, decide in todo:
-            decide()
+    def later(self, wait: int, call: Callable[[Event], None], priority: int = NORMAL) -> None:
+        """Call something so many ps from now."""
+        self.callbacks = [call]
+        self.env.schedule(self, priority, wait)
 
 
 class Milestone:
-    """Something that happens once to each transfer: when it did, and who waits for it."""
+    """Something that happens once to each transfer: when it does, and who waits to hear of it."""
 
     def __init__(self, env: simpy.Environment, count: int):
         self.env = env
         self.at: list[int] = [NONE] * count
         self._waiting: dict[int, Event] = {}
 
-    def reach(self, i: int) -> None:
-        """Note that the event happens to transfer `i` now, and wake whoever waits for it."""
-        self.at[i] = self.env.now
-        if i in self._waiting:
-            at_once(self._waiting.pop(i))
+    def reach(self, i: int, when: int) -> None:
+        """Note when it happens to transfer `i`, now or later, and let go on at once who waits to hear of it."""
+        self.at[i] = when
+        event = self._waiting.pop(i, None)
+        if event:
+            event._ok, event._value = True, None
+            waiting, event.callbacks = event.callbacks, None
+            for call in waiting:
+                call(event)
 
     def wait(self, i: int) -> tuple[Event, ...]:
-        """The event that it happens to `i`; none if it has, or if `i` is NONE."""
+        """The event that it is known of `i`; none if it is, or if `i` is NONE."""
         if i == NONE or self.at[i] != NONE:
             return ()
         if i not in self._waiting:
-            self._waiting[i] = self.env.event()
+            self._waiting[i] = Event(self.env)
         return (self._waiting[i],)
 
     def then(self, i: int, call: Callable[[int], None], own: int) -> None:
-        """Call with the number `own` when it has happened to `i`, if that is any."""
+        """Call with the number `own` when it is known of `i`, if that is any."""
         for event in self.wait(i):
             event.callbacks.append(lambda _: call(own))
             return
@@ -97,7 +81,7 @@ class Flow:
 
     nbytes: int
     route: list[int]
-    gone: Event
+    gone: Callable[[], None]
     rest: float
     since: int
     capacity: float = 0.0  # of the narrowest link, when it came
@@ -111,16 +95,13 @@ class Fabric:
     """All links in `fair`: max-min fair rates, solved once an instant for the links that were touched."""
 
     env: simpy.Environment
-    instant: InstantEnd
     capacity: dict[int, float]
     flows: dict[int, dict[int, Flow]] = field(default_factory=dict)  # link → index → flow
     touched: set[int] = field(default_factory=set)
 
-    def send(self, i: int, nbytes: int, route: list[int]) -> Event:
-        """An event that fires when the bytes of `i` are gone."""
-        flow = Flow(nbytes, route, self.env.event(), float(nbytes), self.env.now)
-        self._enter(i, flow)
-        return flow.gone
+    def send(self, i: int, nbytes: int, route: list[int], gone: Callable[[], None]) -> None:
+        """Take transfer `i` in, and call `gone` when its bytes are gone."""
+        self._enter(i, Flow(nbytes, route, gone, float(nbytes), self.env.now))
 
     def _enter(self, i: int, flow: Flow) -> None:
         for link in flow.route:
@@ -146,34 +127,33 @@ class Fabric:
 
     def _touch(self, route: list[int]) -> None:
         if not self.touched:
-            self.instant.then(0, self._decide)
+            Recurring(self.env).later(0, self._decide, LAST)
         self.touched.update(route)
 
-    def _decide(self) -> None:
-        component = self._component()
-        self.touched = set()
-        for i, rate in self._rates(component).items():
-            flow = component[i]
-            if rate != flow.rate:
-                self._change(i, flow, rate)
+    def _decide(self, _: Event) -> None:
+        while self.touched:
+            link = self.touched.pop()
+            if self.flows.get(link):
+                flows, links = self._component(link)
+                self.touched -= links
+                for i, rate in self._rates(flows, links).items():
+                    if rate != flows[i].rate:
+                        self._change(i, flows[i], rate)
 
-    def _component(self) -> dict[int, Flow]:
-        """The flows that share links with the touched ones, directly or through others."""
-        found: dict[int, Flow] = {}
-        todo, seen = list(self.touched), set(self.touched)
+    def _component(self, link: int) -> tuple[dict[int, Flow], set[int]]:
+        """The flows that share links with one another and with this one, directly or through others; and the links."""
+        found, todo, links = dict[int, Flow](), [link], {link}
         while todo:
-            for i, flow in self.flows.get(todo.pop(), {}).items():
+            for i, flow in self.flows[todo.pop()].items():
                 if i not in found:
                     found[i] = flow
-                    fresh = [link for link in flow.route if link not in seen]
-                    seen.update(fresh)
-                    todo.extend(fresh)
-        return found
+                    todo += [link for link in flow.route if link not in links]
+                    links.update(flow.route)
+        return found, links
 
-    def _rates(self, flows: dict[int, Flow]) -> dict[int, float]:
+    def _rates(self, flows: dict[int, Flow], links: set[int]) -> dict[int, float]:
         """Progressive filling. Only −, /, comparison: any faithful float64 gives the same bits."""
         rates: dict[int, float] = {}
-        links = sorted({link for flow in flows.values() for link in flow.route})
         avail = {link: self.capacity[link] for link in links}
         count = {link: len(self.flows[link]) for link in links}
         floor = dict.fromkeys(links, 0.0)
@@ -204,11 +184,9 @@ class Fabric:
             wait = service_ps(flow.nbytes, int(flow.capacity))
         else:
             wait = max(1, math.ceil(flow.rest * PS_PER_S / rate))
-        due = self.env.timeout(wait, value=flow.plan)
-        due.callbacks.append(lambda event: self._end(i, flow, event.value))
+        Recurring(self.env).later(wait, partial(self._end, i, flow, flow.plan))
 
-    def _end(self, i: int, flow: Flow, plan: int) -> None:
-        if plan != flow.plan:
-            return
-        self._leave(i, flow)
-        flow.gone.succeed()
+    def _end(self, i: int, flow: Flow, plan: int, _: Event) -> None:
+        if plan == flow.plan:
+            self._leave(i, flow)
+            flow.gone()

@@ -66,9 +66,9 @@ class KernelResult(NamedTuple):
 class KernelRun:
     """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not."""
 
-    def __init__(self, program: Program, loops: Loops, keep: KeptTimes, busy: Array | None = None):
+    def __init__(self, program: Program, loops: Loops, keep: KeptTimes, busy: Array | None = None, until: int = NEVER):
         self.busy = np.zeros(program.servers, np.int64) if busy is None else busy
-        self.program, self.params, self.loops, self.keep = program, program.params, loops, keep
+        self.program, self.params, self.loops, self.keep, self.until = program, program.params, loops, keep, until
         self.count, self.links = len(program), len(program.bandwidths)
         self.sides = int(program.side.max(initial=-1)) + 1
         self.give, self.fill = loops.give, loops.fill
@@ -268,7 +268,7 @@ class KernelRun:
         when = here if len(here) else self.zeros(self.count)
         starts = Starts(when, pending, self.give(self.program.way), self.lead(), times.start, self.heap(self.count))
         state, came = self.fill(self.count, 0), self.give(self.came())
-        return Progress(starts, state, came, times, successors, tasks, self.barriers())
+        return Progress(starts, state, came, times, successors, tasks, self.barriers(), self.until)
 
     def successors(self, readers: Array | None = None) -> tuple[Successors, Any]:
         """The transfers that wait for each, and how many things each waits for; of what they read, if these are

@@ -1,9 +1,12 @@
 """The event engine on SimPy. This is the definition of simcoll's timing: slow, readable, complete.
 
-A process per channel takes up its transfers in order; from there on each transfer goes from method to method: `come`
-to a link, `cross` it, `receive`, `end`, `add`, `complete`. A process per task waits for what comes before it and for
-what it does. Links, receive sides and the fabric decide once an instant, after everything else at that instant
-(`simcoll.engine._event_servers`).
+A process per channel takes up its transfers in order; from there on each transfer goes from method to method: `cross`
+each link, `receive`, `end`, `add`, `complete`. A process per task waits for what comes before it and for what it does.
+Links, receive sides and the fabric decide once an instant, after everything else at that instant, lowest index first:
+SimPy's priorities say so (`simcoll.engine._event_servers`).
+
+When a transfer is sent is known as soon as its first link decides, so that a channel which waits for something else as
+well needs no event for it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +25,7 @@ from simpy.events import Event
 
 from simcoll.config.groups import grouped
 from simcoll.engine._deadlock import Reached, stuck
-from simcoll.engine._event_servers import Fabric, InstantEnd, Milestone, happen
+from simcoll.engine._event_servers import LAST, Fabric, Milestone, Recurring
 from simcoll.engine.link_changes import BandwidthSpan, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline
@@ -58,7 +61,7 @@ class _EventRun:
         count = len(program)
         self.started, self.arrived = [NONE] * count, [NONE] * count  # when; nobody waits for these
         self.sent, self.ended, self.completed = (Milestone(self.env, count) for _ in range(3))
-        self.hops: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # when each link serves it
+        self.hops: list[list[int]] = [[] for _ in range(count)]  # when each link begins and ends to serve it
         self.planned, self.way = program.way.tolist(), program.way.tolist()  # the way that each is to take, and takes
         self.chain, self.nbytes = program.chain.tolist(), program.nbytes.tolist()
         self.behind = dict(zip(self.chain, range(count), strict=True))  # the version that waits for each
@@ -66,9 +69,11 @@ class _EventRun:
         self.latencies, self.bandwidths = program.latencies.tolist(), program.bandwidths.tolist()
         links, first = program.routes.links.tolist(), program.routes.hop.tolist()
         self.paths: list[list[int]] = [links[a:b] for a, b in pairwise(first)]
+        routed = (program.routes.src != program.routes.dst) & (np.diff(program.routes.hop) > 0)
+        self.lead = np.where(routed, program.by_way("o_send"), 0).tolist()  # of each way, as are the next two
+        self.gap, self.caps = program.by_way("g").tolist(), program.by_way("channel_bandwidth").tolist()
         self.params_of = program.params_of if program.parts else lambda _: program.params
         self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
-        self.instant = InstantEnd(self.env)
         self.ready: dict[int, int] = {}  # when each flow set out
         self.links, self.sides = defaultdict[int, int](int), defaultdict[int, int](int)  # when each is free
         self.known_legs: dict[tuple[int, int], list[_Leg]] = {}  # of way and bytes, while no link changes
@@ -113,7 +118,7 @@ class _EventRun:
         for i, channel in enumerate(program.channel.tolist()):
             if program.params_of(i).channel_bandwidth:  # a channel's cap is one more link, behind the real ones
                 capacity[count + channel] = float(program.params_of(i).channel_bandwidth)
-        return Fabric(self.env, self.instant, capacity)
+        return Fabric(self.env, capacity)
 
     def reached(self) -> Reached:
         """The milestones that each transfer has reached."""
@@ -124,11 +129,11 @@ class _EventRun:
         """Run until nothing is left to happen."""
         try:
             self.env.run()
+            hops = clocked(np.fromiter(chain.from_iterable(self.hops), np.int64))
         except OverflowError:  # a time that no column can hold
             raise too_late("the run takes") from None
         if NONE in self.ended.at:
             raise stuck(self.program, self.reached())
-        hops = clocked([time for hops in self.hops for hop in hops for time in hop])
         return Timeline(
             start=clocked(self.started),
             sent=self.sent.column(),
@@ -151,7 +156,7 @@ class _EventRun:
         for at, link, bandwidth, turn in changes:
             how = partial(self.change, link, bandwidth, turn)
             if at:
-                self.env.timeout(at).callbacks.append(how)
+                Recurring(self.env).later(at, how)
             else:
                 how(None)
 
@@ -183,13 +188,15 @@ class _EventRun:
         assert tasks
         for before in tasks.before[slice(*tasks.first[task : task + 2])].tolist():
             yield from self.done.wait(before)
-        self.opened.reach(task)
+        self.opened.reach(task, self.env.now)
         yield self.env.timeout(int(tasks.duration[task]))
         for i in sends:
             yield from self.sent.wait(i)
+        if (wait := max((self.sent.at[i] for i in sends), default=0) - self.env.now) > 0:
+            yield self.env.timeout(wait)
         for i in receives:
             yield from self.completed.wait(i)
-        self.done.reach(task)
+        self.done.reach(task, self.env.now)
 
     # --- sending ---
 
@@ -203,32 +210,30 @@ class _EventRun:
                 yield from milestone.wait(whose[i])
             if free > env.now:
                 yield env.timeout(free - env.now)
-            params, now = self.params_of(i), env.now
-            self.started[i], free = now, now + params.g
-            if params.o_send and self.src[i] != self.dst[i] and self.route(i):
-                yield env.timeout(params.o_send)
-            yield self.set_out(i)
-            self.sent.reach(i)
+            way, self.started[i] = self.planned[i], env.now
+            if self.lead[way]:
+                yield env.timeout(self.lead[way])
+            self.set_out(i)
+            yield from self.sent.wait(i)
+            free = max(self.sent.at[i], self.started[i] + self.gap[way])
 
-    def set_out(self, i: int) -> Event:
-        """Let a transfer go, the rest of the way by itself; the event that it is sent."""
+    def set_out(self, i: int) -> None:
+        """Let a transfer go, the rest of the way by itself."""
         if not self.route(i):
-            gone: Event = self.env.timeout(1)
-            gone.callbacks.append(lambda _: self.receive(i))
+            self.sent.reach(i, self.env.now + 1)
+            self.after(1, self.receive, i)
         elif self.params.sharing == "fair":
             self.ready[i] = self.env.now
-            gone = self.fabric.send(i, self.nbytes[i], self.take(i) + self.cap(i))
-            gone.callbacks.append(lambda _: self.flowed(i))
+            self.fabric.send(i, self.nbytes[i], self.take(i) + self.cap(i), partial(self.flowed, i))
         else:
-            gone = self.env.event()
-            _Head(self, i, gone).set_out()
-        return gone
+            _Head(self, i).set_out()
 
     def flowed(self, i: int) -> None:
         """All bytes of a flow are gone."""
         route = self.route(i)
-        self.hops[i] = [(self.ready[i], self.env.now)] * len(route)
+        self.hops[i] = [self.ready[i], self.env.now] * len(route)
         self.after(sum(self.latencies[link] for link in route), self.receive, i)
+        self.sent.reach(i, self.env.now)
 
     def cap(self, i: int) -> list[int]:
         """The link that stands for the cap of its channel, if that has one."""
@@ -239,13 +244,12 @@ class _EventRun:
 
     def after(self, wait: int, call: Callable[..., None], *given: Any) -> None:
         """Call a method with what is `given`, so many ps from now."""
-        self.env.timeout(wait).callbacks.append(lambda _: call(*given))
+        Recurring(self.env).later(wait, lambda _: call(*given))
 
     def legs(self, i: int) -> list[_Leg]:
         """The links of the way that is in force, as transfer `i` meets them if it sets out now."""
-        self.take(i)
         if self.spans:
-            return [self.leg(link, i) for link in self.route(i)]
+            return [self.leg(link, i) for link in self.take(i)]
         which = self.way[i], self.nbytes[i]
         if which not in self.known_legs:
             self.known_legs[which] = [self.leg(link, i) for link in self.route(i)]
@@ -267,11 +271,11 @@ class _EventRun:
         self.arrived[i] = self.env.now
         wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
-            self.instant.then(i, partial(self.take_in, i, wait))
+            Recurring(self.env).later(0, partial(self.take_in, i, wait), LAST + i)
         else:
             self.end(i)
 
-    def take_in(self, i: int, wait: int) -> None:
+    def take_in(self, i: int, wait: int, _: Event) -> None:
         """The receive side takes a transfer in."""
         side, now = int(self.program.side[i]), self.env.now
         self.sides[side] = max(now, self.sides[side]) + wait
@@ -279,7 +283,7 @@ class _EventRun:
 
     def end(self, i: int) -> None:
         """A transfer ends; it is complete once no earlier version is missing."""
-        self.ended.reach(i)
+        self.ended.reach(i, self.env.now)
         if self.steps:
             self.steps.ended(i)
         before = self.chain[i]
@@ -298,7 +302,7 @@ class _EventRun:
     def complete(self, i: int) -> None:
         """A transfer is complete, and so are the versions behind it that have ended."""
         while i != NONE and self.ended.at[i] != NONE:
-            self.completed.reach(i)
+            self.completed.reach(i, self.env.now)
             i = self.behind.get(i, NONE)
 
 
@@ -312,31 +316,22 @@ class _Leg(NamedTuple):
     spans: Sequence[BandwidthSpan]
 
 
-class _Head:
-    """The head of a transfer on the way, first in, first out: before link number `hop`, the tail due there at `tail`.
+class _Head(Recurring):
+    """The head of a transfer, first in, first out: before link `hop` of its way, the tail due there at `tail`."""
 
-    `gone` is to happen when the tail is sent.
-    """
-
-    __slots__ = ("gone", "hop", "i", "legs", "run", "tail")
-
-    def __init__(self, run: _EventRun, i: int, gone: Event):
-        self.run, self.i, self.gone = run, i, gone
+    def __init__(self, run: _EventRun, i: int):
+        self.env, self.run, self.i = run.env, run, i
 
     def set_out(self, _: Event | None = None) -> None:
         """The head is at the first link of the way in force."""
         self.legs, self.hop, self.tail = self.run.legs(self.i), 0, 0
-        self.come()
+        self.later(0, self.cross, LAST + self.i)
 
-    def come(self, _: Event | None = None) -> None:
-        """The head comes to a link, which decides when all that comes now has come."""
-        self.run.instant.then(self.i, self.cross)
-
-    def cross(self) -> None:
-        """The link serves the chunk: the head moves on as soon as that begins; the tail follows at the slowest pace so
-        far. A chunk that is lost sets out again."""
+    def cross(self, _: Event) -> None:
+        """The link, to which all has come that comes now, serves the chunk: the head moves on as soon as that begins;
+        the tail follows at the slowest pace so far. A chunk that is lost sets out again."""
         run, i, (server, service, latency, spans) = self.run, self.i, self.legs[self.hop]
-        env, now, free, again = run.env, run.env.now, run.links[server], NONE
+        now, free, again = self.env.now, run.links[server], NONE
         if spans:
             begin, end, run.links[server], again = serve(spans, run.nbytes[i], now, free, self.lost)
         elif service != NEVER:
@@ -346,28 +341,28 @@ class _Head:
             end = NEVER
         if again != NONE:
             run.hops[i] = []
-            env.timeout(again - now).callbacks.append(self.set_out)
+            self.later(again - now, self.set_out)
         if end == NEVER:
             return
-        run.hops[i].append((begin, end))
-        tail = max(end, self.tail) if self.hop else self.sent(now, begin, end)
+        run.hops[i] += begin, end
+        tail = max(end, self.tail) if self.hop else self.sent(begin, end)
         self.hop, self.tail = self.hop + 1, tail + latency
         if self.hop < len(self.legs):
-            env.timeout(begin + latency - now).callbacks.append(self.come)
+            self.later(begin + latency - now, self.cross, LAST + i)
         else:
-            env.timeout(self.tail - now).callbacks.append(self.arrive)
+            self.later(self.tail - now, self.arrive)
 
     def lost(self, when: int) -> bool:
         """Whether another way is in force then."""
         way: int = self.run.way[self.i]
         return self.run.forced(self.i, when) != way
 
-    def sent(self, now: int, begin: int, end: int) -> int:
+    def sent(self, begin: int, end: int) -> int:
         """The time at which the tail leaves the first link: not before the channel has brought it there."""
-        cap = self.run.params_of(self.i).channel_bandwidth
+        cap = self.run.caps[self.run.planned[self.i]]
         tail = max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
-        if not self.gone.triggered:  # a chunk that sets out again is sent no second time
-            happen(self.gone, tail - now)
+        if self.run.sent.at[self.i] == NONE:  # a chunk that sets out again is sent no second time
+            self.run.sent.reach(self.i, tail)
         return tail
 
     def arrive(self, _: Event) -> None:
@@ -379,7 +374,7 @@ class _Barrier:
     """Barriers between steps: which step everyone may be in."""
 
     def __init__(self, env: simpy.Environment, program: Program):
-        self.step = program.step.tolist()
+        self.env, self.step = env, program.step.tolist()
         self.left = Counter(self.step)
         self.order = sorted(self.left)
         number = {step: at for at, step in enumerate(self.order)}
@@ -390,5 +385,5 @@ class _Barrier:
     def ended(self, i: int) -> None:
         self.left[self.step[i]] -= 1
         while self.next < len(self.order) and not self.left[self.order[self.next]]:
-            self.passed.reach(self.next)
+            self.passed.reach(self.next, self.env.now)
             self.next += 1

@@ -78,9 +78,10 @@ def totals(program: Program, shortcuts: bool = True, compiled: bool | None = Non
     return outcome and program.totals(outcome.latest, shortcut)
 
 
-def end(program: Program, shortcuts: bool = True) -> RunEnd | None:
-    """The end of a program and nothing else of it, None if it could not finish."""
-    _, outcome, shortcut = _play(program, "nothing", shortcuts, None)
+def end(program: Program, shortcuts: bool = True, until: int = NEVER) -> RunEnd | None:
+    """The end of a program and nothing else of it, None if it could not finish; of one that takes longer than `until`
+    (ps) any later time."""
+    _, outcome, shortcut = _play(program, "nothing", shortcuts, None, until=until)
     return outcome and RunEnd(int(outcome.latest), shortcut)
 
 
@@ -111,9 +112,15 @@ class _Played(NamedTuple):
 
 
 def _play(
-    program: Program, keep: KeptTimes, shortcuts: bool, compiled: bool | None, busy: Array | None = None
+    program: Program,
+    keep: KeptTimes,
+    shortcuts: bool,
+    compiled: bool | None,
+    busy: Array | None = None,
+    until: int = NEVER,
 ) -> _Played:
-    """Run a program in the first way in which all comes to an end. Raises InputError beyond the clock."""
+    """Run a program in the first way in which all comes to an end, or that needs no shortcut and goes on beyond
+    `until`. Raises InputError beyond the clock."""
     fair = program.params.sharing == "fair"
     ways: list[tuple[str, ModuleType, Callable[[KernelRun], KernelResult]]] = []
     run_: KernelRun | None = None
@@ -131,9 +138,9 @@ def _play(
     for shortcut, kernel, way in ways:
         chosen = choose(len(program), compiled, kernel)
         if run_ is None or run_.loops.compiled != chosen:
-            run_ = KernelRun(program, Loops(waits, chosen), keep, busy)
+            run_ = KernelRun(program, Loops(waits, chosen), keep, busy, until)
         outcome = way(run_)
-        if outcome.ended == len(program):
+        if outcome.ended == len(program) or (shortcut == "none" and until < outcome.latest):
             if outcome.latest >= NEVER:
                 raise too_late("the run takes")
             return _Played(run_, outcome, shortcut)

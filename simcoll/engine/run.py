@@ -27,7 +27,7 @@ from simcoll.engine.folding import fold
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.engine.timing_model import Index, Params, RoutedNetwork
+from simcoll.engine.timing_model import NEVER, Index, Params, RoutedNetwork
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers: longer schedules stay streams, and no timeline of theirs is kept by default
@@ -135,30 +135,38 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
     return _outcome("event", program, event.run(program), "none")  # which also says why a run cannot finish
 
 
-def makespan_ps(program: Program, shortcuts: bool = True) -> int:
-    """The end of a program, in ps. Raises like `run`."""
-    ended = None if program.changes else _end(program, shortcuts)
+def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, until: int = NEVER) -> int:
+    """The end of a program, in ps; of one that takes longer than `until` any later time. Raises like `run`."""
+    if isinstance(program, StreamedProgram):
+        totals = _streamed(program) if shortcuts else None
+        return totals.makespan_ps if totals else makespan_ps(program.bind(), shortcuts, until)
+    ended = None if program.changes else _end(program, shortcuts, until)
     return ended.at if ended else run(program, Policy(shortcuts=shortcuts, keep="totals")).totals.makespan_ps
 
 
-def _end(program: Program, shortcuts: bool) -> RunEnd | None:
+def _end(program: Program, shortcuts: bool, until: int = NEVER) -> RunEnd | None:
     """The end of a program, which is not run where one with the same columns and numbers was: many explanations of a
-    slow machine slow down the same links."""
+    slow machine slow down the same links. See `fast.end`."""
     columns = program.way, program.kind, program.routes, program.reads, program.chain, program.channel, program.side
     if program.tasks or program.part is not None or program.views > 1:
-        return fast.end(program, shortcuts)
-    known: dict[tuple[Params, bytes], tuple[Index, bool, RunEnd]] = program.once("ends", columns, dict)
+        return fast.end(program, shortcuts, until)
+    known: dict[tuple[Params, bytes], tuple[Index, bool, int, RunEnd]] = program.once("ends", columns, dict)
     taken = program.taken
     numbers = program.sizes, program.bandwidths[taken], program.latencies[taken], program.arrivals
     key = program.params, hashlib.sha256(b"".join(column.tobytes() for column in numbers)).digest()
-    credit, with_shortcuts, ended = known.get(key, (None, False, None))
-    if ended and credit is program.credit and (with_shortcuts or not shortcuts):
+    credit, with_shortcuts, limit, ended = known.get(key, (None, False, 0, None))
+    if (
+        ended
+        and credit is program.credit
+        and (with_shortcuts or not shortcuts)
+        and (ended.at <= limit or until <= limit)  # its end is known, or that it is not wanted
+    ):
         return ended if shortcuts else RunEnd(ended.at, "none")
-    ended = fast.end(program, shortcuts)
+    ended = fast.end(program, shortcuts, until)
     if ended:
         if len(known) >= MOST_ENDS:
             known.clear()
-        known[key] = program.credit, shortcuts, ended
+        known[key] = program.credit, shortcuts, until, ended
     return ended
 
 

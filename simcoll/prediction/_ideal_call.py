@@ -18,8 +18,8 @@ from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
-from simcoll.engine.run import Policy, StreamedProgram, run
-from simcoll.engine.timing_model import PS_PER_S
+from simcoll.engine.run import Policy, StreamedProgram, makespan_ps, run
+from simcoll.engine.timing_model import NEVER, PS_PER_S
 from simcoll.formats.schedules import schedule_json
 from simcoll.named_tuple import NamedTuple
 from simcoll.nccl import call_names
@@ -131,8 +131,8 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
     """The way that is done first; of equals the one that is tried first.
 
     Those whose busiest link needs longer than the best are not run, nor those in which rates of flows would be solved
-    too often. Where links are the narrowest, the first of these
-    is nearly as quick as the best, so ways are run in the order of what their links need.
+    too often; a run that takes longer than the best so far is not brought to its end. Where links are the narrowest,
+    the first of these is nearly as quick as the best, so ways are run in the order of what their links need.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
     ways = list(_ways(asked, network, places))
@@ -156,7 +156,7 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
     for number, way in sorted(enumerate(ways), key=lambda numbered: (load(numbered[1]).need_ps, numbered[0])):
         asks = load(way)
         if best is None or (asks.need_ps <= best[0] and asks.solved(way.model.chunk or WHOLE) <= MOST_SOLVED):
-            took = run(program(way), Policy(keep="totals")).totals.makespan_ps, number
+            took = makespan_ps(program(way), until=best[0] if best else NEVER), number
             best = took if best is None else min(best, took)
     assert best
     return ways[best[1]]

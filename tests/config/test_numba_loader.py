@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from command import SCRIPT, python
+from command import SCRIPT, environment, python
 from extras import needs
 
 from simcoll.config import cache_folder
@@ -115,8 +118,34 @@ def test_kept_in_the_users_cache(kernel: Path, tmp_path: Path):
     other.write_text(KERNEL, encoding="utf-8")
     with ThreadPoolExecutor() as pool:
         uses = [pool.submit(_use, file, {"HOME": str(tmp_path / "home")}, "count") for file in (kernel, other)]
-    assert sorted(use.result() for use in uses) == [(0, "5 0\n", ""), (0, "5 1\n", "")]
+    found = sorted(use.result()[:2] for use in uses)  # on a busy machine one says that it waits
+    assert found == [(0, "5 0\n"), (0, "5 1\n")]
     assert len(list((tmp_path / "home/.cache/simcoll").rglob("*.kernel.add.*"))) == 1
+
+
+def test_a_stopped_process_is_waited_for_in_words_and_not_for_ever(kernel: Path, tmp_path: Path):
+    """Whoever holds the lock may be stopped: the next process says for whom it waits, then compiles by itself; it waits
+    once, not for each loop, and keeps what it has compiled."""
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    hold = "import sys; from pathlib import Path; from simcoll.config import _lock_file as f\n"
+    hold += "with f.alone(Path(sys.argv[1]), 'wait'): print('held', flush=True); sys.stdin.read()"
+    impatient = f"from simcoll.config import _lock_file as f; f.SAID_AFTER, f.GIVEN_UP_AFTER = 0.1, 0.4\n{USE}"
+    impatient += "print(compile_kernel(kernel).add(2.5, 3.0))"
+    impatient = f"import os; os.environ['SIMCOLL_CACHE_DIR'] = {str(folder)!r}\n{impatient}"
+    words = [sys.executable, "-c", hold, folder / "lock"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as stopped:
+        try:
+            assert stopped.stdout and stopped.stdout.readline() == b"held\n"
+            stopped.send_signal(signal.SIGSTOP)
+            done = python(impatient, [kernel, "count"])
+        finally:
+            stopped.kill()
+    assert done.stdout == "5 1\n5.5\n", done.stderr
+    said, gave_up = done.stderr.splitlines()
+    assert said.startswith(f"waiting for process {stopped.pid} on ") and "to compile a loop" in said
+    assert gave_up.startswith(f"process {stopped.pid} on ") and gave_up.endswith("; going on without it")
+    assert _compiled(folder)
 
 
 def _chosen(monkeypatch: pytest.MonkeyPatch, changes: Mapping[str, object]) -> Path | None:

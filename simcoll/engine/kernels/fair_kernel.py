@@ -43,7 +43,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
             t = changes.at[row]
         elif t < NEVER:
             latest = max(latest, t)
-        else:  # what is left comes beyond the range of the clock
+        if t >= NEVER or t > progress.until:  # what is left comes beyond the range of the clock, or is not asked for
             break
         if changes is not None:
             row, flowing, n_touched = change(row, t, now, run, changes, flowing)

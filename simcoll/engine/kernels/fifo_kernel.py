@@ -28,6 +28,9 @@ def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
     times, items, ended, latest, size = heap.times, heap.items, 0, 0, waits.begin(progress)
     while size:
         t, i = times[0], items[0]
+        if t > progress.until:
+            latest = max(latest, t)
+            break
         size = heaps.pop(heap, size)
         if state[i] == SIDE:
             t = max(t, free_side[side[i]]) + receive[i]

@@ -147,7 +147,7 @@ class Barriers(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The state of a run, whichever way links are shared."""
+    """The state of a run, whichever way links are shared; what happens after `until` (ps) is left out."""
 
     starts: Starts
     state: Column
@@ -156,6 +156,7 @@ class Progress(NamedTuple):
     successors: Successors
     tasks: TaskColumns
     barriers: Barriers
+    until: int
 
 
 class Turns(NamedTuple):

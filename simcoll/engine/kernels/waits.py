@@ -101,7 +101,7 @@ def begin(progress: Progress) -> Any:
 @inline
 def send(i: Any, t: Any, ready: Any, progress: Progress, size: Any) -> Any:
     """Transfer `i` is sent at `t`; its channel is not `ready` for the next before that time."""
-    starts, _, _, times, successors, tasks, _ = progress
+    starts, _, _, times, successors, tasks, _, _ = progress
     after, sent = successors.channel_after[i], times.sent
     if len(sent):
         sent[i] = t
@@ -115,7 +115,7 @@ def send(i: Any, t: Any, ready: Any, progress: Progress, size: Any) -> Any:
 @inner
 def settle(i: Any, t: Any, progress: Progress, size: Any) -> Any:
     """Version `i` is complete at `t`: its readers may go, and so may the versions that were waiting for it."""
-    starts, state, _, times, successors, tasks, _ = progress
+    starts, state, _, times, successors, tasks, _, _ = progress
     _, chain_after, first_reader, next_reader, _, _, _ = successors
     when, complete, receiver = starts.when, times.complete, tasks.receiver
     while True:
@@ -137,7 +137,7 @@ def settle(i: Any, t: Any, progress: Progress, size: Any) -> Any:
 @inner
 def finish(i: Any, t: Any, progress: Progress, size: Any) -> Any:
     """Transfer `i` ends at `t`."""
-    starts, state, came, times, successors, tasks, barriers = progress
+    starts, state, came, times, successors, tasks, barriers, _ = progress
     chain, _, _, _, credit_after, _, turn = successors
     when, end, adds_to, waits, opened = starts.when, times.end, tasks.adds_to, tasks.waits, tasks.opened
     if len(end):
@@ -194,7 +194,7 @@ def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
 @inner
 def open_task(k: Any, progress: Progress, size: Any) -> Any:
     """All that task `k` waited for is done: its channels may go, and the data that its rank brings is there."""
-    starts, state, _, _, _, tasks, _ = progress
+    starts, state, _, _, _, tasks, _, _ = progress
     _, _, _, _, opened, _, _, _, duration, _, _, first_begun, begun, first_added, added = tasks
     t, when = opened[k], starts.when
     for e in range(first_begun[k], first_begun[k + 1]):
