@@ -20,7 +20,7 @@ from oracle import Task, random_case, random_faults, random_tasks, simulate, sim
 from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.config.numba_loader import have_numba
-from simcoll.engine import event, fast
+from simcoll.engine import _kernel_run, event, fast
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
@@ -116,6 +116,17 @@ def test_the_engines_are_the_rules(batch: int) -> None:
     engine, and all times, those of hops too, the event engine's in the others."""
     for seed in range(batch * 50, batch * 50 + 50):
         check(seed)
+
+
+def test_lines_on_the_heap_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what comes from a link stands in a line of which the heap has the first, as in programs of so many channels
+    that a heap of all would be long, all times are the event engine's: of random programs, also of several operations,
+    with changes and with views of links."""
+    monkeypatch.setattr(_kernel_run, "IN_CACHE", -1)
+    for seed in range(120):
+        tasks = random_tasks(random.Random(seed), contention=True, views=True)
+        for played in (program_of(*random_case(random.Random(seed), contention=True)), joint_program_of(*tasks)):
+            check_fast(played, event.run(played), ["fast", "compiled"] if seed < 40 else ["fast"], seed)
 
 
 def within_the_clock(run: Callable[..., Timeline | None], *how: Any) -> Timeline | None:
