@@ -138,7 +138,7 @@ StepPattern = Step | Repeat
 
 
 def _in_order(step: Step, order: NDArray[np.intp]) -> Step:
-    """The rows of a step in this order. Of a long one slots that have the numbers of ranks are one column with these."""
+    """The rows of a step in this order. Slots of many rows that are numbered as ranks are one column with these."""
     if len(order) < LONG:
         return Step._make(column[order] for column in step)
     src, dst = step.src[order], step.dst[order]

@@ -58,6 +58,7 @@ def check_tasks(seed: int) -> None:
     check_fast(played, whole, REPLAYS, seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 @batches(2, 102)
 def test_several_operations_are_the_rules(batch: int) -> None:
     """Of random programs of several operations, with computation in between and rules of their own, the times of every
@@ -93,6 +94,7 @@ def check_faults(seed: int) -> None:
     check_fast(played, whole, REPLAYS, seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 @batches(2, 102)
 def test_links_that_change_are_the_rules(batch: int) -> None:
     """Of random programs whose links become slower, die, come back and are gone around, all engines say what the oracle
@@ -110,6 +112,7 @@ def check(seed: int) -> None:
     check_fast(played, whole, FAST, seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 @batches(2, 402)
 def test_the_engines_are_the_rules(batch: int) -> None:
     """Start, sent, arrive, end and complete of every transfer of random cases are the oracle's in the event
@@ -118,6 +121,7 @@ def test_the_engines_are_the_rules(batch: int) -> None:
         check(seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_lines_on_the_heap_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where what comes from a link stands in a line of which the heap has the first, as in programs of so many channels
     that a heap of all would be long, all times are the event engine's: of random programs, also of several operations,

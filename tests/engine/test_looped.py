@@ -116,6 +116,7 @@ def _by_pair(program: Program) -> Program:
     return replace(program, way=way.ravel().astype(np.int32), routes=routes, memo={})
 
 
+@pytest.mark.usefixtures("from_the_start")
 @pytest.mark.parametrize("batch", range(4))
 def test_one_loop_of_any_schedule_ends_as_the_program(batch: int) -> None:
     """200 random schedules, in which versions are read between others and channels go by one link, as the heap runs
@@ -132,6 +133,7 @@ def _numbers(totals: Totals | None) -> list[object]:
     return [np.asarray(value).tolist() for value in vars(totals).values()] if totals else []
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_loops_end_as_the_whole_program() -> None:
     """Of 90 random calls on unequal links, with late ranks, many can be run so, and all of these end alike."""
     assert sum(check(seed) for seed in range(200, 290)) > 30
@@ -163,6 +165,7 @@ def slow(seed: int) -> None:
     same(own, whole, came, np.zeros(len(topology.links), np.int64), seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_a_rest_is_felt_sooner_than_a_piece() -> None:
     """Nodes feel each other later as long as all pieces are whole, and no longer; in the last seeds this shows."""
     for seed in (*range(9), 10, 282, 313, 730, 773):
@@ -197,6 +200,7 @@ def sizes_in_any_order(seed: int, compiled: bool) -> None:
                 assert [np.asarray(c).tolist() for c in found] == [np.asarray(c).tolist() for c in expected], seed
 
 
+@pytest.mark.usefixtures("from_the_start")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_more_loops_go_on_from_where_fewer_stood(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 60 random calls, each of several sizes, many go on from where another stood, and all end as they are."""
