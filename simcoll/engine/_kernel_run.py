@@ -27,8 +27,8 @@ from simcoll.engine.kernels.records import (
     KernelTimes,
     Levels,
     Limits,
-    Lines,
     LinkHistory,
+    LinkLines,
     Net,
     Paths,
     Plan,
@@ -237,11 +237,11 @@ class KernelRun:
         self.heads = Heads(self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64))
         return self.heads
 
-    def lines(self) -> Lines:
+    def lines(self) -> LinkLines:
         """Make the lines in which transfers stand, where a heap of all channels would not fit a processor's cache."""
         few = int(self.program.channel.max(initial=-1)) < IN_CACHE
         count = 0 if self.program.changes or few else self.count
-        return Lines(self.fill(count, NONE), self.loops.room(count, np.int64), self.fill(self.links, NONE))
+        return LinkLines(self.fill(count, NONE), self.loops.room(count, np.int64), self.fill(self.links, NONE))
 
     def hops(self) -> HopTimes:
         """Make the columns for intervals of links, where these are kept."""

@@ -1,4 +1,4 @@
-"""Where a run of loops stood before it felt how many there are. A run of more of the same loops, or of fewer that are
+"""States of runs of loops before they felt how many there are. A run of more of the same loops, or of fewer that are
 still more than that, goes on from there: sizes of one call differ in their ends only."""
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def _last_alike(run: LoopRun) -> int:
 
 
 def _further(run: LoopRun) -> int:
-    """How many loops on the end of a transfer is felt."""
+    """The number of loops after which the end of a transfer is still felt."""
     later = np.asarray(run.credit_loops, np.int64)
     return int(later[later != NOBODY].max(initial=1))
 
 
 def _standing(run: LoopRun, before: int, ended: int, latest: int) -> Standing | None:
-    """Where a run stands, in which all was over long ago `before` a loop; None where it has felt its end, or is too
+    """The state of a run, in which all was over long ago `before` a loop; None where it has felt its end, or is too
     much to keep."""
     begun, loops = int(run.parts.begun[0]), np.asarray(run.streams.loop, np.int64)
     reached = max(begun, int(loops.max(initial=0))) + _further(run)
@@ -125,7 +125,7 @@ def _by_loop(column: Any, run: LoopRun) -> Array:
 
 
 def _awaited(run: LoopRun) -> Array:
-    """By part, which entries of the state of a loop somebody awaits: these are complete in the end."""
+    """The entries of the state of a loop, by part, that somebody awaits: these are complete in the end."""
     wide = max(1, run.state.wide)
     first = np.asarray(run.state.first)[np.asarray(run.rows.awaited, bool)]
     part, place = np.divmod(first[first < len(run.state.state) - 1], wide * run.loops)

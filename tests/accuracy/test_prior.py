@@ -107,6 +107,20 @@ def test_a_fit_is_no_worse_than_the_profile_that_it_begins_with(machines: int, f
     assert found["plain model"] > max(before)
 
 
+def test_another_host_is_found(folder: Path):
+    """A machine whose host launches faster and takes longer for each channel: all-reduce on 2 and 4 ranks, launched by
+    one process, shows both costs, and 8 ranks and an all-gather take what they say. GPUs stay what they are."""
+    law = {**shipped(), "host": {"launch": "3 us", "message": "0.2 us", "block": "1.1 us"}}
+    del law["calibration"]
+    sets = ("collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]", "launch.gpus_per_process=all", MORE)
+    table = measured(law, "t.csv", np.random.default_rng(2), 0.01, *sets)
+    found = fitted(table, "collective=all_reduce", "ranks=2,4", sets=["launch.gpus_per_process=all"])
+    assert {parameter["name"] for parameter in found.document["parameters"]} == {"host.launch", "host.block"}
+    off = errors(found)
+    assert off["profile nccl-hopper"] > 10
+    assert off["fitted"] < 2
+
+
 THREE = st.lists(st.floats(-1, 1), min_size=3, max_size=3)
 ROWS = st.lists(st.tuples(st.integers(0, 3), THREE), min_size=2, max_size=8)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from simcoll.accuracy.diagnosis import _regions
 from simcoll.accuracy.diagnosis._hypothesis import PENALTY, Hypothesis
 from simcoll.accuracy.diagnosis._regions import Bands, Region
-from simcoll.accuracy.fit._fit_rows import SMALL
 from simcoll.config.arrays import Floats
 from simcoll.dataclass import dataclass
 from simcoll.scenario.scenario import Scenario
@@ -20,6 +19,7 @@ from simcoll.scenario.scenario import Scenario
 Flags = NDArray[np.bool_]
 Sureness = Literal["clear", "likely", "open"]
 
+SMALL: Final = 16 << 10  # bytes: up to this size most of the measured time is the launch
 ALLOWED: Final = 4.0  # us by which launches differ between two sound ways of measuring
 FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, so that one wild point decides nothing
 FAR_OFF: Final = 3.0  # a region whose median is that many times what it should be is not explained

@@ -64,7 +64,7 @@ def starting_costs(samples: Samples, start: Profile, params: Params, free: Seque
     """
     reduces = any(collective(row.collective).reduces for row in samples.rows)
     launches = samples.launches
-    if start.host and start.host.block and set(launches) & set(parameters.OF_HOST):
+    if set(launches) & set(parameters.OF_HOST):
         launches.append(parameters.LATE_BLOCKS)
     names = (
         parameters.named(free, samples.kinds)

@@ -28,11 +28,9 @@ from simcoll.formats.measured import MeasuredRow, find_measured, read_file, rema
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import TableSource
 from simcoll.scenario.scenario import Scenario
-from simcoll.units import format_size
 
 EVERY_SECOND_SIZE: Final = "every second size"
 EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
-SMALL: Final = 16 << 10  # bytes: up to this size most of the measured time is the launch
 MANY_LAUNCHES: Final = 3  # least number of launches whose medians show how launches differ; fewer are not drawn
 
 
@@ -124,9 +122,9 @@ def _launches(row: MeasuredRow) -> list[float]:
 
 
 def read(
-    files: Sequence[Path | str], where: Mapping[str, str], most: int | None = None
+    files: Sequence[Path | str], where: Mapping[str, str]
 ) -> tuple[list[MeasuredRow], list[TableSource], list[str]]:
-    """Read measured tables; return the rows of at most `most` bytes, a record of each file, and remarks.
+    """Read measured tables; return the rows, a record of each file, and remarks.
 
     Only rows of one harness are kept: those of `p2p` where there are others besides. Raises InputError for files that
     cannot be read, for a `where` that keeps no row, and for rows of several harnesses without `p2p`.
@@ -136,19 +134,17 @@ def read(
         data, measured = read_file(find_measured(name), table_join.defaults(where), chosen=True)
         selected = table_join.select(measured, where)
         all_rows += measured
-        tables.append((str(name), data, [row for row in selected if most is None or row.size_bytes <= most]))
+        tables.append((str(name), data, selected))
     rows = [row for *_, of_table in tables for row in of_table]
     table_join.check_columns(where, rows)
     if not rows:
         table_join.kept(all_rows, where, ", ".join(map(str, files)))
         cure = "give tables with rows, or another --where"
-        raise InputError("no measured row is left" + (f" of at most {format_size(most)}" if most else ""), cure)
+        raise InputError("no measured row is left", cure)
     kept, notes = _one_harness(rows)
     notes += table_join.apart(rows)
     notes += [remark for name, data, of in tables for remark in remarks(decoded(data), name, of)]
     notes += table_join.filled(rows, where)
-    if most:
-        notes.append(f"rows above {format_size(most)} show little of launches, and are left out")
     sources = [
         source(Path(name).name, data, sum(row.harness == kept for row in of_table)) for name, data, of_table in tables
     ]

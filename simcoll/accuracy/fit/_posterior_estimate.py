@@ -3,8 +3,9 @@
 A parameter that the rows do not see keeps its value. How far rows may move the others is learnt from the rows
 themselves: each rank count, collective, node count and part of the sizes is predicted from the others, and the fit goes
 no further from the profile than serves these predictions: costs that explain some rows by spoiling others are not those
-of the machine. First those of the network move, of which little is known before a fit, then those of GPUs and links in
-a node, which differ little from machine to machine.
+of the machine. First move what one process takes to launch for several GPUs, which the host decides, then the costs of
+the network, of which little is known before a fit, and then those of GPUs and links in a node, which differ little from
+machine to machine.
 
 A network may be of another kind than the profile's, and its costs far off. So slopes are taken over what is believed of
 them, as ports may hide a cable that is slower than either; and what is believed gives way to rows that contradict it.
@@ -25,6 +26,7 @@ from simcoll.accuracy.fit._estimate import NO_EFFECT, Estimate, above_rates, bou
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit._own_errors import KEYS
+from simcoll.accuracy.fit._prior import Part
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
@@ -47,6 +49,7 @@ BETTER: Final = 0.9  # share of the error before the fit that has to be reached:
 # Of 71 splits of published tables on several nodes a half leaves the least error for the network. Fits of machines made
 # of the shipped tables by moving costs refuse to follow by nothing at all: a group that loses 0.2 points vetoes 20.
 OF_NETWORK, OF_GPUS = 0.5, 0.05
+SHARES: Final[Mapping[Part, float]] = {"launches": OF_NETWORK, "network": OF_NETWORK, "GPUs": OF_GPUS}
 # Beside that a group may lose as much as the model errs anyway, to costs of the network: without the one collective
 # that shows a slow cable, the others explain its rows by anything else, and that is no sign against the cable. Where
 # rows are not of all zones of sizes, calls of another zone will be asked, and nothing may be lost.
@@ -100,11 +103,11 @@ class _FromPrior:
         every, known = self.names, self._belief
         self.tell(f"{len(every)} parameters, {len(measured)} rows; {_error(first.times, measured)} before the fit")
         moved, times = dict[str, float](), first.times
-        for of_network in (True, False):
-            self.names = [name for name in every if _prior.of_network(name) == of_network]
+        for part in SHARES:
+            self.names = [name for name in every if _prior.part_of(name) == part]
             if not self.names:
                 continue
-            boldness = self._fitted(times, of_network)
+            boldness = self._fitted(times, part)
             if boldness == 0:
                 self.left |= dict.fromkeys(self.names, NO_BETTER)
                 continue
@@ -121,14 +124,14 @@ class _FromPrior:
         values = np.array([self.found[name] for name in self.names])
         return self._at(self._line(values), belief, [])
 
-    def _fitted(self, times: Floats, of_network: bool) -> float:
+    def _fitted(self, times: Floats, part: Part) -> float:
         """Fit the names that are left, the others as they are; return the factor of the widths believed that was used.
 
         `times` are those before this fit, of costs of the network or of GPUs."""
         measured, bounds, belief = self.samples.measured, self._bounds, self._belief
-        steps = REACH * belief.widths if of_network else None
+        steps = REACH * belief.widths if part == "network" else None
         line = _least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS, steps)
-        boldness = self._boldness(times, line, of_network)
+        boldness = self._boldness(times, line, part)
         if 0 < boldness < 1:
             belief = _kept(belief, boldness)
             values = _least_squares.refit(line, measured, bounds, _least_squares.OWN_ERROR, belief)
@@ -197,7 +200,7 @@ class _FromPrior:
 
     # --- how far ---
 
-    def _boldness(self, times: Floats, line: Line, of_network: bool) -> float:
+    def _boldness(self, times: Floats, line: Line, part: Part) -> float:
         """Return the factor of the widths believed with which rows that are left out are predicted best, in all ways
         to leave some out. 0: values stay, with which the rows take `times`.
 
@@ -205,10 +208,11 @@ class _FromPrior:
         share of that: what new calls will be like is not known.
         """
         rows, measured = self.samples.rows, self.samples.measured
+        of_network = part == "network"
         ways = _ways_to_leave_out(rows, of_network)
         if not ways:
             return 1.0
-        share, slack = OF_NETWORK if of_network else OF_GPUS, SLACK if of_network and _in_all_zones(rows) else 0.0
+        share, slack = SHARES[part], SLACK if of_network and _in_all_zones(rows) else 0.0
         counts = np.concatenate([np.full(len(groups), 1 / len(groups) / len(ways)) for groups in ways])
         usual = float(np.median(np.abs(np.log(times / measured))))
         most = FAR * max(_least_squares.OWN_ERROR, usual)  # an outlier must not hide what other rows gain

@@ -6,7 +6,7 @@ A profile without the record of a fit (`one-port`) says nothing of the machine: 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from simcoll.scenario.profile import CABLE, Profile
 OF_RATES: Final = 0.05
 OF_TIMES: Final = 0.25
 OF_LAUNCHES: Final = 1.0  # which belong to the host and to the way of measuring: one process or several, loop or call
+Part = Literal["launches", "network", "GPUs"]
 ALIKE: Final = 16  # the errors of a model at sizes within this factor are one error, not as many as there are rows
 
 
@@ -95,6 +96,13 @@ def series(row: MeasuredRow) -> tuple[object, ...]:
 def of_network(name: str) -> bool:
     """Whether a parameter belongs to messages between nodes and their cables, of which less is known than of GPUs."""
     return name.startswith(f"{parameters.TRANSPORT}.") or name.endswith((f".{CABLE}", ".trunk"))
+
+
+def part_of(name: str) -> Part:
+    """Return the part of a machine that a parameter belongs to: what is known of them before a fit differs."""
+    if name in parameters.LAUNCHES:
+        return "launches"
+    return "network" if of_network(name) else "GPUs"
 
 
 def zero(name: str, costs: Mapping[str, float]) -> bool:

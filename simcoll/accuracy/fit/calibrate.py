@@ -84,17 +84,16 @@ def calibrate(
     """
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
-    of_launches = bool(ways) and not free
     kept = dict(map(assignments.condition, where))
-    rows, sources, notes = _fit_rows.read(files, kept, _fit_rows.SMALL if of_launches else None)
+    rows, sources, notes = _fit_rows.read(files, kept)
     data, more = _fit_rows.samples(rows, asking)
     chosen, split = _fit_rows.split(data, _listed(fit))
     params, start, file = _begin(asking, data.rows[0])
     about = [*where, *ways]
     generations = (asking.generation,) if asking.generation else ()
     began = Beginning(name, params, start, topology, sources, split, about, file, asking.network, generations)
-    if of_launches and not (free := data.launches):
-        raise InputError("launch.gpus_per_process is not said", "add e.g. --set launch.gpus_per_process=all")
+    if ways and not free and began.known is None:  # a profile with costs of somebody's own: all else stays
+        free = data.launches
     return fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import FifoRun, Heap, Lines, LinkHistory
+from simcoll.engine.kernels.records import FifoRun, Heap, LinkHistory, LinkLines
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE
@@ -129,7 +129,7 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
 
 
 @inline
-def line_up(i: Any, t: Any, link: Any, lines: Lines, heap: Heap, size: Any) -> Any:
+def line_up(i: Any, t: Any, link: Any, lines: LinkLines, heap: Heap, size: Any) -> Any:
     """Transfer `i` comes from a link at `t`, behind the last one that did, or by itself where it would come before
     that. Returns the heap's size."""
     last, lines.came[i] = lines.last[link], t
@@ -152,7 +152,7 @@ def leave(i: Any, run: FifoRun) -> None:
 
 
 @inner
-def line_up_all(size: Any, lines: Lines, heap: Heap) -> Any:
+def line_up_all(size: Any, lines: LinkLines, heap: Heap) -> Any:
     """Let all on the heap stand in one line, if they are there in order. Returns the heap's size."""
     times, items, _ = heap
     for k in range(1, size):

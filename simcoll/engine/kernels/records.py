@@ -196,7 +196,7 @@ class ChangesInTime(NamedTuple):
     turns: Turns
 
 
-class Lines(NamedTuple):
+class LinkLines(NamedTuple):
     """Transfers that come from one link stand in a line, of which only the first is on the heap: who stands `behind`
     each, −1: nobody; when each `came` to its next link; by link the `last`, −1: nobody."""
 
@@ -219,7 +219,7 @@ class FifoRun(NamedTuple):
     free: Servers
     hops: HopTimes
     heads: Heads
-    lines: Lines
+    lines: LinkLines
 
 
 class Paths(NamedTuple):
