@@ -19,6 +19,7 @@ PAIRS: Final = 10_000  # whose routes are found
 TIMES: Final = ("s", "cpu s", "M/s", "MB")
 ASKED: Final = ("asked", "met")
 PEERS: Final = {"event": "event x", "naive": "naive x", "SimGrid": "SimGrid x"}
+COMPARED: Final = ("all_reduce", "all_gather", "all_to_all")
 CLOSE: Final = 1e-9  # a peer that reckons in floats may differ by as much
 
 
@@ -318,6 +319,38 @@ def _diagnosis(path: Path, log: Sequence[tuple[int, float]]) -> Callable[[], Fou
     return functools.partial(command, words, statuses=(0, 1))
 
 
+# --- a table of a large machine ---
+
+
+def tables(form: Form) -> Iterator[Table]:
+    """A table of 20 sizes beside NCCL's kernels on so many GPUs, by the command; one of few GPUs first, so that loops
+    are compiled."""
+    points = [(what, *machine) for machine in form.tables for what in COMPARED]
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for what in COMPARED:
+            _comparison(folder, what, *form.small_table)()
+        found = rounds({point: _comparison(folder, *point) for point in points}, form.runs)
+    rows = [
+        {"what": what, "system": system, "nodes": nodes, "ranks": nodes * gpus, **found[what, system, nodes, gpus]}
+        for what, system, nodes, gpus in points
+    ]
+    if form.held:
+        rows = [asked(row, **{"cpu s": 30, "MB": 1000}) for row in rows]
+    yield Table("compare of 20 sizes to 16 GiB", ("what", "system", "nodes", "ranks", "s", "cpu s", "MB", *ASKED), rows)
+
+
+def _comparison(folder: Path, what: str, system: str, nodes: int, gpus: int) -> Callable[[], Found]:
+    """The command, start-up and all, on a table of some law."""
+    ranks = nodes * gpus
+    whole = 4 if what == "all_reduce" else 4 * ranks
+    sizes = [size // whole * whole for size in (32768 << k for k in range(20)) if size >= whole]
+    lines = [f"{what},{ranks},{nodes},float32,{size},{200 + size / 4e4:.2f},nccl-tests" for size in sizes]
+    path = folder / f"{what}-{system}-{nodes}.csv"
+    path.write_text("\n".join(["collective,ranks,nodes,dtype,size_bytes,time_us,timing", *lines, ""]), encoding="utf-8")
+    return functools.partial(command, [sys.executable, "-m", "simcoll", "compare", str(path), "--on", system])
+
+
 # --- workloads ---
 
 
@@ -381,5 +414,5 @@ def _run(name: str, sets: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "simcoll", "run", name, "--quiet", "--jobs", "2", *options]
 
 
-EVERY: Final = (rings, phases, growth, contention, scale, points, verdicts, workloads, large)
+EVERY: Final = (rings, phases, growth, contention, scale, points, verdicts, tables, workloads, large)
 SECTIONS: Final = {section.__name__: section for section in EVERY}

@@ -1,5 +1,5 @@
-"""Names for types of NumPy arrays in annotations, the distinct numbers of an array, long columns by pieces, and sets of
-numbers laid end to end."""
+"""Names for types of NumPy arrays in annotations, which numbers of an array are distinct, long columns by pieces, and
+sets of numbers laid end to end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Array = NDArray[Any]  # integers of any width, or floats: the text beside says w
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 AT_ONCE: Final = 1 << 18  # rows of a piece
+DENSE: Final = 16  # times as many numbers as there are values: to look at all of more takes longer than to sort
 
 
 def distinct(values: ArrayLike) -> Array:
@@ -29,6 +30,20 @@ def distinct(values: ArrayLike) -> Array:
     first[1:] = ordered[1:] != ordered[:-1]
     found: Array = ordered[first]
     return found
+
+
+def all_differ(values: Array) -> bool:
+    """Return whether no number occurs twice, of whole ones from 0 on. Where they are dense nothing is sorted.
+
+    >>> all_differ(np.array([3, 1, 0])), all_differ(np.array([3, 1, 3]))
+    (True, False)
+    """
+    most = int(values.max(initial=-1))
+    if most > DENSE * len(values):
+        return len(distinct(values)) == len(values)
+    seen = np.zeros(most + 1, bool)
+    seen[values] = True
+    return int(np.count_nonzero(seen)) == len(values)
 
 
 def pieces(rows: int) -> Iterator[slice]:

@@ -279,8 +279,10 @@ class Loops:
         return column if column.flags.carray else np.require(column, requirements=["C", "W"])
 
     def fill(self, length: int, value: float, kind: type = np.int32) -> Any:
-        """A new column of one value."""
-        return np.full(length, value, kind) if self.compiled else [value] * length
+        """A new column of one value; of zeros memory is taken only where it is used."""
+        if not self.compiled:
+            return [value] * length
+        return np.full(length, value, kind) if value else np.zeros(length, kind)
 
     def room(self, length: int, kind: type = np.int32) -> Any:
         """A new column of anything: memory is taken only where it is written."""

@@ -28,6 +28,7 @@ from simcoll.engine.kernels.records import (
     Levels,
     Limits,
     LinkHistory,
+    LinkLines,
     Net,
     Paths,
     Plan,
@@ -51,6 +52,7 @@ KeptTimes = Literal["hops", "times", "ends", "nothing"]
 # Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
+IN_CACHE: Final = 1 << 16  # entries of a heap, each of 12 bytes
 NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES, NO_INDICES)
 
 
@@ -117,6 +119,7 @@ class KernelRun:
             free=Servers(self.freed(), self.zeros(self.sides)),
             hops=hops,
             heads=self.noted(),
+            lines=self.lines(),
         )
         ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)
         return self.outcome(ended, latest, (*progress.times, *self.went(hops)))
@@ -233,6 +236,12 @@ class KernelRun:
         links = self.links if self.keep == "ends" else 0
         self.heads = Heads(self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64))
         return self.heads
+
+    def lines(self) -> LinkLines:
+        """Make the lines in which transfers stand, where a heap of all channels would not fit a processor's cache."""
+        few = int(self.program.channel.max(initial=-1)) < IN_CACHE
+        count = 0 if self.program.changes or few else self.count
+        return LinkLines(self.fill(count, NONE), self.loops.room(count, np.int64), self.fill(self.links, NONE))
 
     def hops(self) -> HopTimes:
         """Make the columns for intervals of links, where these are kept."""

@@ -114,12 +114,12 @@ def bind(
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """The part that programs of one schedule, routes and channels share: one of them, and `waits` of the schedule's
-    rows. `kinds` are the columns of sizes that were made, by what they follow from; `credits` those of credits, by
+    """The part that programs of one schedule, routes and channels share: one of them, and what each row of the schedule
+    `reads`. `kinds` are the columns of sizes that were made, by what they follow from; `credits` those of credits, by
     slots."""
 
     program: Program
-    waits: Dependencies
+    reads: Index
     kinds: dict[tuple[bytes, bytes], tuple[Index, Memo]] = field(default_factory=dict)
     credits: dict[int, Index] = field(default_factory=dict)
 
@@ -139,17 +139,20 @@ class _Frame:
     def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
         """The sizes of a program, the kind of each transfer, and what was made of that."""
         loops = self.program.loops
-        every = distinct(held)
-        which = np.searchsorted(every, held.reshape(-1)).astype(np.min_scalar_type(len(every)))
+        if held.size and held.min() == held.max():
+            every, which = held.reshape(-1)[:1], np.zeros(held.size, np.uint8)
+        else:
+            every = distinct(held)
+            which = np.searchsorted(every, held.reshape(-1)).astype(np.min_scalar_type(len(every)))
         sizes = np.append(every, 0)  # the last holds nothing
         key = which.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
         if key not in self.kinds:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
                 self.kinds.clear()
-            kind = np.full(len(self.waits.reads), len(every), np.int32)
+            kind = np.full(len(self.reads), len(every), np.int32)
             first, slots = self._first()
             kind[first] = which[slots]
-            carried = inherited(self.waits.reads, kind, compiled)
+            carried = inherited(self.reads, kind, compiled)
             if loops > 1:
                 carried = _pieces(sizes, carried[self.program.origin], self.program.loop, piece)
             self.kinds[key] = carried, {}
@@ -166,7 +169,7 @@ class _Frame:
         """The rows of the schedule that read what was there at the start, and the place of the slot that each reads
         among those of all ranks."""
         schedule = self.program.schedule
-        first = np.flatnonzero(self.waits.reads == NONE).astype(np.int32)
+        first = np.flatnonzero(self.reads == NONE).astype(np.int32)
         first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
         place = schedule.src[first] * np.int64(schedule.n_chunks) + schedule.src_slot[first]
         return first, place.astype(np.uint32)  # of more, memory would hold no sizes
@@ -188,7 +191,15 @@ def _framed(
     routes = _routes(src, dst, way, ways, network, devices)
     nothing = np.zeros(0, np.int64)
     columns = Columns(way, nothing, nothing, number, *whole)
-    return _Frame(assemble(schedule, params, network, routes, columns, None, loops, compiled), waits)
+    return _Frame(_once(assemble(schedule, params, network, routes, columns, None, loops, compiled)), waits.reads)
+
+
+def _once(program: Program) -> Program:
+    """The same, in which columns that are equal are one: where each transfer has a way of its own, it has a channel and
+    a receive side of its own, too, and where nobody waits, for nothing."""
+    same = dict.fromkeys(("channel", "side"), "way") | dict.fromkeys(("chain", "channel_before"), "reads")
+    equal = {name: of for name, of in same.items() if np.array_equal(getattr(program, name), getattr(program, of))}
+    return replace(program, **{name: getattr(program, of) for name, of in equal.items()})
 
 
 class Columns(NamedTuple):

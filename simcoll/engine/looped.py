@@ -3,7 +3,8 @@ it takes hundreds in a program that holds all loops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -17,12 +18,14 @@ from simcoll.config.numba_loader import Loops, choose
 from simcoll.dataclass import dataclass
 from simcoll.engine._dependencies import looped_credits
 from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
+from simcoll.engine._loop_standing import run_on
 from simcoll.engine._loop_streams import LoopStreams, streams_of
 from simcoll.engine._network_parts import NetworkParts, parts_of
 from simcoll.engine.binding import bind
 from simcoll.engine.fast import CallEnds
 from simcoll.engine.kernels import loop_kernel, waits
 from simcoll.engine.kernels.loop_records import (
+    NOBODY,
     Keys,
     LinkStreams,
     LoopCosts,
@@ -43,6 +46,7 @@ from simcoll.schedule.ir import Schedule
 
 MOST_WIDER: Final = 1.25  # parts of many sizes would leave too much room empty
 BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is, its share of the heap
+SHORT: Final = 100_000  # transfers of all loops: fewer are run as soon as what is known of others is looked up
 MOST_BITS: Final = 62  # of a key
 LONGEST: Final = 2**40  # ps of a piece on a link that windows reckon with, also where it is down
 
@@ -72,8 +76,12 @@ class LoopedProgram:
         base, columns = self._known[loops.compiled]
         run_ = copy(base)
         run_.program, run_.busy = replace(base.program, arrivals=arrivals), busy[self._links]
-        done = run_.give(arrivals.copy())
-        ended, latest = loops.like(loop_kernel).loops(_begun(columns, run_, done))
+        done, kernel = run_.give(arrivals.copy()), loops.like(loop_kernel)
+        run = _begun(columns, run_, done)
+        if len(self) < SHORT or arrivals.any() or busy.any():
+            ended, latest = kernel.loops(run, 0, 0, self.loops)
+        else:
+            ended, latest = run_on(run, kernel.loops, *self._like(loops.compiled))
         if ended < len(self):
             return None
         if latest >= NEVER:
@@ -82,6 +90,13 @@ class LoopedProgram:
         first, last, free = (np.asarray(column, np.int64)[place] for column in (*run_.heads, run_.free))
         free = np.where(last > -NEVER, free, -NEVER)
         return CallEnds(np.asarray(done[: self.one.schedule.n], np.int64), first, last, free, int(latest))
+
+    def _like(self, compiled: bool) -> tuple[Hashable, tuple[object, ...]]:
+        """The same for programs of which the loops of whole pieces are alike, and the columns that they share."""
+        one, schedule = self.one, self.one.schedule
+        shared = schedule, one.way, one.channel, one.side, one.reads, one.chain, one.routes.links
+        numbers = hashlib.sha256(one.bandwidths.tobytes() + one.latencies.tobytes()).digest()
+        return (*map(id, shared), one.params, self.piece, self.slots, compiled, numbers), shared
 
     def totals(self, compiled: bool | None = None) -> Totals | None:
         """The sums of a run of all loops; None if they could not finish. Raises like `ends`."""
@@ -151,7 +166,7 @@ class LoopedProgram:
         if self.slots:
             many, number, row, later = looped_credits(program.connection, self.slots)
             free = -((number - self.slots) // many)  # the first loop in which a slot has to be let go
-            later = np.where(streams.taken, np.int32(self.loops), later)
+            later = np.where(streams.taken, np.int32(NOBODY), later)
             credit_row, credit_loops = moved(row), rows(later)
         state = self._state(run_, np.asarray(pending)[order], order, free, starts[order], streams)
         onward = (program.chain[sums.first] != NONE) | (chain_after != NONE) | (np.asarray(first_reader) != NONE)
@@ -209,10 +224,11 @@ class LoopedProgram:
     def _state(
         self, run_: KernelRun, pending: Array, order: Array, free: Array, starts: Array, streams: LoopStreams
     ) -> LoopState:
-        """The state of all transfers at the start. Rows in `order` wait for `pending` things in the first loop, later
-        for the loop before, too, where a channel begins, and from loop `free` on for a slot; nobody lets go those that
-        `streams` have, and of these those that nobody awaits have no state but the last, which stands for none, and a
-        sum has that of its last row. Those of each part in `starts` are together."""
+        """The state of all transfers at the start, by part, in the first loops; later ones are as the last of these.
+        Rows in `order` wait for `pending` things in the first loop, later for the loop before, too, where a channel
+        begins, and from loop `free` on for a slot; nobody lets go those that `streams` have, and of these those that
+        nobody awaits have no state but the last, which stands for none, and a sum has that of its last row. Those of
+        each part in `starts` are together."""
         taken, last = streams.taken[order], streams.sums.last == np.arange(len(order))
         stated = (~streams.taken | streams.awaited & last)[order]
         order, starts, pending, taken = order[stated], starts[stated], pending[stated], taken[stated]
@@ -222,18 +238,15 @@ class LoopedProgram:
             part, wide = part * 0, len(order)
         place = np.arange(len(order)) - np.searchsorted(part, part)
         many = int(part.max(initial=0)) + 1
-        flat = np.full(many * self.loops * wide + 1, COMPLETE - 1, np.int8)
-        state = flat[:-1].reshape(many, self.loops, wide)  # nothing where all transfers are in streams
         begins, late = (self.one.channel_before == NONE)[order], free[order] if len(free) else self.loops
         settled = max(1, int(free.max(initial=0)))  # loops from this on are alike
-        for loop in range(min(self.loops, settled + 1)):
+        state = np.zeros((many, min(self.loops, settled + 1), wide), np.int8)
+        for loop in range(state.shape[1]):
             waits_ = np.where(taken, streams.sums.many[order], pending + (begins & (loop > 0)) + (late <= loop))
-            of_parts = np.zeros((len(state), wide), np.int8)
-            of_parts[part, place] = np.where(waits_ > 0, COMPLETE - waits_, 0)
-            state[:, loop : loop + 1 if loop < settled else self.loops] = of_parts[:, None]
-        first = np.full(len(stated), state.size)
+            state[part, loop, place] = np.where(waits_ > 0, COMPLETE - waits_, 0)
+        first = np.full(len(stated), many * self.loops * wide)
         first[stated] = part * (wide * self.loops) + place
-        return LoopState(NO_TIMES, flat, run_.give(first), wide)
+        return LoopState(NO_TIMES, state, run_.give(first), wide)
 
     def _rooms(self, run_: KernelRun, parts: NetworkParts, starts: Array, streams: LoopStreams) -> PartHeaps:
         """The parts for the kernel, each with room on the heap for all transfers that may be there at once."""
@@ -303,11 +316,12 @@ def _begun(columns: LoopRun, run_: KernelRun, done: Array) -> LoopRun:
     room, arrivals = run_.loops.room, run_.program.arrivals
     streams, entries, many = columns.streams, int(columns.parts.room[-1]), len(columns.parts.room) - 1
     count, waiting = len(streams.link), np.diff(np.asarray(streams.of_part)) > 0
+    state = _of_all_loops(columns.state.state, columns.loops)
     here = arrivals if arrivals.any() else NO_TIMES
     return columns._replace(
         costs=columns.costs._replace(here=run_.give(here)),
         parts=columns.parts._replace(
-            size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1), begun=run_.fill(1, 0)
+            size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1), begun=run_.fill(1, -1)
         ),
         streams=streams._replace(
             at=run_.give(np.asarray(streams.begin, np.int32)[:-1].copy()),
@@ -320,14 +334,21 @@ def _begun(columns: LoopRun, run_: KernelRun, done: Array) -> LoopRun:
             soonest=run_.give(np.where(waiting, 0, NEVER)),
         ),
         free=Servers(run_.freed(), run_.zeros(run_.sides)),
-        state=columns.state._replace(
-            when=run_.zeros(len(columns.state.state)), state=run_.give(columns.state.state.copy())
-        ),
+        state=columns.state._replace(when=run_.zeros(len(state)), state=run_.give(state)),
         heads=run_.noted(),
         done=done,
         heap=Heap(room(entries, np.int64), room(entries, np.int64), run_.zeros(0)),
         todo=Todo(*(room(len(columns.rows.way) + 2, np.int64) for _ in Todo._fields)),
     )
+
+
+def _of_all_loops(first: Array, loops: int) -> Array:
+    """The state of all loops, and behind it that of none, which is never complete."""
+    parts, some, wide = first.shape
+    column = np.full(parts * loops * wide + 1, COMPLETE - 1, np.int8)
+    state = column[:-1].reshape(parts, loops, wide)
+    state[:, :some], state[:, some:] = first, first[:, -1:]
+    return column
 
 
 def looped(

@@ -48,9 +48,10 @@ def run_point(point: Point, *, related: bool = False) -> ResultRow:
 
 
 def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, keep: Keep = "auto") -> list[ResultRow]:
-    """The row of each point, as `run_point` has it. The largest are run first: then it is known at once whether it pays
-    to load compiled loops."""
-    order = sorted(range(len(points)), key=lambda number: -points[number].scenario.nbytes)
+    """The row of each point, as `run_point` has it. The larger half is run first: then it is known soon whether it pays
+    to load compiled loops; and it is run from the smallest on: a call of more loops goes on from that of fewer."""
+    rising = sorted(range(len(points)), key=lambda number: points[number].scenario.nbytes)
+    order = rising[len(rising) // 2 :] + rising[: len(rising) // 2]
     of = [(number, part) for number in order for part in parts(points[number])]
     shares: dict[int, list[ResultRow]] = {number: [] for number in order}
     for task, row_ in _in_turn(dict(enumerate(part for _, part in of)), lambda task: begun(of[task][0]), keep):

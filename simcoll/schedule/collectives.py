@@ -71,6 +71,8 @@ class Collective:
         """
         nothing, block = _STARTS.get((self.before, n, n_chunks, root), lambda: self._start(n, n_chunks, root))
         cuts = cut(nbytes, n, n_chunks, itemsize, weights, self.blocks(n))
+        if len(cuts) == 1 and (cuts == cuts[0, 0]).all():
+            return np.where(nothing, 0, cuts[0, 0])
         of_block = cuts[0][block] if len(cuts) == 1 else np.take_along_axis(cuts, block, axis=1)
         return np.where(nothing, 0, of_block)
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simcoll.config.arrays import all_differ
 from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
 from simcoll.named_tuple import NamedTuple
@@ -163,7 +164,7 @@ class Schedule:
     def most_of_a_pair(self) -> int:
         """The most transfers from one participant to one other."""
         pairs = self.src.astype(np.int64) * self.participants + self.dst
-        return int(np.unique(pairs, return_counts=True)[1].max(initial=0))
+        return min(1, len(pairs)) if all_differ(pairs) else int(np.unique(pairs, return_counts=True)[1].max())
 
     def __len__(self) -> int:
         return len(self.step)

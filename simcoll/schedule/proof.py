@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.arrays import Numbers, all_differ
 from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
 from simcoll.schedule._data_layout import Places, check_shape
@@ -108,14 +108,13 @@ def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """Rows of one step in rounds: no round writes a place twice, and index order is kept for each place."""
     if len(write) == 1:
         return [np.zeros(1, np.intp)]
-    unique, counts = np.unique(write, return_counts=True)
-    if len(unique) == len(write):
+    if all_differ(write):
         return [np.arange(len(write))]
     order = np.argsort(write, kind="stable")
     first = np.searchsorted(write[order], write[order])
     turn = np.empty(len(write), np.int64)
     turn[order] = np.arange(len(write)) - first
-    return [np.flatnonzero(turn == k) for k in range(int(counts.max()))]
+    return [np.flatnonzero(turn == k) for k in range(int(turn.max()) + 1)]
 
 
 # --- symbols ---

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from simcoll.dataclass import dataclass
 from simcoll.named_tuple import NamedTuple
 
+LONG: Final = 1_000_000  # rows of a step
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
@@ -56,8 +57,7 @@ class Step(NamedTuple):
     def in_order(self) -> Step:
         """Rows sorted by (place in the sender's list, sender), so that engines meet them in an order close to that of
         time; what one sender does keeps its order."""
-        order = _sender_order(self.src)
-        return Step._make(column[order] for column in self)
+        return _in_order(self, _sender_order(self.src))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +131,22 @@ class Repeat:
     def in_order(self) -> Repeat:
         """Rows of each step sorted as `Step.in_order` does."""
         order = _sender_order(self.first.src)
-        return replace(self, first=Step._make(column[order] for column in self.first), base=self.base[order])
+        return replace(self, first=_in_order(self.first, order), base=self.base[order])
 
 
 StepPattern = Step | Repeat
+
+
+def _in_order(step: Step, order: NDArray[np.intp]) -> Step:
+    """The rows of a step in this order. Slots of many rows that are numbered as ranks are one column with these."""
+    if len(order) < LONG:
+        return Step._make(column[order] for column in step)
+    src, dst = step.src[order], step.dst[order]
+
+    def slots(column: Ints) -> Ints:
+        return src if np.array_equal(column, step.src) else dst if np.array_equal(column, step.dst) else column[order]
+
+    return Step(src, slots(step.src_slot), dst, slots(step.dst_slot), step.reduce[order])
 
 
 def send(

@@ -20,7 +20,7 @@ from oracle import Task, random_case, random_faults, random_tasks, simulate, sim
 from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.config.numba_loader import have_numba
-from simcoll.engine import event, fast
+from simcoll.engine import _kernel_run, event, fast
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
@@ -58,6 +58,7 @@ def check_tasks(seed: int) -> None:
     check_fast(played, whole, REPLAYS, seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 @batches(2, 102)
 def test_several_operations_are_the_rules(batch: int) -> None:
     """Of random programs of several operations, with computation in between and rules of their own, the times of every
@@ -93,6 +94,7 @@ def check_faults(seed: int) -> None:
     check_fast(played, whole, REPLAYS, seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 @batches(2, 102)
 def test_links_that_change_are_the_rules(batch: int) -> None:
     """Of random programs whose links become slower, die, come back and are gone around, all engines say what the oracle
@@ -110,12 +112,25 @@ def check(seed: int) -> None:
     check_fast(played, whole, FAST, seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 @batches(2, 402)
 def test_the_engines_are_the_rules(batch: int) -> None:
     """Start, sent, arrive, end and complete of every transfer of random cases are the oracle's in the event
     engine, and all times, those of hops too, the event engine's in the others."""
     for seed in range(batch * 50, batch * 50 + 50):
         check(seed)
+
+
+@pytest.mark.usefixtures("from_the_start")
+def test_lines_on_the_heap_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what comes from a link stands in a line of which the heap has the first, as in programs of so many channels
+    that a heap of all would be long, all times are the event engine's: of random programs, also of several operations,
+    with changes and with views of links."""
+    monkeypatch.setattr(_kernel_run, "IN_CACHE", -1)
+    for seed in range(120):
+        tasks = random_tasks(random.Random(seed), contention=True, views=True)
+        for played in (program_of(*random_case(random.Random(seed), contention=True)), joint_program_of(*tasks)):
+            check_fast(played, event.run(played), ["fast", "compiled"] if seed < 40 else ["fast"], seed)
 
 
 def within_the_clock(run: Callable[..., Timeline | None], *how: Any) -> Timeline | None:

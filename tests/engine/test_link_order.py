@@ -97,6 +97,7 @@ def _checked(seed: int) -> bool:
     return found.shortcut == "by link"
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_link_by_link_is_event_by_event() -> None:
     """Of 160 random programs of one step, on stars, trees, meshes, lines and rings, with channels, loops, costs, late
     ranks and ties, each ends when it does event by event; enough of them are run link by link."""

@@ -50,6 +50,7 @@ def test_many_pieces_wait_where_ways_meet_and_where_links_get_slow(slots: int) -
         assert found <= most <= 20 * found
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_compiled_loops_find_the_same() -> None:
     """numba's, and the source as it is."""
     pytest.importorskip("numba")

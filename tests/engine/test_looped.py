@@ -12,7 +12,8 @@ from oracle import random_case
 from oracle_programs import program_of
 
 from simcoll.config.arrays import Array
-from simcoll.engine import fast
+from simcoll.engine import _loop_standing, fast
+from simcoll.engine import looped as looped_module
 from simcoll.engine.binding import bind
 from simcoll.engine.longest import longest_ps
 from simcoll.engine.looped import LoopedProgram, looped
@@ -115,6 +116,7 @@ def _by_pair(program: Program) -> Program:
     return replace(program, way=way.ravel().astype(np.int32), routes=routes, memo={})
 
 
+@pytest.mark.usefixtures("from_the_start")
 @pytest.mark.parametrize("batch", range(4))
 def test_one_loop_of_any_schedule_ends_as_the_program(batch: int) -> None:
     """200 random schedules, in which versions are read between others and channels go by one link, as the heap runs
@@ -131,6 +133,7 @@ def _numbers(totals: Totals | None) -> list[object]:
     return [np.asarray(value).tolist() for value in vars(totals).values()] if totals else []
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_loops_end_as_the_whole_program() -> None:
     """Of 90 random calls on unequal links, with late ranks, many can be run so, and all of these end alike."""
     assert sum(check(seed) for seed in range(200, 290)) > 30
@@ -162,10 +165,52 @@ def slow(seed: int) -> None:
     same(own, whole, came, np.zeros(len(topology.links), np.int64), seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
 def test_a_rest_is_felt_sooner_than_a_piece() -> None:
     """Nodes feel each other later as long as all pieces are whole, and no longer; in the last seeds this shows."""
     for seed in (*range(9), 10, 282, 313, 730, 773):
         slow(seed)
+
+
+def sizes_in_any_order(seed: int, compiled: bool) -> None:
+    """A random call of several sizes: each goes on from where one before it stood, if that is of use, and ends as the
+    program of all its loops; so do those whose ranks come late, and the first again."""
+    rng = random.Random(seed)
+    n, name = rng.choice([4, 6, 8]), rng.choice([*NAMES, *["all_reduce/nvls"] * 10])
+    made: Schedule = schedule(*name.split("/"), n)
+    topology, chunk = network(rng, n, made.agents), rng.choice([400, 1000])
+    params = Params(
+        sharing="fifo", chunk=chunk, channels=rng.choice([1, made.n_steps]), channels_by="step",
+        slots=rng.choice([0, 1, 2, 3, 5]), o_send=rng.choice([0, 10**5]), o_recv=rng.choice([0, 0, 0, 10**5]),
+        g=rng.choice([0, 0, 10**6]), gamma=rng.choice([0, 0, 0, 10**10]),
+    )  # fmt: skip
+    where = (*topology.ranks, *devices(topology, made)[n:])
+    nothing = np.zeros(made.participants, np.int64), np.zeros(len(topology.links), np.int64)
+    sizes = [made.n_chunks * (rng.randint(10, 40) * chunk + 4 * rng.randint(0, 1)) for _ in range(4)]
+    for size in (*sizes, sizes[0]):
+        own = looped(made, topology, where, params, size, itemsize=4)
+        if own is None:
+            return
+        whole = bind(made, topology, where, params, size, itemsize=4)
+        for came in (nothing[0], rng.choice([nothing[0], nothing[0] + 10**6])):
+            late = replace(whole, arrivals=came)
+            found, expected = own.ends(came, nothing[1], compiled), fast.ends(late, nothing[1], compiled=False)
+            assert (found is None) == (expected is None), seed
+            if found is not None and expected is not None:
+                assert [np.asarray(c).tolist() for c in found] == [np.asarray(c).tolist() for c in expected], seed
+
+
+@pytest.mark.usefixtures("from_the_start")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_more_loops_go_on_from_where_fewer_stood(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 random calls, each of several sizes, many go on from where another stood, and all end as they are."""
+    went: list[bool] = []
+    stand = _loop_standing._stand
+    monkeypatch.setattr(looped_module, "SHORT", 0)
+    monkeypatch.setattr(_loop_standing, "_stand", lambda *given: went.append(stand(*given)) or went[-1])
+    for seed in range(60):
+        sizes_in_any_order(seed, compiled)
+    assert sum(went) > 40
 
 
 @pytest.mark.long

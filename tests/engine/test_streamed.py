@@ -135,6 +135,7 @@ def test_loops_cut_each_slot_into_pieces(data: st.DataObject) -> None:
     assert len({id(loop) for loop in loops if loop.min() == piece}) <= 1
 
 
+@pytest.mark.usefixtures("from_the_start")
 @BATCHES
 def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
     """The same for 100 streams of random steps and repeats: versions that are read late, slots that come round again,
@@ -159,6 +160,7 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
     assert affine >= 5 * len(COMPILED)
 
 
+@pytest.mark.usefixtures("from_the_start")
 @BATCHES
 def test_a_stream_takes_as_long_as_the_schedule(batch: int) -> None:
     """Makespan, bytes of every link and rank, and messages of 100 random runs equal the fast engine's, whether steps

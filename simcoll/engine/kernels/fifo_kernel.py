@@ -8,7 +8,7 @@ from typing import Any
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import FifoRun, LinkHistory
+from simcoll.engine.kernels.records import FifoRun, Heap, LinkHistory, LinkLines
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE
@@ -23,15 +23,25 @@ def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
 
     Without `changes`, numba leaves out all that depends on them.
     """
-    progress, (_, _, side), (_, _, receive, _), _, _, _, _, (_, free_side), _, _ = run
+    progress, (_, _, side), (_, _, receive, _), _, _, _, _, (_, free_side), _, _, lines = run
     state, heap, arrive, queue = progress.state, progress.starts.heap, progress.times.arrive, progress.tasks.queue
     times, items, ended, latest, size = heap.times, heap.items, 0, 0, waits.begin(progress)
+    in_lines = len(lines.behind) > 0
+    if in_lines:
+        size = line_up_all(size, lines, heap)
     while size:
         t, i = times[0], items[0]
         if t > progress.until:
             latest = max(latest, t)
             break
-        size = heaps.pop(heap, size)
+        behind = lines.behind[i] if in_lines else -1
+        if behind >= 0:
+            times[0], items[0], lines.behind[i] = lines.came[behind], behind, -1
+            heaps.sift_down(heap, size, 0)
+        else:
+            size = heaps.pop(heap, size)
+            if in_lines:
+                leave(i, run)
         if state[i] == SIDE:
             t = max(t, free_side[side[i]]) + receive[i]
             free_side[side[i]] = t
@@ -62,7 +72,9 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
     least 1 ps, and its latency is the same for all. Thus no head comes to the second link between two of them, nor two
     at once, and how it will serve a head is known as soon as the first link has begun to serve it.
     """
-    progress, (way, kinds, _), (gap, cap, _, _), (hop, links), follows, net, servers, (free_link, _), hops, heads = run
+    progress, (way, kinds, _), (gap, cap, _, _), (hop, links), follows, net, servers, (free_link, _), hops, heads = run[
+        :-1
+    ]
     (rate_of, latency, service, rates), (hop_begin, hop_end, first_hop) = net, hops
     state, heap, when = progress.state, progress.starts.heap, progress.starts.when
     w, kind, at, again = way[i], kinds[i], state[i], -1
@@ -109,8 +121,49 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
         size = heaps.push(heap, size, again, i)
     elif not onward:  # else the link is down
         when[i], state[i] = tail, at
-        size = heaps.push(heap, size, t, i)
+        if len(run.lines.behind):
+            size = line_up(i, t, links[e - 1], run.lines, heap, size)
+        else:
+            size = heaps.push(heap, size, t, i)
     return False, t, latest, size
+
+
+# --- lines: what one link serves goes on in order, so that the first of these is enough on the heap ---
+
+
+@inline
+def line_up(i: Any, t: Any, link: Any, lines: LinkLines, heap: Heap, size: Any) -> Any:
+    """Transfer `i` comes from a link at `t`, behind the last one that did, or by itself where it would come before
+    that. Returns the heap's size."""
+    last, lines.came[i] = lines.last[link], t
+    if last >= 0 and (lines.came[last] < t or (lines.came[last] == t and last < i)):
+        lines.behind[last], lines.last[link] = i, i
+        return size
+    if last < 0:
+        lines.last[link] = i
+    return heaps.push(heap, size, t, i)
+
+
+@inline
+def leave(i: Any, run: FifoRun) -> None:
+    """Transfer `i` goes on, which nobody stands behind."""
+    at, (hop, links), last = run.progress.state[i], run.routes, run.lines.last
+    if at > 0:
+        link = links[hop[run.plan.way[i]] + at - 1]
+        if last[link] == i:
+            last[link] = -1
+
+
+@inner
+def line_up_all(size: Any, lines: LinkLines, heap: Heap) -> Any:
+    """Let all on the heap stand in one line, if they are there in order. Returns the heap's size."""
+    times, items, _ = heap
+    for k in range(1, size):
+        if times[k] < times[k - 1] or (times[k] == times[k - 1] and items[k] < items[k - 1]):
+            return size
+    for k in range(1, size):
+        lines.came[items[k]], lines.behind[items[k - 1]] = times[k], items[k]
+    return min(size, 1)
 
 
 # --- changes ---

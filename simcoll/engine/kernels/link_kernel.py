@@ -154,7 +154,7 @@ def join(j: Any, p: Any, t: Any, size: Any, run: LinkRun) -> Any:
     `j`, which is at `t`, stands behind the last of them, or else is entered alone. Returns how many are entered."""
     times, behind, ends = run.setting_out
     items, hop, way, own = run.items, run.routes.hop, run.plan.way[run.items[j]], run.first[p]
-    link = begins_at(run.routes, hop[way]) if hop[way] < hop[way + 1] else -1
+    link = begins_at(run.routes, hop[way]) if hop[way] < hop[way + 1] else len(ends) - 1
     last = ends[link]
     times[j - own], behind[j - own], ends[link] = t, LAST_ONE, j
     if last >= own and behind[last - own] == LAST_ONE:

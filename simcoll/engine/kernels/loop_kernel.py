@@ -24,22 +24,23 @@ value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
 @jit
-def loops(run: LoopRun) -> Any:
-    """Serve whole chunks by (time the head came, key). Returns how many transfers ended, and the latest time of all.
+def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
+    """Serve whole chunks by (time the head came, key), until a transfer of the loop `pause` has begun. Takes how many
+    have ended, and the latest time of all, and returns what these are then.
 
     Parts of the network take turns: each goes on alone for as long as nothing that happens meanwhile in a later one
     can be felt there. Its heap is short, and the columns that it works on stay in the processor's cache.
     """
-    ended, latest = 0, 0
-    for place in range(len(run.rows.way)):
-        if run.state.state[run.state.first[place]] == 0:
-            enter(place, 0, 0, -1, run)
     parts, streams = run.parts, run.streams
-    for stream in range(len(streams.link)):
-        of_streams.look_ahead(stream, 0, run)
+    if parts.begun[0] < 0:
+        for place in range(len(run.rows.way)):
+            if run.state.state[run.state.first[place]] == 0:
+                enter(place, 0, 0, -1, run)
+        for stream in range(len(streams.link)):
+            of_streams.look_ahead(stream, 0, run)
     classes, clock = parts.classes, parts.clock
     soonest = earliest(run)
-    while soonest < NEVER:
+    while soonest < NEVER and parts.begun[0] < pause:
         # as long as none of the last whole loop has begun: a rest ends behind the whole piece before it on its way
         ahead = parts.ahead_whole if parts.begun[0] < parts.whole - 1 else parts.ahead
         for own in range(len(clock)):

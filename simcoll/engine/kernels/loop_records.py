@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from simcoll.engine.kernels.records import Column, Heads, Heap, Net, Routes, Servers
 from simcoll.named_tuple import NamedTuple
+
+NOBODY: Final = 2**31 - 1  # loops later: nobody waits for the end of such a row
 
 
 class Keys(NamedTuple):
@@ -77,9 +81,9 @@ class LoopState(NamedTuple):
 class PartHeaps(NamedTuple):
     """Parts of the network, which feel each other late: see `_network_parts`. Where the parts of each class begin,
     `ahead` from class to class, the same while pieces are whole, and the `clock` before which each class has run. The
-    latest loop that has `begun`, of those in `whole` all pieces are whole; of ways that the heap has. By row the part
-    in which it starts, by participant that in which it is, by link that to which it belongs; by part where its heap has
-    its room, and how many entries."""
+    latest loop that has `begun`, −1 at first; of those in `whole` all pieces are whole; of ways that the heap has. By
+    row the part in which it starts, by participant that in which it is, by link that to which it belongs; by part where
+    its heap has its room, and how many entries."""
 
     classes: Column
     ahead: Column
@@ -139,7 +143,7 @@ class Todo(NamedTuple):
 
 class LoopRun(NamedTuple):
     """All that `loops` works on; `done` is by participant. The end of a row lets `credit_row` go, `credit_loops` later;
-    empty where nothing waits for that."""
+    these are `NOBODY` where that is no row of the heap, and empty where nothing waits for that."""
 
     loops: int
     keys: Keys

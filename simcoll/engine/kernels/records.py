@@ -197,8 +197,18 @@ class ChangesInTime(NamedTuple):
     turns: Turns
 
 
+class LinkLines(NamedTuple):
+    """Transfers that come from one link stand in a line, of which only the first is on the heap: who stands `behind`
+    each, −1: nobody; when each `came` to its next link; by link the `last`, −1: nobody."""
+
+    behind: Column
+    came: Column
+    last: Column
+
+
 class FifoRun(NamedTuple):
-    """All that `fifo` works on; `follows` is by link, and link i is served by server i % `servers`."""
+    """All that `fifo` works on; `follows` is by link, and link i is served by server i % `servers`. `lines` are empty
+    where links change, or few may be on the heap."""
 
     progress: Progress
     plan: Plan
@@ -210,6 +220,7 @@ class FifoRun(NamedTuple):
     free: Servers
     hops: HopTimes
     heads: Heads
+    lines: LinkLines
 
 
 class Paths(NamedTuple):
