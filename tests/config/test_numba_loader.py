@@ -204,7 +204,7 @@ jit = jit_for(__name__)
 def add(columns, nothing, factor, certain):
     (small, large), (real,) = columns
     for i in range(len(small)):
-        large[-1 - i] += small[i] if certain else 0
+        large[len(large) - 1 - i] += small[i] if certain else 0
         real[i] *= factor if nothing is None else 1.0
     return not certain, small[0], real[1] * factor, len(large)
 """

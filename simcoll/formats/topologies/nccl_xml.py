@@ -70,6 +70,11 @@ def read(text: str, source: str, assumed: str | None = None) -> Sketch:
     if not gpus or len(boxes) > MOST_DEVICES:
         root.wrong(f"{len(gpus)} GPUs, {len(boxes)} PCIe devices", f"give a machine of 1 to {MOST_DEVICES}")
     skeleton = all(box.gpu is None for box in gpus)
+    for box in gpus:
+        if box.gpu is None and not skeleton:
+            box.element.wrong(
+                f"GPU {box.busid} has no <gpu>, as others have", "give a whole dump, or one without any <gpu>"
+            )
     sketch = Sketch(_pattern(gpus, skeleton, source, assumed))
     _tell(sketch, gpus, boxes, skeleton, assumed)
     names = {id(box): sketch.add("gpu") for box in gpus}
