@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
@@ -337,13 +338,14 @@ class KernelRun:
         def each(count: int, *values: float) -> Iterator[Any]:
             return (fill(count, value, type(value)) for value in values)
 
+        rates = [*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()]
         owner = self.give(np.repeat(np.arange(flows, dtype=np.int32), width))
         return FairFabric(
             paths=Paths(fill(flows * width, 0), fill(flows, 0), width, owner),
             lists=FlowLists(fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0)),
             component=Component(fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0)),
             levels=Levels(self.give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0)),
-            bound=float(min([*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()])),  # one type
+            bound=float(min(rates, default=math.inf)),  # one type; a host by itself has no links
             flows=Flows._make([*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE)]),
             ends=self.heap(flows, tracked=True),
             marked=fill(links, 0, int),

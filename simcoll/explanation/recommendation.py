@@ -28,6 +28,7 @@ from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.recommend/1"
 CLOSE: Final = 1.01  # the bisection ends when the sizes on both sides of a change differ by at most 1 %
+APART: Final = 8  # sizes further apart may have another winner between them, though both have the same
 NEAR: Final = 2.0  # between two sizes only candidates within twice the best time at one of them are simulated
 
 BATCH: Final = 16  # runs that are asked of workers at a time, before it is looked at which of the others may matter
@@ -186,17 +187,18 @@ class Recommendation:
         return Point(sized, places=self.places)
 
     def _gaps(self) -> Iterator[tuple[int, list[Candidate]]]:
-        """Yield a size between any two neighbours with different winners, unless they are close, and its candidates."""
+        """Yield a size between any two neighbours of `_changes`, and its candidates."""
         for low, high in self._changes():
             middle = self._between(low.size, high.size)
             assert middle
             yield middle, [each for each in self.of if self._between_is_best(each, low, high)]
 
     def _changes(self) -> Iterator[tuple[Best, Best]]:
-        """Yield neighbours with different winners, unless they are close."""
+        """Yield neighbours with different winners, unless they are close, and those that are far apart."""
         for low, high in pairwise(self.bests):
             middle = self._between(low.size, high.size)
-            if low.winner != high.winner and middle and middle not in self.timed:
+            apart = low.winner != high.winner or high.size > APART * low.size
+            if apart and middle and middle not in self.timed:
                 yield low, high
 
     def _between_is_best(self, candidate: Candidate, low: Best, high: Best) -> bool:

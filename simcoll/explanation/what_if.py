@@ -153,7 +153,8 @@ def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]
     """Yield other values for keys of the scenario's `model`."""
     if params.chunk:
         yield f"chunks of {format_size(2 * params.chunk)}", {"chunk": 2 * params.chunk}
-        yield f"chunks of {format_size(params.chunk // 2)}", {"chunk": params.chunk // 2}
+        if params.chunk > 1:
+            yield f"chunks of {format_size(params.chunk // 2)}", {"chunk": params.chunk // 2}
     elif nbytes > CHUNK:
         yield f"chunks of {format_size(CHUNK)}", {"chunk": CHUNK}
     if params.channels:

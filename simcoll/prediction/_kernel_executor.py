@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any, Final, get_args
 
 from simcoll.errors import RefusedError
+from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import chosen_call, tuner
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
@@ -66,6 +67,8 @@ class KernelExecutor(PlainExecutor):
     def _made(self, **fields: Any) -> KernelCall:
         comm: Communicator = fields["communicator"]
         if fields["scenario"].protocol != PULL:
+            if fields["traffic"].agents:
+                raise RefusedError("switches add what is loaded from them, and get no messages; take protocol: pull")
             return PrimitivesCall(**fields)
         if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
             raise RefusedError("peers' memory is read over NVLink, within a node; take another protocol")
@@ -89,9 +92,12 @@ class KernelExecutor(PlainExecutor):
         return [copied for each in named for copied in in_rail_copies(each, topology)]
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
-        """The protocol that a scenario names, or else those that NCCL uses on the machine."""
+        """The protocol that a scenario names, or else those that NCCL uses on the machine; loads for a file in which
+        switches add."""
         if scenario.protocol not in ("none", "auto"):
             return [scenario.protocol]
+        if schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).agents:
+            return [PULL]  # the only way to have switches add
         rated = topology or rated_topology(scenario)
         if len(places := placed(scenario, rated)) < 2:
             raise RefusedError(TOO_FEW)

@@ -170,14 +170,18 @@ def took(time_us: float | None) -> str:
 
 def ran(row: ResultRow) -> str:
     """Algorithm, protocol and executor: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
-    name = str(row.algorithm)
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
-    return f"{Path(name).name if name.endswith('.json') else name}{protocol}{one}"
+    return f"{_file_named(str(row.algorithm))}{protocol}{one}"
+
+
+def _file_named(algorithm: str) -> str:
+    """An algorithm, or the file of a schedule without its folder."""
+    return Path(algorithm).name if algorithm.endswith(".json") else algorithm
 
 
 def _asked(row: ResultRow) -> str:
-    return str(row.asked or row.algorithm)
+    return _file_named(str(row.asked or row.algorithm))
 
 
 def _time(row: ResultRow) -> float:
@@ -235,7 +239,7 @@ def _winners(rows: Sequence[ResultRow], name: Name) -> str:
     if len(ranges) == 1:
         top = [row for row in rows if (row.size_bytes or 0) == sizes[-1]]
         fastest = min(top, key=_time)
-        slowest = max(map(_time, top)) / _time(fastest)
+        slowest = max(map(_time, top)) / (_time(fastest) or 1.0)  # one rank takes no time at all
         where = f", {took(fastest.time_us)}" + (f" at {short_size(sizes[-1])}" if sizes[-1] else "")
         everywhere = "at every size " if len(sizes) > 1 else ""
         behind = f"; the slowest takes {slowest:.3g} times as long" if slowest > TIE else ""  # a tie has no slowest

@@ -12,6 +12,7 @@ import pytest
 from networks import GB_PER_S
 from workloads import mesh, points
 
+import simcoll as sc
 from simcoll.cli import main
 from simcoll.errors import RefusedError
 from simcoll.explanation._search_space import BUCKETS, candidates
@@ -282,3 +283,17 @@ def test_a_step_of_one_call_has_the_choices_of_the_call(keys: dict[str, Any]) ->
         times.append((row["time_us"], row["choice"]))
     if keys is not ONE_CALL["schedules"]:  # of which a call tries chunks and copies, too
         assert times[0] == times[1]
+
+
+def test_sizes_far_apart_hide_no_winner_between() -> None:
+    """Where the same choice of NCCL's is the best of the smallest and the largest size, another between is found:
+    what can be pasted for a size is the best of NCCL's own there."""
+    asked = {"on": "hgx-h100", "among": ["ring", "tree", "nvls"]}
+    found = sc.recommend("all_reduce", size=["64 KiB", "64 MiB"], **asked)["recommendations"][0]["nccl_ranges"]
+    ends = [choice["algorithm"] for choice in found]
+    assert ends[0] == ends[-1] == "nvls" and "ring" in ends
+    (ring,) = (choice for choice in found if choice["algorithm"] == "ring")
+    size = f"{ring['from_bytes'] * 5 // 4} B"
+    ran = sc.run("all_reduce", on="hgx-h100", algorithm=["ring", "nvls"], size=size)
+    times = {row["algorithm"]: row["time_us"] for row in ran}
+    assert times["ring"] < times["nvls"]

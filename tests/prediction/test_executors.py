@@ -13,6 +13,7 @@ import pytest
 from command import simcoll
 from workloads import points
 
+import simcoll as sc
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.schedules import schedule_json
@@ -392,3 +393,13 @@ def test_a_schedule_of_ones_own_runs_as_one_of_the_registry_does(tmp_path: Path)
     own.write_text(schedule_json.dump(build("all_reduce", "two_shot", 8)))
     assert ran(algorithm=str(own)).time_ps == ran(algorithm="two_shot").time_ps
     assert row(ran(algorithm=str(own))).executor == "msccl"
+
+
+def test_a_file_in_which_switches_add_is_run_by_loads(tmp_path: Path) -> None:
+    """A schedule of a file that has a switch add takes the protocol that its kernel has, as the shipped one does; no
+    protocol of messages serves it."""
+    (tmp_path / "own.json").write_text(schedule_json.dump(build("all_reduce", "nvls", 8, agents=1)))
+    keys = {"on": "hgx-h100", "size": "16 MiB", "algorithm": str(tmp_path / "own.json")}
+    (row,) = sc.run("all_reduce", **keys)
+    assert (row["status"], row["protocol"]) == ("ok", "pull")
+    assert sc.run("all_reduce", **keys, protocol="LL")[0]["status"].startswith("refused: switches add")

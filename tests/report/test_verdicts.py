@@ -155,3 +155,12 @@ def test_the_words_of_an_own_schedule_have_its_name() -> None:
     assert sc.run(asked, algorithm=sc.build("all_reduce", "ring", 4)).verdict.startswith("No answer: refused: ring is ")
     with pytest.raises(sc.SimcollError, match=r"ring\.json holds schedules, and graphviz is a format of topologies"):
         sc.export(sc.build("all_reduce", "ring", 4), "graphviz")
+
+
+@pytest.mark.parametrize("fabric", ["single-switch", "full-mesh"])
+def test_a_host_by_itself_has_an_answer(fabric: str) -> None:
+    """Calls of one rank take no time, by every algorithm and in a workload, and a sentence says so."""
+    alone = {"fabric": fabric, "hosts": 1, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
+    assert " (a tie), 0 us at 1 MiB" in sc.run("scatter", on=alone, algorithm="all", size="1 MiB").verdict
+    operations = [{"name": "a", "collective": "all_to_all", "size": "1 MiB"}]
+    assert sc.run({"topology": alone, "workload": {"operations": operations}}).verdict.startswith("A step takes 0 us")
