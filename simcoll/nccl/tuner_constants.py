@@ -173,7 +173,9 @@ def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[i
     wanted = newest if version is None else numbers(version)
     if wanted < oldest:
         problem = f"{name} {version}: the constants of this release are not known"
-        raise InputError(problem, f"the oldest is {file['oldest']}")
+        cut = version is not None and re.fullmatch(r"\d\.\d", version)  # a number loses its last zero
+        text = f"; write {version}0 as a text, '{version}0', if that is meant" if cut else ""
+        raise InputError(problem, f"the oldest is {file['oldest']}{text}")
     return wanted
 
 

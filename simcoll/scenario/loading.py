@@ -62,7 +62,7 @@ def find_scenario(name: str) -> Path:
             f"name a collective, and the system with --on, e.g. `simcoll predict all_reduce --on {name} --size 64MiB`"
         )
         raise InputError(f"{name}: a system, and no scenario", cure)
-    own = {file.stem: str(file) for file in path.parent.glob("*.yaml")}
+    own = {file.stem: str(file) for file in path.parent.glob("*.yaml") if file.is_file()}
     near = difflib.get_close_matches(stem, [*own, *known, *COLLECTIVES], n=1)
     cure = "give a path, or a name that `simcoll list scenarios` prints"
     cure = f"did you mean {own.get(near[0], near[0])!r}?" if near else cure

@@ -11,6 +11,7 @@ import pytest
 from command import simcoll
 from foreign import brought
 
+from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats import importers
 from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
@@ -80,6 +81,17 @@ def test_infragraph_may_have_a_name_on_top():
     """All keys below `infrastructure:` are the same machine."""
     below = "infrastructure:\n" + re.sub(r"(?m)^(?=.)", "  ", foreign.INFRAGRAPH)
     assert infragraph.read(below, "x").document("x") == infragraph.read(foreign.INFRAGRAPH, "x").document("x")
+
+
+@pytest.mark.parametrize("on_top", [True, False])
+def test_infragraph_on_one_line_is_known(on_top: bool, tmp_path: Path):
+    """JSON as programs write it, with nothing at the start of a line, is read as the indented file is."""
+    keys = yaml_tree.parse(foreign.INFRAGRAPH, "x").plain()
+    (tmp_path / "one.json").write_text(json.dumps({"infrastructure": keys} if on_top else keys))
+    (tmp_path / "many.yaml").write_text(foreign.INFRAGRAPH)
+    names = ("one.json", "many.yaml")
+    one, many = (simcoll("import", tmp_path / name, "-o", tmp_path / f"{name}.yaml") for name in names)
+    assert (one.status, one.out.splitlines()[1:]) == (many.status, many.out.splitlines()[1:])
 
 
 @pytest.mark.parametrize("change", ["spaces", "plain", "crlf"])

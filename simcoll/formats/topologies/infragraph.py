@@ -42,7 +42,9 @@ class _ExpandedGraph:
 
 def looks(text: str) -> bool:
     """Whether it has the keys of an infrastructure."""
-    return all(re.search(rf'^\s*"?{key}"?\s*:', text, re.MULTILINE) for key in ("instances", "devices", "edges"))
+    return all(
+        re.search(rf'(?:^|[{{,])\s*"?{key}"?\s*:', text, re.MULTILINE) for key in ("instances", "devices", "edges")
+    )
 
 
 def read(text: str, source: str, assumed: str | None = None) -> InfraSketch:
