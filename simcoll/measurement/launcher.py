@@ -242,7 +242,6 @@ def _complaint(
     First come ranks that died, then silent ones (or those that `did` something), then those with an error, the earliest
     first: the others may have failed because of it.
     """
-    did = did or f"gave no answer for {job.timeout_s:g} s"
     died, silent, said = [], [], []
     for rank, process in enumerate(ranks):
         error, status = folder / f"error-{rank}", process.poll()
@@ -253,8 +252,11 @@ def _complaint(
             cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             died.append(f"rank {rank} died ({cause}) {where}{_last_words(folder / f'out-{rank}')}")
         elif status is None:
-            silent.append(f"rank {rank} {did} {where}")
-    return "\n".join([*died, *silent, *(text for _, text in sorted(said))])
+            silent.append((rank, where))
+    # The others of a rank that died were only waiting for it.
+    did = did or ("was" if died else f"gave no answer for {job.timeout_s:g} s")
+    waited = [f"rank {rank} {did} {where}" for rank, where in silent]
+    return "\n".join([*died, *waited, *(text for _, text in sorted(said))])
 
 
 def _where(job: Job, mark: NDArray[np.int64]) -> str:

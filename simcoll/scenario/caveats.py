@@ -7,6 +7,7 @@ What NCCL makes of a call is imported where a scenario asks for one of these: ot
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from simcoll.errors import InputError
 from simcoll.scenario.scenario import Scenario
@@ -25,10 +26,17 @@ _CHOSEN = (
 
 def notes(scenarios: Iterable[Scenario]) -> list[str]:
     """A sentence for each such release that scenarios ask for, by the rules of which release they are answered, and for
-    each collective, or choice that is not left to NCCL, whose registered buffers change nothing."""
+    each collective, or choice that is not left to NCCL, whose registered buffers change nothing; and for each schedule
+    of a file that is taken without a proof."""
+    scenarios = list(scenarios)
     asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
     found = (note for scenario, system in asked for note in (_release(scenario, system), _windows(scenario, system)))
-    return [note for note in dict.fromkeys(found) if note]
+    return [note for note in dict.fromkeys([*map(_unproved, scenarios), *found]) if note]
+
+
+def _unproved(scenario: Scenario) -> str | None:
+    own = scenario.proof == "off" and scenario.algorithm.endswith(".json")
+    return f"proof is off: nobody knows whether {Path(scenario.algorithm).name} does what it promises" if own else None
 
 
 def _of_gpus(scenario: Scenario) -> SystemFile | None:

@@ -164,3 +164,13 @@ def test_a_host_by_itself_has_an_answer(fabric: str) -> None:
     assert " (a tie), 0 us at 1 MiB" in sc.run("scatter", on=alone, algorithm="all", size="1 MiB").verdict
     operations = [{"name": "a", "collective": "all_to_all", "size": "1 MiB"}]
     assert sc.run({"topology": alone, "workload": {"operations": operations}}).verdict.startswith("A step takes 0 us")
+
+
+def test_a_schedule_without_a_proof_is_said() -> None:
+    """A note says it of an own schedule whose proof is turned off; shipped ones are known."""
+    own = {"on": "hgx-h100", "size": "1 MiB", "algorithm": sc.build("all_reduce", "ring", 8)}
+    assert any(
+        "proof is off" in note and "ring.json" in note for note in sc.run("all_reduce", **own, proof="off").notes
+    )
+    assert not sc.run("all_reduce", **own).notes
+    assert not sc.run("all_reduce", **{**own, "algorithm": "ring"}, proof="off").notes
