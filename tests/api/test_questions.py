@@ -456,7 +456,7 @@ def test_conditions_are_a_mapping(key: str) -> None:
     with pytest.raises(
         sc.SimcollError, match=r"\['nodes=2'\] is no mapping of columns to values; write {'nodes': '2'}"
     ):
-        sc.calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", **{key: ["nodes=2"]})  # type: ignore[arg-type]
+        sc.calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", **{key: ["nodes=2"]})  # type: ignore[arg-type]  # as users do
 
 
 def test_an_output_is_tried_before_the_fit(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_no_run_is_quicker_than_the_least_time(batch: int) -> None:
 def test_where_nothing_waits_it_is_the_time(name: str, sharing: str) -> None:
     """Law: of what never meets on a link, the least time is the time, but for what is left to rounding."""
     topology = full_mesh(8, Link(10 * GB_PER_S, 1_000_000))
-    params = Params(sharing=sharing, o_send=500_000)  # type: ignore[arg-type]
+    params = Params(sharing=sharing, o_send=500_000)  # type: ignore[arg-type]  # of a parametrized text
     schedule = build("all_reduce", name, 8)
     program = bind(schedule, topology, topology.ranks, params, 8 << 20, itemsize=4)
     took = run(program, Policy(keep="totals")).totals.makespan_ps
