@@ -654,7 +654,7 @@ def test_a_setting_within_the_bands_is_named(tmp_path: Path):
     assert "Not off by far, but " in simcoll("diagnose", tmp_path / "measured.csv", "--on", "hgx-h100").out
 
 
-MIDDLE = tuple(2**exponent for exponent in range(12, 29))
+MIDDLE = tuple(2**exponent for exponent in range(12, 27))
 
 
 def test_collectives_are_explained_by_themselves(tmp_path: Path):

@@ -69,7 +69,7 @@ def test_parts_add_up_to_the_row(name: str) -> None:
 
 def test_a_call_of_nccl_is_launch_start_and_hops() -> None:
     """With kernels a call of a ring is its launch, with what so many blocks take longer, what its protocol takes once,
-    a hop for each of its 2(n − 1) steps, and what links take."""
+    a hop for each of its 2(n − 1) steps, and what blocks take to hand data on, as links of few channels are faster."""
     found = explained_run(points({**POINTS["nccl"], "algorithm": "ring", "protocol": "LL128", "size": "64 KiB"})[0])
     costs = load_profile("nccl-hopper").kernels
     assert costs
@@ -77,7 +77,7 @@ def test_a_call_of_nccl_is_launch_start_and_hops() -> None:
     shares = {cause: ps for (cause, where), ps in found.shares().items() if where is None}
     assert shares["launch"] == load_profile("nccl-hopper").launch + costs.grid - costs.grid // channels
     assert shares["hop"] == 14 * (costs.LL128.hop + 1)  # the second link of a way takes 1 ps
-    assert sum(shares.values()) == found.ran.launch_ps + shares["hop"]
+    assert sum(shares.values()) == found.ran.launch_ps + shares["hop"] + shares["channel"]
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "nvls_tree"])
@@ -150,7 +150,7 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
             assert time >= took + on_links[kind] * (1 / factor - 1) - 0.03 * took, (kind, factor)
         if on_links[kind] == max([*on_links.values(), *causes.values()]):
             assert times[2] < 0.99 * took, kind
-    if (found.row.binding_busy or 0) >= result_tables.MOSTLY:
+    if on_links and (found.row.binding_busy or 0) >= result_tables.MOSTLY:  # blocks of rings may be slower than links
         assert found.kinds[str(found.row.binding_link)] == max(on_links, key=lambda kind: on_links[kind])
 
 
