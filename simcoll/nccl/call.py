@@ -173,9 +173,11 @@ class NcclCall(CallShape):
         return block.rate or math.inf
 
     def handed_on(self, costs: Kernels) -> float:
-        """B/s at which the blocks of a ring hand data on: they receive and send at once, as those of messages do. Flags
-        of LL128 take as much of that as of links."""
-        if self.schedule != "ring" or self.kind not in ("LL128", "Simple") or not costs.P2P.both:
+        """B/s at which the blocks of a ring over several nodes hand data on: they receive and send at once, as those of
+        messages do. Flags of LL128 take as much of that as of links. On one node channels are so many that they fill
+        links, and what these reach was seen with the blocks at work."""
+        limited = self.schedule == "ring" and self.kind in ("LL128", "Simple") and self.communicator.nodes > 1
+        if not limited or not costs.P2P.both:
             return math.inf
         return costs.P2P.both * self.blocks * figures().protocols[self.protocol].efficiency
 

@@ -146,8 +146,6 @@ class Law:
         self.at_once = threads * THREADS_GET[protocol]
         self.by_links = protocol != "LL"
         self.speed = round(speed * (KEPT * (DATA[protocol] / self.channels)) if self.by_links else speed * KEPT)
-        # a block of a ring receives and sends at once
-        self.handing_on = min(self.speed, round(BLOCK["P2P"]["both"] * DATA[protocol])) if self.by_links else self.speed
 
     def handled(self, nbytes: int) -> int:
         """How long a block is at so many bytes."""
@@ -198,7 +196,7 @@ class Law:
         """All loops of a ring whose ranks do the same at the same time, slice by slice: each is sent when it has come
         and the slice before is gone, and the receiver handles one at a time."""
         slices = 2 if self.block is BLOCK["Simple"] and self.step > 32768 else 1
-        moved, handled = service_ps(self.step // slices, self.handing_on), self.handled(self.step) // slices
+        moved, handled = service_ps(self.step // slices, self.speed), self.handled(self.step) // slices
         free = handling = 0
         for _ in range(self.loops):
             there = [0] * slices

@@ -59,7 +59,7 @@ def test_a_ring(system: str, collective: str, n: int, protocol: Protocol, nbytes
         assert (
             law.once + law.ring_ps()
             <= found.time_ps
-            <= longest + 2 * law.steps * law.loops + law.steps * service_ps(ITEM, law.handing_on)
+            <= longest + 2 * law.steps * law.loops + law.steps * service_ps(ITEM, law.speed)
         )
 
 
@@ -308,7 +308,7 @@ def test_chunks_of_a_tree_on_one_node_share_links(ranks: int) -> None:
 @pytest.mark.parametrize(("protocol", "collective"), [("Simple", "all_gather"), ("LL128", "reduce_scatter")])
 def test_blocks_of_a_ring_hand_on_no_more_than_those_of_messages(protocol: Protocol, collective: str) -> None:
     """Of a large call each of 16 channels carries what a block sends and receives at once, less its flags, or what
-    links leave it if that is less."""
+    links leave it if that is less; on one node, where channels are many, the latter."""
     size, ranks, rate = 16 << 30, 80, 12 * GB
     how = {"algorithm": "ring", "protocol": protocol}
     laws = [changed("P2P", both=each) for each in (rate, 40 * GB, 0)]
@@ -318,4 +318,4 @@ def test_blocks_of_a_ring_hand_on_no_more_than_those_of_messages(protocol: Proto
     least = size * (ranks - 1) / ranks / 16 / (rate * DATA[protocol]) * 1e12
     assert least < on_ten[0] < 1.06 * least  # hops, and the last block
     assert on_ten[1] == on_ten[2] < on_ten[0]
-    assert on_one[1] == on_one[2] < on_one[0]
+    assert len(set(on_one)) == 1
