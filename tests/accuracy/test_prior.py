@@ -237,8 +237,8 @@ def test_a_network_of_another_kind_is_found(costs: dict[str, str], most: float, 
 
 
 def test_a_named_cost_may_be_hidden_where_the_fit_begins(folder: Path):
-    """Cables that are slower than ports and blocks of rings, which hide them in the profile, are found where they are named;
-    where they are not slower, the refusal says that something else is."""
+    """Cables that are slower than ports and blocks of rings, which hide them in the profile, are found where they are
+    named; where they are not slower, the refusal says that something else is."""
     slow = of_nodes("t.csv", np.random.default_rng(1), cable="65 %")
     (cable,) = fitted(slow, "nodes=2", free=["efficiency.cable"]).document["parameters"]
     assert cable["low"] <= 65 <= cable["high"] and cable["value"] == pytest.approx(65, abs=3)
