@@ -43,8 +43,8 @@ COARSE: Final = 48  # sizes, spread over all series: more of them hardly tell mo
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
 NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
 BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out
-# Widths believed over which slopes are taken first: what hides a cost is seldom further off. Blocks of rings hide cables
-# down to 78 % of their rate.
+# Widths believed over which slopes are taken first: what hides a cost is seldom further off. Blocks of rings hide
+# cables down to 78 % of their rate.
 REACH, REACH_OF_CABLES = 2.0, 3.0
 BETTER: Final = 0.9  # share of the error before the fit that has to be reached: less may be luck
 # Share of what left-out groups win on average that one of them may lose, to costs of the network and to those of GPUs.
