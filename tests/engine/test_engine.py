@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,7 +17,19 @@ from extras import batches
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import ENTRIES, devices, program, schedule, star
-from oracle import Task, random_case, random_faults, random_tasks, simulate, simulate_faults, simulate_tasks
+from oracle import (
+    Change,
+    Message,
+    Notice,
+    Rules,
+    Task,
+    random_case,
+    random_faults,
+    random_tasks,
+    simulate,
+    simulate_faults,
+    simulate_tasks,
+)
 from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.config.numba_loader import have_numba
@@ -101,6 +114,23 @@ def test_links_that_change_are_the_rules(batch: int) -> None:
     says, the routes included, or all say that it does not finish."""
     for seed in range(batch * 50, batch * 50 + 50):
         check_faults(seed)
+
+
+@pytest.mark.usefixtures("from_the_start")
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_a_link_that_is_found_dead_as_it_goes(sharing: Literal["fifo", "fair"]) -> None:
+    """What a link has not served that is found dead at the instant at which it goes takes another way at once, where
+    it may meet others or be alone, and is no more on the first."""
+    links, rules = [(10**9, 500), (2 * 10**9, 300), (10**9, 700)], Rules(sharing)
+    messages = [Message(0, 0, 0, 1, 0, False, 100, (0,)), Message(0, 2, 0, 3, 0, False, 300, (1,))]
+    for way, at in product([(1,), (2,), (2, 1)], [1, 30_000, 99_999, 100_000]):
+        faults = [Change(at, 0, 0), Notice(at, (0,), {0: way})]
+        played = changed(program_of(messages, links, rules, {}), messages, faults)
+        expected, routes = simulate_faults(messages, links, rules, [], faults)
+        whole = event.run(played)
+        check_times(whole, expected, at)
+        assert at == 100_000 or routes[0] == way  # else all is gone by then
+        check_fast(played, whole, REPLAYS, at)
 
 
 def check(seed: int) -> None:
