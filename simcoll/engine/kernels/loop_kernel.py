@@ -33,9 +33,9 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
     """
     parts, streams = run.parts, run.streams
     if parts.begun[0] < 0:
-        for place in range(len(run.rows.way)):
-            if run.state.state[run.state.first[place]] == 0:
-                enter(place, 0, 0, -1, run)
+        for row in range(0, len(run.rows.way), run.rows.apart):
+            if run.state.state[run.state.first[row]] == 0:
+                enter(row, 0, 0, -1, run)
         for stream in range(len(streams.link)):
             of_streams.look_ahead(stream, 0, run)
     classes, clock = parts.classes, parts.clock

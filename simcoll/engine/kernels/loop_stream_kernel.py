@@ -33,7 +33,7 @@ def look_ahead(stream: Any, ready: Any, run: LoopRun) -> None:
     reads = streams.reads[streams.at[stream]]
     streams.head[stream], streams.ready[stream] = NEVER, ready
     if loop == run.loops:
-        streams.awaits[stream] = len(run.state.state) - 1  # which is never complete
+        streams.awaits[stream] = 0  # which is never complete
     elif reads < 0:
         streams.head[stream] = leave(stream, ready, run)
     else:
@@ -125,5 +125,5 @@ def key_of(row: Any, loop: Any, run: LoopRun) -> Any:
 def kind_of(row: Any, loop: Any, run: LoopRun) -> Any:
     """The number of a transfer's size."""
     kind, whole, piece, nothing = run.pieces
-    k = kind[row]
+    k = kind[run.rows.number[row]]
     return piece if loop < whole[k] else k if loop == whole[k] else nothing
