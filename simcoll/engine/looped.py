@@ -18,7 +18,7 @@ from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.dataclass import dataclass
 from simcoll.engine._kernel_run import NO_TIMES, KernelRun
-from simcoll.engine._loop_layout import LoopLayout, FirstWaits, first_of, layout_of, sized, steps
+from simcoll.engine._loop_layout import FirstWaits, LoopLayout, first_of, layout_of, sized, steps
 from simcoll.engine._loop_standing import run_on
 from simcoll.engine.binding import bind
 from simcoll.engine.fast import CallEnds
@@ -58,7 +58,7 @@ class LoopedProgram:
         cure = "write a larger chunk", "model"
         check_memory(len(self) * BYTES, f"{self.loops} loops of {len(self.one)} transfers", *cure)
         loops = Loops(waits, choose(len(self), compiled, loop_kernel))
-        like, shared = self._like(loops.compiled)
+        like, shared = (self._like, loops.compiled), self._shared
         layout, _ = _LAID_OUT.get(like, lambda: (layout_of(self.one, self.piece, self.slots, loops), shared))
         if loops.compiled not in self._known:
             base = KernelRun(sized(layout.program, self.one.sizes, self.piece), loops, "ends")
@@ -81,12 +81,18 @@ class LoopedProgram:
         free = np.where(last > -NEVER, free, -NEVER)
         return CallEnds(np.asarray(done[: self.one.schedule.n], np.int64), first, last, free, int(latest))
 
-    def _like(self, compiled: bool) -> tuple[Hashable, tuple[object, ...]]:
-        """The same for programs of which the loops of whole pieces are alike, and the columns that they share."""
-        one, schedule = self.one, self.one.schedule
-        shared = schedule, one.way, one.channel, one.side, one.reads, one.chain, one.routes.links
+    @property
+    def _shared(self) -> tuple[object, ...]:
+        """The columns that programs share of which the loops of whole pieces are alike."""
+        one = self.one
+        return one.schedule, one.way, one.channel, one.side, one.reads, one.chain, one.routes.links
+
+    @cached_property
+    def _like(self) -> Hashable:
+        """The same for such programs, as long as there are the columns."""
+        one = self.one
         numbers = hashlib.sha256(one.bandwidths.tobytes() + one.latencies.tobytes()).digest()
-        return (*map(id, shared), one.params, self.piece, self.slots, compiled, numbers), shared
+        return *map(id, self._shared), one.params, self.piece, self.slots, numbers
 
     def totals(self, compiled: bool | None = None) -> Totals | None:
         """The sums of a run of all loops; None if they could not finish. Raises like `ends`."""
