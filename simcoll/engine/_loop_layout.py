@@ -136,8 +136,9 @@ class _Layout:
         self.follows = run_.ways.follows()
         of_piece = run_.ways.service[-len(run_.ways.rates) :]
         least = int(of_piece.min(initial=NEVER))  # a link serves a piece meanwhile
-        whole_ps = np.minimum(of_piece[run_.ways.rate_of], LONGEST)
-        self.parts: NetworkParts = parts_of(run_.program, self.follows, slots, least, whole_ps)
+        self.of_piece = of_piece[run_.ways.rate_of]
+        long = np.minimum(self.of_piece, LONGEST)
+        self.parts: NetworkParts = parts_of(run_.program, self.follows, slots, least, long)
         self.starts = self.parts.of_participant[near.routes.src[near.way]]
         self.streams: LoopStreams = streams_of(run_.program, self.starts, least)
         self.order = np.argsort(self.starts, kind="stable").astype(np.int32)
@@ -264,6 +265,7 @@ class _Layout:
             dst=give(near.routes.dst[way].astype(np.int32)),
             link=give(link.astype(np.int32)),
             whole=NO_TIMES,
+            takes=give(self.of_piece[link]),
             at=NO_INDICES,
             loop=NO_INDICES,
             ready=NO_TIMES,

@@ -109,11 +109,9 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
                 soonest, stream = min(soonest, streams.head[stream]), -1
             if stream >= 0:
                 at, then = streams.at[stream], streams.loop[stream]
-                tail, latest = of_streams.pass_link(stream, latest, run)
+                tail = of_streams.pass_link(stream, run)
                 latest, ended = max(latest, tail), ended + 1
-                if streams.own[at] < 0:
-                    of_streams.receive_last(streams.dst[stream], tail, run)
-                else:
+                if streams.own[at] >= 0:
                     j = streams.own[at] + then * wide
                     when[j] = max(when[j], tail)
                     state[j] += 1

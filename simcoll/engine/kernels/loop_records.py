@@ -104,11 +104,11 @@ class LinkStreams(NamedTuple):
     """Channels that need no heap, those of a link together: see `_loop_streams`. For the transfers of a loop, channel
     by channel: the `row`, and where the state has what it `reads` and its `own` in the first loop, −1 for nothing; the
     row that its sum goes `onward` with when it is complete, −1 where none but streams await that. By channel: where
-    these `begin`; its way, with both ends, and its link; how many loops are of whole pieces. The next transfer is that
-    `at` a place, in which `loop`; the channel is `ready` for it, and it `awaits` a state; its head comes to the link,
-    NEVER as long as that is not known. The last ends, of which the channel may have `slots` before it, with the `turn`
-    of the next. By link the first channel, and that behind the last; by part the same, and the first head to come. What
-    the channels bring is felt `ahead` ps after a head, or later."""
+    these `begin`; its way, with both ends, and its link; how many loops are of whole pieces, and for how long the link
+    `takes` one. The next transfer is that `at` a place, in which `loop`; the channel is `ready` for it, and it `awaits`
+    a state; its head comes to the link, NEVER as long as that is not known. The last ends, of which the channel may
+    have `slots` before it, with the `turn` of the next. By link the first channel, and that behind the last; by part
+    the same, and the first head to come. What the channels bring is felt `ahead` ps after a head, or later."""
 
     row: Column
     reads: Column
@@ -120,6 +120,7 @@ class LinkStreams(NamedTuple):
     dst: Column
     link: Column
     whole: Column
+    takes: Column
     at: Column
     loop: Column
     ready: Column
