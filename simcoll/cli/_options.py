@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from simcoll.config.decoding import decoded
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -263,17 +261,18 @@ def check_jobs(jobs: int) -> None:
 
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
-    try:
-        return decoded(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a file") from None
+    from simcoll.config import input_files
+    from simcoll.config.decoding import decoded
+
+    if str(path) == "-":
+        return input_files.text_of_stdin()
+    return decoded(input_files.bytes_of(path, "give the path of a text file"))
 
 
 def measured_text(name: str) -> str:
     """A measured table's text: of a file, a shipped table, or stdin (`-`); raises InputError."""
     if name == "-":
-        stream: IO[bytes] = sys.stdin.buffer
-        return decoded(stream.read())
+        return read_text(Path(name))
     from simcoll.formats.measured import find_measured
 
     return read_text(find_measured(name))

@@ -24,6 +24,7 @@ from simcoll.cli._options import (
     listed,
     of_nodes,
     output_folder,
+    read_text,
     with_algorithm,
     with_machine,
     with_profile,
@@ -293,7 +294,7 @@ def _write_report(file: Path, rows: list[ResultRow], points: Sequence[Point], sc
     from simcoll.scenario.loading import find_scenario, names_collective
 
     asked_by_name = names_collective(scenario)
-    text = f"collective: {scenario}\n" if asked_by_name else find_scenario(scenario).read_text(encoding="utf-8")
+    text = f"collective: {scenario}\n" if asked_by_name else read_text(find_scenario(scenario))
     write_atomically(file, report(rows, points, text, command))
 
 

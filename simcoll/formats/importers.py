@@ -12,7 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import yaml_tree
+from simcoll.config import input_files
 from simcoll.config.decoding import decoded
 from simcoll.config.import_log import ImportLog
 from simcoll.dataclass import dataclass
@@ -53,7 +53,7 @@ Reader = Callable[[str, str, ImportOptions], Imported]
 
 def read_bounded(path: Path) -> str:
     """The text of a file; raises InputError if it cannot be read or is too large."""
-    return decoded(yaml_tree.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"))
+    return decoded(input_files.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"))
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:

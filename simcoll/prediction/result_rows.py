@@ -17,7 +17,8 @@ from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import csv_text
+from simcoll.config import csv_text, input_files
+from simcoll.config.decoding import decoded
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.units import exact_us
@@ -186,11 +187,7 @@ def _cell(row: ResultRow, column: str) -> str:
 
 def read(path: Path) -> list[ResultRow]:
     """Rows of a results.csv; raises InputError with line and column of what is not a number."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "no UTF-8"
-        raise InputError(f"{path}: cannot be read: {why}", "give the path of a results.csv") from None
+    text = decoded(input_files.bytes_of(path, "give the path of a results.csv"))
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:

@@ -158,6 +158,7 @@ def test_the_help_names_every_format():
 def test_large_files_are_refused(tmp_path: Path):
     """Nothing above the limit is read."""
     with (tmp_path / "big").open("wb") as file:
+        file.write(b"#" * 4096)
         file.truncate(importers.MOST_BYTES + 1)
     done = simcoll("import", tmp_path / "big")
     assert done.status == 2 and "larger than 16 MiB" in done.err
