@@ -165,7 +165,9 @@ def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     if not scales.keys() & set(topology.link_kinds):
         return topology
     bandwidths, latencies = scaled(topology, scales)
-    Link(int(bandwidths.max(initial=0)), int(latencies.max(initial=0)))  # raises TopologyError if they are too large
+    Link(
+        int(bandwidths.max(initial=0)), latency_ps=int(latencies.max(initial=0))
+    )  # raises TopologyError if they are too large
     return topology.with_rates(bandwidths, latencies)
 
 
