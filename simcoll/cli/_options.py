@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from simcoll.errors import InputError
 
@@ -108,6 +109,15 @@ PICTURES = ("png", "svg", "pdf")
 FORMAT = click.option(
     "--format", "kind", type=click.Choice(PICTURES), default="png", show_default=True, help="Of pictures."
 )
+
+
+def check_format(output: Path | None) -> None:
+    """Raise InputError where `--format` is given to a command that draws nothing without `-o`."""
+    source = click.get_current_context().get_parameter_source("kind")
+    if output is None and source is ParameterSource.COMMANDLINE:
+        raise InputError("--format without -o has nothing to draw", "add -o FOLDER")
+
+
 A_SYSTEM = "SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
