@@ -27,12 +27,13 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
-from simcoll.units import unboxed
+from simcoll.units import MOST_DIGITS, unboxed
 
 # keys of bytes, of B/s and of seconds: no other mapping of a scenario has them for something else
 _SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket", "activations", "parameters"})
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
 _FILE: Final = rf"{re.escape(_PREFIX)}\w+/[0-9a-f]+/([^\s/']+)\.(?:json|yaml|csv)"
+_MOST_BITS: Final = int(MOST_DIGITS * 3.32)  # of a number of as many digits
 _WITHIN: Final = frozenset({"from", "to", "step", "value"})  # keys of a range and of a spread, whose quantity they are
 _OPTIONS: Final = {"on": "topology", "nodes": "topology.nodes"}  # options of the commands, and the keys that they set
 _RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})
@@ -202,6 +203,8 @@ def spelt(value: Any, key: str = "") -> Any:
         return {name: spelt(each, key if of_ranks or name in inside else name) for name, each in value.items()}
     if isinstance(value, list | tuple | range):
         return [spelt(child, key) for child in value]
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise InputError(f"{key}: a number of more than {MOST_DIGITS} digits", "give a smaller one")
     if key in _TIMES and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value!r} s"
     if key in _SIZES | _RATES and isinstance(value, int | float) and not isinstance(value, bool):

@@ -244,10 +244,15 @@ def check_timeout(timeout: float) -> None:
 
 def rank_counts(text: str, cure: str) -> list[int]:
     """The numbers of ranks that `--ranks N[,N…]` lists; raises InputError with the cure."""
-    numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    numbers = list(map(_counted, text.split(",")))
     if not all(numbers):
         raise InputError(f"--ranks: {text!r} is no number of ranks", cure)
     return numbers
+
+
+def _counted(text: str) -> int:
+    """The number from 1 on that a text is; 0 for anything else, and for what counts nothing any more."""
+    return int(text) if text.strip().isdecimal() and len(text) < 20 else 0
 
 
 def unbracketed(text: str) -> str:
@@ -257,7 +262,7 @@ def unbracketed(text: str) -> str:
 
 def node_counts(text: str) -> list[int]:
     """The numbers of nodes that `--nodes N[,N…]` lists; raises InputError."""
-    numbers = [int(part) if part.strip().isdecimal() else 0 for part in unbracketed(text).split(",")]
+    numbers = list(map(_counted, unbracketed(text).split(",")))
     if not all(numbers):
         raise InputError(f"--nodes: {text!r} is no number of nodes", "give 1, 2, …, or several: '[1, 2]'")
     return list(dict.fromkeys(numbers))
