@@ -111,7 +111,7 @@ def test_a_number_without_end_is_one_clear_error(number: str) -> None:
     """Python turns no more than 4,300 digits into a number, and says so in words of its own."""
     assert _complaints(f"size: {number}\n") == ["f.yaml:1:7: a number of 5000 digits; write one of at most 300"]
     for kind in ("size", "bandwidth", "duration", "byte_time", "share"):
-        with pytest.raises(ValueError, match="a number of 5000 digits is not a|is no unit of a"):
+        with pytest.raises(ValueError, match=r"a number of 5000 digits is not a|is no unit of a"):
             units.parse(f"{number} B", kind)
     assert yaml_tree.parse("9" * 300, "f.yaml").plain() == int("9" * 300)
 

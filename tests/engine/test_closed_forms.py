@@ -366,7 +366,9 @@ def test_one_slow_link(n: int, sharing: str) -> None:
 
 
 # At 10 B/s sixteen steps of 1 MB take 19 days; the clock runs for 53.
-unequal = st.lists(st.builds(Link, st.integers(10, 400 * GB_PER_S), st.integers(0, 10**7)), min_size=2, max_size=9)
+unequal = st.lists(
+    st.builds(Link, st.integers(10, 400 * GB_PER_S), latency_ps=st.integers(0, 10**7)), min_size=2, max_size=9
+)
 
 
 @given(
