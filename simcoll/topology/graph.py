@@ -208,7 +208,7 @@ class Topology:
         if "bandwidths" not in vars(self):
             return tuple(link for *_, link in self.wiring)
         rates = zip(self.bandwidths.tolist(), self.latencies.tolist(), self.link_kinds, strict=True)
-        return tuple(itertools.starmap(Link, rates))
+        return tuple(Link(bandwidth, kind=kind, latency_ps=latency) for bandwidth, latency, kind in rates)
 
     def with_links(self, links: Iterable[Link]) -> Topology:
         """The same with other links, one for each; messages go the ways that they went."""
@@ -262,7 +262,7 @@ class Topology:
     @cached_property
     def latencies(self) -> NDArray[np.int64]:
         """ps of each link, int64 (links,)."""
-        return np.fromiter((link.latency for link in self.every_link), np.int64, len(self.links))
+        return np.fromiter((link.latency_ps for link in self.every_link), np.int64, len(self.links))
 
     # --- routes ---
 
