@@ -52,6 +52,16 @@ def is_file(path: Path) -> bool:
     return str(path) in (_CARRIED.get() or {}) or path.is_file() or path.is_fifo()
 
 
+def names_yaml(name: str) -> bool:
+    """Whether a name is that of a YAML file, not of something shipped: by its end, or as it is a pipe (`<(…)`)."""
+    if name.endswith((".yaml", ".yml")) or name in (_CARRIED.get() or {}):
+        return True
+    try:
+        return "/" in name and Path(name).is_fifo()
+    except OSError:  # a name that no file can have
+        return False
+
+
 def text_of(path: Path) -> str:
     """The text of a file that was carried along, or of one on this machine; raises OSError, InputError.
 

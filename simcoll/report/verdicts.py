@@ -89,9 +89,11 @@ def of_comparison(document: JsonAnswer) -> str:
 
 
 def of_diagnosis(document: JsonAnswer) -> str:
-    """Wrong data before all, then healthy, or what is off and what explains it."""
+    """Wrong data and another machine before all, then healthy, or what is off and what explains it."""
     times = _of_times(document)
-    return f"Wrong data: {document['wrong']}. By its times alone: {times}" if document["wrong"] else times
+    first = {"Wrong data": document["wrong"], "Another machine": document["other_gpus"]}
+    said = [f"{what}: {why}." for what, why in first.items() if why]
+    return " ".join([*said, f"By its times alone: {times}"]) if said else times
 
 
 def _of_times(document: JsonAnswer) -> str:

@@ -373,7 +373,7 @@ def find_profile(name: str) -> Path:
     known = shipped_profiles()
     if name in known:
         return known[name]
-    if name.endswith((".yaml", ".yml")) and input_files.is_file(Path(name)):
+    if input_files.names_yaml(name) and input_files.is_file(Path(name)):
         return Path(name)
     gpus, plus, transport = name.partition("+")
     if plus:

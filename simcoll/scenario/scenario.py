@@ -76,7 +76,7 @@ def machine_named(name: str) -> dict[str, Any]:
     """The key `topology` that a text in its place stands for: a file, a shipped system, or its keys in braces."""
     if name.startswith("{"):
         return dict(yaml_tree.parse(name, "topology").plain())
-    return {"file" if name.endswith((".yaml", ".yml")) else "system": name}
+    return {"file" if input_files.names_yaml(name) else "system": name}
 
 
 class Scenario(Model):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import alike, grouped
 from simcoll.config.lru import LruCache
@@ -89,7 +90,7 @@ class Topology:
         """
         from simcoll.topology import systems
 
-        spec = {"file" if name.endswith((".yaml", ".yml")) else "system": name, **keys}
+        spec = {"file" if input_files.names_yaml(name) else "system": name, **keys}
         topology = systems.build(systems.of_keys(spec))
         topology.spec = MappingProxyType(spec)
         return topology

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcoll import units
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
@@ -39,7 +39,7 @@ def load_system(name: str) -> SystemFile:
     known = shipped_systems()
     if name in known:
         return _shipped(name)
-    if not name.endswith((".yaml", ".yml")):
+    if not input_files.names_yaml(name):
         raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
     tree = yaml_tree.read(Path(name))
     named = tree.get("system")

@@ -594,6 +594,9 @@ def test_what_a_table_names_outranks_what_its_times_are_like(tmp_path: Path, gpu
     assert ("like hgx-b200" in [each["hypothesis"] for each in found["hypotheses"]]) is possible
     assert (found["verdict"] == "like hgx-b200") is possible
     assert any("check --on" in line for line in found["warnings"]) is (gpu == "NVIDIA B200")
+    first = " ".join(simcoll("diagnose", path, "--on", "hgx-h100").out.partition("\n# ")[0].split())
+    other = "Another machine: measured on NVIDIA B200, and hgx-h100 has H100 SXM5. By its times alone: Off: "
+    assert first.startswith(other if gpu == "NVIDIA B200" else "Off")
 
 
 @pytest.mark.parametrize(("measured", "named"), [("a3-mega", "hgx-h100"), ("hgx-h100", "a3-mega")])

@@ -14,10 +14,13 @@ import pytest
 from command import simcoll
 
 from simcoll.config import input_files
+from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
+from simcoll.scenario.profile import find_profile
 
 STAR = "{fabric: single-switch, hosts: 4, link: {bandwidth: 50 GB/s, latency: 1 us}}"
-SCENARIO = f"topology: {STAR}\ncollective: all_reduce\nalgorithm: ring\nsize: 1 MiB\nplots: []\n"
+CALL = "collective: all_reduce\nalgorithm: [ring, naive]\nsize: 1 MiB\nplots: []\n"
+SCENARIO = f"topology: {STAR}\n{CALL}"
 READERS = {
     "run": ("run", "PIPE", "--json"),
     "machine": ("predict", "all_reduce", "--size", "1 MiB", "--on", "PIPE"),
@@ -84,6 +87,22 @@ def test_a_pipe_is_whatever_a_file_is(pipe: Path) -> None:
     time.sleep(0.1)
     assert simcoll("predict", "all_reduce", "--size", "1 MiB", "--on", pipe).status == 0
     writer.join()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_machine_and_a_profile_may_be_pipes_of_a_shell(jobs: int, tmp_path: Path) -> None:
+    """`--on <(…)` is the file that the command prints, in each process that asks for it."""
+    results = []
+    for text, words in ((shipped("topologies") / "hgx-h100.yaml", ["--on"]), (find_profile("ideal"), ["--profile"])):
+        receiver, sender = os.pipe()
+        threading.Thread(target=lambda end=sender, text=text: (os.write(end, text.read_bytes()), os.close(end))).start()
+        call = f"name: x\ntopology: hgx-h100\nprofile: ideal\n{CALL}"
+        (tmp_path / "s.yaml").write_text(call if words == ["--on"] else call.replace("profile: ideal\n", ""))
+        done = simcoll("run", tmp_path / "s.yaml", *words, f"/dev/fd/{receiver}", "--jobs", jobs, "--json")
+        assert done.status == 0, done.err
+        results.append([row["time_us"] for row in done.json["points"]])
+        os.close(receiver)
+    assert results[0] == results[1]
 
 
 def test_an_end_without_a_word_is_empty(pipe: Path) -> None:

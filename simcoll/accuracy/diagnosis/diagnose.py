@@ -112,7 +112,7 @@ def diagnosed(
     ]
     if wrong := wrong_data(text, rows):  # whatever its times are, no such machine is healthy
         document |= {"wrong": wrong, "verdict": WRONG_DATA if document["verdict"] == "healthy" else document["verdict"]}
-    return {**document, "warnings": warnings}
+    return {**document, "other_gpus": asking.other_gpus(rows), "warnings": warnings}
 
 
 # --- predictions of rows ---
