@@ -10,7 +10,7 @@ from numba.core import cgutils, types
 from numba.np import arrayobj
 
 
-@extending.intrinsic  # type: ignore[untyped-decorator]
+@extending.intrinsic  # type: ignore[untyped-decorator]  # numba has no types here
 def fetch(typing: Any, column: Any, at: Any) -> Any:
     """Have the processor fetch an entry of a column; one that there is not does no harm."""
 
