@@ -72,7 +72,7 @@ def own_key(stream: Any, run: LoopRun) -> Any:
 
 @inline
 def pass_link(stream: Any, run: LoopRun) -> Any:
-    """The next transfer of a stream passes its link, and the one behind it is the next. Returns when its tail came."""
+    """The next transfer of a stream passes its link; the one behind it is the next. Returns when its tail has come."""
     streams, costs, (rate_of, latency, service, rates) = run.streams, run.costs, run.net
     link, t, w = streams.link[stream], streams.head[stream], streams.way[stream]
     at, loop, s = streams.at[stream], streams.loop[stream], streams.takes[stream]
