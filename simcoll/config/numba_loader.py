@@ -93,6 +93,16 @@ def jit_for(name: str, *, inner: bool = False, inline: bool = False) -> Any:
     return functools.partial(_compiled, "Inner" if inner or inline else "Outer", "always" if inline else "never")
 
 
+def fetch_for(name: str) -> Any:
+    """A function of a column and a place for the kernel called `name`, if it is compiled: the processor is to fetch
+    that entry, so that who reads it soon need not wait for the memory."""
+    if not is_compiled(name):
+        return None
+    from simcoll.config import _memory_fetch
+
+    return _memory_fetch.fetch
+
+
 def load_like(name: str, kernel: ModuleType) -> Any:
     """The module that a kernel called `name` takes functions from: compiled if it is."""
     return _for_numba(kernel) if is_compiled(name) else kernel
@@ -292,6 +302,7 @@ class Loops:
 @functools.cache
 def _state(folder: Path) -> str:
     """A name for the contents of all source files in a folder, and of what compiles them."""
-    ours = (Path(__file__).with_name(name) for name in ("numba_loader.py", "machine_code.py", "_kernel_compilers.py"))
+    names = "numba_loader.py", "machine_code.py", "_kernel_compilers.py", "_memory_fetch.py"
+    ours = (Path(__file__).with_name(name) for name in names)
     files = [*sorted(folder.glob("*.py")), *ours]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

@@ -12,6 +12,7 @@ from oracle import random_case
 from oracle_programs import program_of
 
 from simcoll.config.arrays import Array
+from simcoll.config.lru import LruCache
 from simcoll.engine import _loop_standing, fast
 from simcoll.engine import looped as looped_module
 from simcoll.engine.binding import bind
@@ -217,6 +218,35 @@ def test_more_loops_go_on_from_where_fewer_stood(compiled: bool, monkeypatch: py
     for seed in range(60):
         sizes_in_any_order(seed, compiled)
     assert sum(went) > 40
+
+
+@pytest.mark.usefixtures("from_the_start")
+def test_calls_of_one_structure_share_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of other sizes share what was laid out; one slow link, other pieces or slots have their own. All end as the
+    program of all loops."""
+    laid_out: list[Program] = []
+    layout_of = looped_module.layout_of
+    monkeypatch.setattr(looped_module, "layout_of", lambda one, *more: laid_out.append(one) or layout_of(one, *more))
+    monkeypatch.setattr(looped_module, "_LAID_OUT", LruCache(10**6, lambda kept: len(kept[0].program)))
+    made: Schedule = schedule("all_reduce", "nvls_tree", 6)
+    plain, slow = Link(50 * 10**9, latency_ps=500_000), Link(30 * 10**9, latency_ps=500_000)
+    alike = nodes(6, made.agents, plain, plain)
+    straggler = alike.with_links([slow, *[plain] * (len(alike.links) - 1)])
+    cases = ((alike, 400, 2, 9), (alike, 400, 2, 30), (straggler, 400, 2, 9), (alike, 800, 2, 9), (alike, 400, 1, 9))
+    counts = []
+    for topology, chunk, slots, loops in (*cases, *cases):
+        params = Params(sharing="fifo", chunk=chunk, channels=made.n_steps, channels_by="step", slots=slots)
+        where = (*topology.ranks, *devices(topology, made)[6:])
+        size = made.n_chunks * (loops * chunk + 4)
+        own = looped(made, topology, where, params, size, itemsize=4)
+        assert own is not None
+        whole = bind(made, topology, where, params, size, itemsize=4)
+        for late in (0, 10**6):
+            came = np.array([late, *[0] * (made.participants - 1)], np.int64)
+            busy = np.zeros(len(topology.links), np.int64)
+            same(own, replace(whole, arrivals=came), came, busy, chunk + slots)
+        counts.append(len(laid_out))
+    assert counts == [1, 1, 2, 3, 4, 4, 4, 4, 4, 4]
 
 
 @pytest.mark.long

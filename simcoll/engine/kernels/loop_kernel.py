@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcoll.config.numba_loader import jit_for, load_like
+from simcoll.config.numba_loader import fetch_for, is_compiled, jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import loop_stream_kernel as plain_streams
 from simcoll.engine.kernels import waits as plain_waits
@@ -20,6 +20,7 @@ WAITING = COMPLETE - 1  # for one thing; one less for each further one
 jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 of_streams = load_like(__name__, plain_streams)
+fetch, COMPILED = fetch_for(__name__), is_compiled(__name__)
 value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
@@ -50,6 +51,8 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
                 if late < NEVER:
                     until = min(until, max(clock[other], soonest) + late)
             for part in range(classes[own], classes[own + 1]):
+                if COMPILED:
+                    fetch_events(part, until, run)
                 t = first_of(part, run)
                 while t < until:
                     ended, latest = go_on(part, min(until, t + streams.ahead), ended, latest, run)
@@ -57,6 +60,30 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
             clock[own] = until
         soonest = earliest(run)
     return ended, latest
+
+
+@inline
+def fetch_events(part: Any, until: Any, run: LoopRun) -> None:
+    """Have the processor fetch what the events on a part's heap before `until` read first, all at once: one after the
+    other, each waits for the memory several times."""
+    (_, place, row_bits, loop_bits), (when, state, first, wide), (hop, links) = run.keys, run.state, run.routes
+    times, items, top, (rate_of, latency, _, _) = run.heap.times, run.heap.items, run.parts.room[part], run.net
+    size = run.parts.size[part] if len(links) else 0
+    for entry in range(top, top + size):
+        if times[entry] < until:
+            key = items[entry]
+            row, loop = place[key & ((1 << row_bits) - 1)], (key >> row_bits) & ((1 << loop_bits) - 1)
+            i = first[row] + loop * wide
+            e = hop[run.rows.way[row]] + max(0, state[i])
+            link = links[min(e, len(links) - 1)]  # behind its last link the next will do
+            fetch(when, i)
+            fetch(rate_of, link)
+            fetch(latency, link)
+            fetch(run.free.link, link)
+            fetch(run.heads.first, link)
+            fetch(run.heads.last, link)
+            fetch(run.streams.of_link, link)
+            fetch(run.streams.behind_link, link)
 
 
 @inline
