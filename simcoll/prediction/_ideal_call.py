@@ -52,7 +52,7 @@ IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slot
 MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
 
 
-class _Links(NamedTuple):
+class _Reaches(NamedTuple):
     """The links of a machine: as `rated`, and with what machines have `shown` beyond that."""
 
     rated: Topology
@@ -69,7 +69,7 @@ class _Way(NamedTuple):
     alike: int = 1
     as_rated: bool = False
 
-    def call(self, scenario: Scenario, links: _Links, places: tuple[str, ...]) -> PlainCall:
+    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...]) -> PlainCall:
         """The call of a scenario in this way."""
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
@@ -129,7 +129,7 @@ class IdealExecutor(PlainExecutor):
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
         """The call of a scenario with the copies, channels and chunk that serve best; raises like `PlainExecutor`."""
         call = super().lower(scenario, topology)
-        links = _Links(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
+        links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
         said = repr([getattr(scenario, name) for name in _DECIDING])
         key = (said, scenario.contents(), network, call.places)
@@ -137,7 +137,7 @@ class IdealExecutor(PlainExecutor):
         return chosen.call(scenario, links, call.places)
 
 
-def _quickest(scenario: Scenario, links: _Links, network: Topology, places: tuple[str, ...]) -> _Way:
+def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
     """The way that is done first; of equals the one that is tried first.
 
     Those whose busiest link needs longer than the best are not run, nor those in which rates of flows would be solved
