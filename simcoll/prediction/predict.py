@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.gpus_served import check_gpus, transport_of
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import CostSetting, costs_of, load_profile, shipped_profiles
+from simcoll.scenario.profile import Calibration, CostSetting, costs_of, load_network, load_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
@@ -172,10 +173,12 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     if scenario.executed_by in ("msccl", "p2p"):
         if not pulls:
             return {"confidence": "modelled"}
-        judged = judge(profile.judged_by(profile.pull), case, scenario.model, shipped, elsewhere)
+        fitted = profile.judged_by(profile.pull)
     else:
         way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
-        judged = judge(profile.judged_by(way), case, scenario.model, shipped, elsewhere)
+        fitted = profile.judged_by(way)
+    shipped = shipped or (fitted.calibration is not None and _is_shipped(fitted.calibration))
+    judged = judge(fitted, case, scenario.model, shipped, elsewhere)
     time_us, least_us = prediction.time_ps / 1e6, min(prediction.time_ps, prediction.lower_bound_ps) / 1e6
     ends = {f"{name}_us": None if factor is None else max(least_us, time_us * factor)
             for name, factor in judged._asdict().items() if name != "confidence"}  # fmt: skip
@@ -195,6 +198,22 @@ def place(prediction: Prediction) -> str:
         return system.nic.profile if system and system.nic else ""
     kinds = prediction.topology.link_kinds
     return next((kind for kind in ("nvlink", "xgmi", "pcie") if kind in kinds), kinds[0] if kinds else "")
+
+
+def _is_shipped(record: Calibration) -> bool:
+    """Whether a record is that of a shipped profile, also where another profile has it: one that was fitted to a
+    machine by its host's costs alone has costs of GPUs as they are shipped."""
+    return any(
+        (record.date, record.files, record.errors) == (each.date, each.files, each.errors)
+        for each in _shipped_records()
+    )
+
+
+@functools.cache
+def _shipped_records() -> tuple[Calibration, ...]:
+    profiles = [load_network(name) for name in shipped_profiles()]
+    parts = [part for each in profiles for part in (each, each.host, each.graph, each.pull)]
+    return tuple(part.calibration for part in parts if part and part.calibration)
 
 
 def lent(prediction: Prediction) -> bool:

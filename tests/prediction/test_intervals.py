@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,9 @@ from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.confidence import of_another_machine
 from simcoll.prediction.intervals import LEAST_NOISE, NORMAL_90, Noise, Parts, noise, shrunk
 from simcoll.prediction.model_errors import AROUND, CellErrors, ModelErrors, Setting, cells_of, error_of, shipped
+from simcoll.prediction.predict import predict, row
+from simcoll.scenario.profile import find_profile
+from simcoll.scenario.scenario import Scenario
 
 SIZES = [1 << k for k in range(10, 30)]
 LEFT_OUT = {"sizes": 0.1, "ranks": 0.1, "collectives": 0.1, "nodes": 0.1}
@@ -176,6 +181,20 @@ def test_machines_that_agree_leave_some_width() -> None:
     """Rows without any error have the noise that any machine has: no interval is of no width."""
     known = learnt(rows_of({("one", "nvlink"): 0.0, ("other", "nvlink"): 0.0}), {})
     assert error_of(Setting("all_reduce", 1, "nvlink", 0.0), known) == pytest.approx(LEAST_NOISE)
+
+
+def test_a_record_that_was_taken_over_is_of_another_machine(tmp_path: Path) -> None:
+    """A profile that has the record of a shipped one, as after a fit of the host alone, has its intervals; with a
+    record of its own it has those of the machine that it was fitted to."""
+    text = find_profile("nccl-hopper").read_text(encoding="utf-8")
+    assert text.count("date: ") > 1
+    ends = []
+    for name, written in (("taken", text), ("own", re.sub(r"date: '[\d-]+'", "date: '2001-01-01'", text))):
+        (tmp_path / f"{name}.yaml").write_text(written, encoding="utf-8")
+    for profile in ("nccl-hopper", str(tmp_path / "taken.yaml"), str(tmp_path / "own.yaml")):
+        found = row(predict(Scenario.model_validate({**POINT, "size": "1 MiB", "profile": profile})))
+        ends.append((found.low_us, found.high_us))
+    assert ends[0] == ends[1] != ends[2]
 
 
 def test_clusters_teach_the_width(seed: int = 7) -> None:
