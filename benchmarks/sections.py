@@ -7,6 +7,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -268,7 +269,8 @@ def _quickstart(cache: str) -> Callable[[], Found]:
 
 
 def points(form: Form) -> Iterator[Table]:
-    """A small run from the shell, and what a point more costs in a sweep or a replication, beside lean SimPy."""
+    """The same ring by the event engine, a small run from the shell, and what a point more costs in a sweep or a
+    replication, beside lean SimPy."""
     one = [sys.executable, "-m", "simcoll", "run", "quickstart", "--set", "size=1 MiB", "--set", "algorithm=ring"]
     star, h100 = cases.star(8), {"system": "hgx-h100"}
     sweeps = {
@@ -284,6 +286,9 @@ def points(form: Form) -> Iterator[Table]:
     }
     peer = f"lean SimPy, ring of {form.lean}"
     todo = {peer: functools.partial(measure, "lean", ranks=form.lean)}
+    for sharing, links in product(("fifo", "fair"), cases.LINKS):
+        keys = {**cases.point(cases.star(form.lean, links), sharing), "engine": "event"}
+        todo[f"engine event, {sharing}, links {links}"] = point(keys)
     todo |= {"8 ranks from the shell, plain": functools.partial(command, [*one, "--set", "profile=one-port"])}
     todo |= {"8 ranks from the shell, NCCL's kernels": functools.partial(command, one)}
     for asked_for, count in ((sweeps, form.points), (replicated, form.steps)):

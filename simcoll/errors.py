@@ -7,6 +7,7 @@ command line prints these one a line and exits with 2. Every other member means 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -48,8 +49,20 @@ class Diagnostic:
 
     def __str__(self) -> str:
         text = f"{self.what}; {self.cure}" if self.cure else self.what
-        parts = [str(self.place) if self.place else "", self.path, text]
+        parts = [str(self.place) if self.place else "", shortened(self.path), shortened(text)]
         return ": ".join(part for part in parts if part)
+
+
+_LONG: Final = re.compile(r"(\S{60})\S{140,}(\S{20})")
+
+
+def shortened(text: str) -> str:
+    """A message in which words of more than 220 characters have their ends only: those of input may have any length.
+
+    >>> shortened(f"{'9' * 5000!r} is no size") == f"'{'9' * 59}…{'9' * 19}' is no size"
+    True
+    """
+    return _LONG.sub(r"\1…\2", text)
 
 
 class InputError(SimcollError):

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 Unit = Literal["size", "bandwidth", "duration", "share", "byte_time"]
 
 PS_PER_S: Final = 10**12
+MOST_DIGITS: Final = 300  # of a number that is read: no quantity, seed or count has as many
 
 _PREFIX: Final = {
     "": 1,
@@ -104,6 +105,8 @@ def _of_text(text: str, kind: Unit) -> Fraction:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")
+    if len(match[1]) > MOST_DIGITS:  # Python itself turns no more than 4300 into a number
+        raise ValueError(f"a number of {len(match[1])} digits is not a {name}; write e.g. {example}")
     number, unit = Fraction(match[1].replace("_", "")), match[2]
     if unit is None:
         raise ValueError(f"{text!r} has no unit; write e.g. {example}")

@@ -351,7 +351,7 @@ def api() -> None:
         "algorithm": "bruck",
     }
     print(simcoll.run(simcoll.load(keys))[0]["time_us"])
-    link = simcoll.Link(bandwidth=50 * 10**9, latency=500_000)
+    link = simcoll.Link(bandwidth=50 * 10**9, latency_ps=500_000)
     print(link)
     try:
         simcoll.load({"name": "k", "colective": "all_gather"})

@@ -120,10 +120,14 @@ class RowQuestions:
         points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
 
-    def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
-        """Return a line if rows say that they were measured on other GPUs than the system has."""
+    def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
+        """Return what rows say, if they were measured on other GPUs than the system has."""
         gpu = self.system.gpu if self.system else None
-        odd = contradiction(rows, self.name, gpu.model) if gpu else None
+        return contradiction(rows, self.name, gpu.model) if gpu else None
+
+    def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
+        """Return a line for that."""
+        odd = self.other_gpus(rows)
         return [f"{odd}: check --on"] if odd else []
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:

@@ -27,16 +27,20 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
-from simcoll.units import unboxed
+from simcoll.units import MOST_DIGITS, unboxed
 
-_SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket"})  # keys of bytes
+# keys of bytes, of B/s and of seconds: no other mapping of a scenario has them for something else
+_SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket", "activations", "parameters"})
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
 _FILE: Final = rf"{re.escape(_PREFIX)}\w+/[0-9a-f]+/([^\s/']+)\.(?:json|yaml|csv)"
+_MOST_BITS: Final = int(MOST_DIGITS * 3.32)  # of a number of as many digits
+_WITHIN: Final = frozenset({"from", "to", "step", "value"})  # keys of a range and of a spread, whose quantity they are
 _OPTIONS: Final = {"on": "topology", "nodes": "topology.nodes"}  # options of the commands, and the keys that they set
-_RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})  # keys of B/s
-_TIMES: Final = frozenset(  # keys of seconds
-    {"latency", "o_send", "o_recv", "g", "at", "until", "down_for", "period", "detection", "median", "mean"}
-)
+_RATES: Final = frozenset({"bandwidth", "channel_bandwidth"})
+_TIMES: Final = frozenset({
+    "latency", "o_send", "o_recv", "g", "arrivals", "at", "until", "down_for", "period", "detection", "timeout",
+    "median", "mean", "low", "high", "forward", "backward", "optimizer", "experts", "local", "time",
+})  # fmt: skip
 
 
 def _name(key: str) -> str:
@@ -194,12 +198,13 @@ def spelt(value: Any, key: str = "") -> Any:
     if isinstance(value, Schedule):
         return str(_kept(schedule_json.dump(value), value.algorithm or "schedule", ".json"))
     if isinstance(value, Mapping):
-        ends = key if key in _SIZES | _RATES else ""  # of a range
-        return {
-            name: spelt(each, ends if ends and name in ("from", "to", "step") else name) for name, each in value.items()
-        }
+        inside = _WITHIN if key in _SIZES | _RATES | _TIMES else frozenset()
+        of_ranks = key == "arrivals"
+        return {name: spelt(each, key if of_ranks or name in inside else name) for name, each in value.items()}
     if isinstance(value, list | tuple | range):
         return [spelt(child, key) for child in value]
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise InputError(f"{key}: a number of more than {MOST_DIGITS} digits", "give a smaller one")
     if key in _TIMES and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value!r} s"
     if key in _SIZES | _RATES and isinstance(value, int | float) and not isinstance(value, bool):

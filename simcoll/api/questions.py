@@ -10,7 +10,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.api.results import Reply, Results
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.errors import InputError, Place, did_you_mean
 from simcoll.prediction import predict as predicting
@@ -77,7 +77,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
 
     >>> print(predict("all_reduce", on="hgx-h100", size="64 MiB"))
-    nvls Simple, 325 us (90 %: 290 to 365 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
+    nvls Simple, 325 us (90 %: 297 to 355 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
     """
     if topology is not None and (asked is None or isinstance(asked, str | Path | Mapping | Sweep)):
         keys, topology = {"topology": topology, **keys}, None
@@ -313,7 +313,7 @@ def table(measured: Measured) -> tuple[str, str]:
         return measured, "measured"
     if isinstance(measured, str | Path):
         path = find_measured(str(measured))
-        return decoded(yaml_tree.bytes_of(path, "give a file, or a name of a shipped table")), str(path)
+        return decoded(input_files.bytes_of(path, "give a file, or a name of a shipped table")), str(path)
     if hasattr(measured, "to_csv"):
         return str(measured.to_csv(index=False)), "data frame"
     import csv

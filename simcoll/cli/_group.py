@@ -21,7 +21,7 @@ import click
 from simcoll import __version__
 from simcoll.cli._streams import lasting
 from simcoll.config import collector
-from simcoll.errors import NO_MEMORY, InputError, SimcollError
+from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
 COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as click's scripts set it
 COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the first line of its help
@@ -128,6 +128,7 @@ def _usage(error: click.UsageError) -> str:
         return problem
     command = context.command_path
     cure = "" if problem.endswith("?") else f"; `{command} --help` says more"
+    problem = shortened(problem)
     return f"{command}: {problem[:1].lower()}{problem[1:]}{cure}\n{context.get_usage()}"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
-from simcoll.config.decoding import decoded
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,6 +109,15 @@ PICTURES = ("png", "svg", "pdf")
 FORMAT = click.option(
     "--format", "kind", type=click.Choice(PICTURES), default="png", show_default=True, help="Of pictures."
 )
+
+
+def check_format(output: Path | None) -> None:
+    """Raise InputError where `--format` is given to a command that draws nothing without `-o`."""
+    source = click.get_current_context().get_parameter_source("kind")
+    if output is None and source is ParameterSource.COMMANDLINE:
+        raise InputError("--format without -o has nothing to draw", "add -o FOLDER")
+
+
 A_SYSTEM = "SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -236,10 +244,15 @@ def check_timeout(timeout: float) -> None:
 
 def rank_counts(text: str, cure: str) -> list[int]:
     """The numbers of ranks that `--ranks N[,N…]` lists; raises InputError with the cure."""
-    numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    numbers = list(map(_counted, text.split(",")))
     if not all(numbers):
         raise InputError(f"--ranks: {text!r} is no number of ranks", cure)
     return numbers
+
+
+def _counted(text: str) -> int:
+    """The number from 1 on that a text is; 0 for anything else, and for what counts nothing any more."""
+    return int(text) if text.strip().isdecimal() and len(text) < 20 else 0
 
 
 def unbracketed(text: str) -> str:
@@ -249,7 +262,7 @@ def unbracketed(text: str) -> str:
 
 def node_counts(text: str) -> list[int]:
     """The numbers of nodes that `--nodes N[,N…]` lists; raises InputError."""
-    numbers = [int(part) if part.strip().isdecimal() else 0 for part in unbracketed(text).split(",")]
+    numbers = list(map(_counted, unbracketed(text).split(",")))
     if not all(numbers):
         raise InputError(f"--nodes: {text!r} is no number of nodes", "give 1, 2, …, or several: '[1, 2]'")
     return list(dict.fromkeys(numbers))
@@ -263,17 +276,18 @@ def check_jobs(jobs: int) -> None:
 
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
-    try:
-        return decoded(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of a file") from None
+    from simcoll.config import input_files
+    from simcoll.config.decoding import decoded
+
+    if str(path) == "-":
+        return input_files.text_of_stdin()
+    return decoded(input_files.bytes_of(path, "give the path of a text file"))
 
 
 def measured_text(name: str) -> str:
     """A measured table's text: of a file, a shipped table, or stdin (`-`); raises InputError."""
     if name == "-":
-        stream: IO[bytes] = sys.stdin.buffer
-        return decoded(stream.read())
+        return read_text(Path(name))
     from simcoll.formats.measured import find_measured
 
     return read_text(find_measured(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
@@ -52,15 +52,13 @@ def import_(
     JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements become measured tables
     (nccl-tests, rccl-tests, OSU, IMB, CSV).
     """
-    from simcoll.config.decoding import decoded
+    from simcoll.config import input_files
     from simcoll.formats import importers
     from simcoll.prediction import result_rows
     from simcoll.report.verdicts import of_import
 
     asked = importers.ImportOptions(assume, collective, importers.assignments(columns))
-    stdin: IO[bytes] = sys.stdin.buffer
-    whole = decoded(stdin.read(importers.MOST_BYTES + 1)) if str(file) == "-" else None
-    text = importers.read_bounded(file) if whole is None else whole
+    text = input_files.text_of_stdin(importers.MOST_BYTES) if str(file) == "-" else importers.read_bounded(file)
     imported = importers.convert(text, str(file), asked, kind)
     if output and output.suffix not in imported.suffixes:
         raise InputError(f"{output}: no name for a {imported.kind}", f"end it in {imported.suffixes[0]}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 import click
 from click.core import ParameterSource
@@ -80,11 +82,15 @@ def _is_picture(output: Path) -> bool:
         return False
     if output.suffix[1:].lower() in PICTURES:
         return True
-    named = output.suffix.lower() in OF_FILES
+    named = output.suffix.lower() in OF_FILES or _ENDING.fullmatch(output.suffix)
     if named or output.exists():
         what = f"{output.suffix} is no kind of picture" if named else "what is there is no folder"
-        raise InputError(f"-o {output}: {what}", "name a folder, or a picture that ends in .png, .svg or .pdf")
+        cure = "end a picture in .png, .svg or .pdf, or name a folder (one with such an ending has to be there)"
+        raise InputError(f"-o {output}: {what}", cure)
     return False
+
+
+_ENDING: Final = re.compile(r"\.[A-Za-z]{2,5}")  # of a kind of file: folders end otherwise (`run.2`, `plots.d`)
 
 
 def _condition(text: str) -> tuple[str, list[str]]:

@@ -19,11 +19,13 @@ from simcoll.cli._options import (
     SCENARIO,
     SETS,
     SIZE,
+    check_format,
     check_jobs,
     completed,
     listed,
     of_nodes,
     output_folder,
+    read_text,
     with_algorithm,
     with_machine,
     with_profile,
@@ -71,8 +73,9 @@ def run(
     from simcoll.prediction.journal import Journal, Shard
     from simcoll.scenario.loading import load
 
-    points = load(scenario, sets)
     check_jobs(jobs)
+    check_format(output)
+    points = load(scenario, sets)
     if cluster is not None and jobs != 1:
         raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
     if trace:
@@ -149,6 +152,7 @@ def predict(
     from simcoll.scenario.loading import points_of_call
     from simcoll.topology.machine_files import shipped_systems
 
+    check_format(output)
     if system is None and collective in shipped_systems():
         raise InputError(f"{collective} is a system", f"name a collective, and give e.g. all_reduce --on {collective}")
     if system is None:
@@ -293,7 +297,7 @@ def _write_report(file: Path, rows: list[ResultRow], points: Sequence[Point], sc
     from simcoll.scenario.loading import find_scenario, names_collective
 
     asked_by_name = names_collective(scenario)
-    text = f"collective: {scenario}\n" if asked_by_name else find_scenario(scenario).read_text(encoding="utf-8")
+    text = f"collective: {scenario}\n" if asked_by_name else read_text(find_scenario(scenario))
     write_atomically(file, report(rows, points, text, command))
 
 

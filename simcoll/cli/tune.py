@@ -78,7 +78,7 @@ def tune(
     release = assigned("library_version", version, "--version")
     scenarios = _scenarios((*assigned("topology", machine, "--on"), *of_nodes(nodes), *release, *filters, *sets))
     graphs = graph_xml.read(graph_file) if graph_file else None
-    documents = []
+    documents, texts = list[dict[str, Any]](), list[str]()
     for scenario in scenarios:
         spec, env = scenario.topology, scenario.env
         machine, count = str(spec.system or spec.file or spec.title), spec.nodes or 1
@@ -97,13 +97,13 @@ def tune(
         document = _document(file.name, source, table)
         documents.append(document | ({"regret": rows} if profile else {}))
         if not as_json:
-            print(text_table.wrapped(of_tuner(document), "  "))
-            print(text_table.remarks_wrapped(_text(file.name, source, table)))
-            if profile:
-                print(_regret_text(rows, profile))
+            texts += [text_table.remarks_wrapped(_text(file.name, source, table))]
+            texts += [_regret_text(rows, profile)] if profile else []
     if as_json:
         several = {"schema": SCHEMA, "nodes": documents}
         print(json.dumps(documents[0] if len(documents) == 1 else several, indent=1))
+    else:
+        print("\n".join([text_table.wrapped(of_tuner(documents), "  "), *texts]))
 
 
 def _scenarios(options: Sequence[str]) -> list[Scenario]:

@@ -14,6 +14,7 @@ with late_patterns():  # libyaml's loader needs none of them, and one takes as l
 
 from simcoll.config._node import Node, WrittenFloat
 from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.units import MOST_DIGITS
 
 MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
 
@@ -88,6 +89,12 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
         children: dict[str, Node] = {}
         keys: dict[str, Place] = {}
         for key_node, value_node in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value == "<<" and not key_node.style:
+                cure = "write the keys themselves, or an alias (*name) for a whole value"
+                mistake = Diagnostic(
+                    "'<<' merges no keys, as YAML 1.2 has none that do", cure, "", _place(key_node, source)
+                )
+                raise InputError([mistake])  # what the keys would have said is missing: all else would follow from that
             key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
             if key in keys:
                 first = keys[key]
@@ -99,12 +106,18 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
         return Node(children, place, keys)
     if isinstance(node, yaml.SequenceNode):
         return Node([_locate(loader, child, source, errors, visits) for child in node.value], place)
+    if node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
+        problem = f"a number of {len(node.value)} digits"
+        errors.append(Diagnostic(problem, f"write one of at most {MOST_DIGITS}", "", place))
+        return Node(None, place, broken=True)
     try:
-        value = loader.construct_object(node, deep=True)
+        return Node(loader.construct_object(node, deep=True), place)
     except (yaml.YAMLError, ValueError):
         errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
-        value = None
-    return Node(value, place)
+        return Node(None, place, broken=True)
+
+
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _place(node: yaml.Node, source: str) -> Place:

@@ -10,16 +10,43 @@ from typing import Final
 from simcoll.errors import InputError
 
 _GZIP: Final = b"\x1f\x8b"
-MOST_BYTES: Final = 64 * 2**20  # of a text that is unpacked: a small file may hold any number
+MOST_BYTES: Final = 64 * 2**20  # of one input: bounds memory, and no log is near it; packed text may hold any number
+_PACKED: Final = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "packed by bzip2",
+    b"\xfd7zXZ": "packed by xz",
+    b"\x28\xb5\x2f\xfd": "packed by zstd",
+}
+_WRITTEN: Final = "\t\n\v\f\r\b\x1b"  # control characters that programs print
+
+
+def check_text(head: bytes, source: str, cure: str) -> None:
+    """Raise InputError where the first bytes of a file are no text: a third of them stand for nothing that is written.
+
+    Text of another encoding than UTF-8 has fewer, as its digits and its English are the same.
+    """
+    if what := next((what for mark, what in _PACKED.items() if head.startswith(mark)), None):
+        raise InputError(f"{source}: {what}", "unpack it first")
+    if head.startswith(_GZIP):
+        return
+    text = _as_text(head)
+    strange = sum(letter == "\ufffd" or (letter < " " and letter not in _WRITTEN) for letter in text)
+    if 3 * strange > len(text):
+        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters stand for nothing", cure)
 
 
 def decoded(data: bytes) -> str:
     """Text, whatever its encoding: what a mark says, else UTF-8 with what cannot be read replaced; gzip is unpacked.
 
-    Raises InputError for gzip that is damaged, or that holds too much.
+    Raises InputError for gzip that is damaged, or that holds too much, or no text.
     """
     if data.startswith(_GZIP):
         data = _unpacked(data)
+        check_text(data[:4096], "a gzip file", "give packed text")
+    return _as_text(data)
+
+
+def _as_text(data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace").replace("\x00", "�")
     if data[1:8:2] == bytes(4) and all(data[:8:2]):  # UTF-16 without its mark

@@ -17,7 +17,10 @@ def mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, Any]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         place = Place(source, getattr(error, "lineno", 1) + line - 1, getattr(error, "colno", 1))
-        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
+        deep = isinstance(error, RecursionError)  # else a number that Python does not read has too many digits
+        problem = (
+            f"not JSON: {getattr(error, 'msg', 'nested too deeply' if deep else 'a number of thousands of digits')}"
+        )
         raise InputError([Diagnostic(problem, cure, "", place)]) from None
     if not isinstance(document, dict):
         raise InputError([Diagnostic("not a mapping", cure, "", Place(source, line, 1))])

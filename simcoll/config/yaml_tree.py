@@ -7,31 +7,25 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import re
-import stat
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, ClassVar, Final, Self, TypeVar, get_args
+from typing import Any, ClassVar, Final, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
-from simcoll import units
+from simcoll.config import input_files
 from simcoll.config._node import Node as Node
 from simcoll.config._node import WrittenFloat as WrittenFloat
 from simcoll.config._node import keep_tree, kept_tree
 from simcoll.config._node import located as located
+from simcoll.config.decoding import decoded
 from simcoll.config.late_type import LateType
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
-MAX_KEPT_BYTES: Final = 64 * 2**10  # longer files are parsed whenever they are read
-TICK_NS: Final = 10**9  # of the clock of any file system, and more: within one a file may change twice unseen
 
 
 class Model(BaseModel):
@@ -72,66 +66,6 @@ def shipped(kind: str) -> Path:
 
 
 _SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), str(shipped("scenarios")))
-_CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
-
-
-@contextmanager
-def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Within, these files say what they said elsewhere: a worker on another machine may have none of them."""
-    token = _CARRIED.set(files)
-    try:
-        yield
-    finally:
-        _CARRIED.reset(token)
-
-
-def open_file(path: Path) -> IO[bytes]:
-    """A file that was carried along, or else one of this machine; raises OSError."""
-    carried = (_CARRIED.get() or {}).get(str(path))
-    return path.open("rb") if carried is None else io.BytesIO(carried)
-
-
-def is_file(path: Path) -> bool:
-    """Whether `open_file` finds something to read."""
-    return str(path) in (_CARRIED.get() or {}) or path.is_file()
-
-
-def text_of(path: Path) -> str:
-    """The text of a file that was carried along, or of one on this machine; raises OSError.
-
-    A small one is read again only after a change; so is one that changed just now, as it may do so twice in a tick.
-    """
-    carried = (_CARRIED.get() or {}).get(str(path))
-    if carried is None:
-        status = path.stat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES:
-            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-            if time.time_ns() - status.st_mtime_ns > TICK_NS:
-                return _text(path, state)
-    with open_file(path) as file:
-        return file.read().decode("utf-8", errors="replace")
-
-
-@functools.lru_cache(maxsize=64)
-def _text(path: Path, state: tuple[int, ...]) -> str:
-    return path.read_bytes().decode("utf-8", errors="replace")
-
-
-def bytes_of(path: Path, cure: str, most: int = -1, smaller: str = "", name: str | None = None) -> bytes:
-    """The bytes of a file that was carried along, or of one on this machine.
-
-    Raises InputError, which calls the file `name`: with `cure` if it cannot be read, with `smaller` if it has more than
-    `most` bytes (-1: any number).
-    """
-    source = name or str(path)
-    try:
-        with open_file(path) as file:
-            data = file.read(most + 1 if most >= 0 else -1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}", cure) from None
-    if 0 <= most < len(data):
-        raise InputError(f"{source}: larger than {units.format_size(most)}", smaller)
-    return data
 
 
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
@@ -141,9 +75,9 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     go on are collected in `errors` where that is given.
     """
     source = name or str(path)
-    data = bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
-    making = _kept if len(data) <= MAX_KEPT_BYTES else _parsed
-    return _checked(*making(data.decode("utf-8", errors="replace"), source, str(path).startswith(_SHIPPED)), errors)
+    data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
+    making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _parsed
+    return _checked(*making(decoded(data), source, str(path).startswith(_SHIPPED)), errors)
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:

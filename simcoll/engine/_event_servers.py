@@ -6,8 +6,7 @@ Each decides once an instant, after everything else at that instant (`LAST`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import field
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -35,6 +34,10 @@ class Recurring(Event):  # type: ignore[misc]  # SimPy has no types here
         """Call something so many ps from now."""
         self.callbacks = [call]
         self.env.schedule(self, priority, wait)
+
+    def forget(self) -> None:
+        """Call nothing when it happens next."""
+        self.callbacks = []
 
 
 class Milestone:
@@ -77,78 +80,86 @@ class Milestone:
 
 @dataclass(eq=False)
 class Flow:
-    """A message in the `fair` fabric: `rest` bytes were left at time `since`, going at `rate` B/s from then on."""
+    """A message in the `fair` fabric since it `came`: `rest` bytes were left at time `since`, going at `rate` B/s from
+    then on, so that `all_gone` is due."""
 
+    i: int
     nbytes: int
-    route: list[int]
-    gone: Callable[[], None]
+    route: Sequence[int]
+    gone: Callable[[Flow], None]
+    came: int
+    narrowest: float  # capacity of its links when it came
+    all_gone: Recurring
     rest: float
     since: int
-    capacity: float = 0.0  # of the narrowest link, when it came
-    rate: float | None = None
-    whole: bool = True  # nothing was sent yet at any earlier rate
-    plan: int = 0  # numbers the due times; only the newest counts
+    rate: float = 0.0
 
 
-@dataclass
 class Fabric:
     """All links in `fair`: max-min fair rates, solved once an instant for the links that were touched."""
 
-    env: simpy.Environment
-    capacity: dict[int, float]
-    flows: dict[int, dict[int, Flow]] = field(default_factory=dict)  # link → index → flow
-    touched: set[int] = field(default_factory=set)
+    def __init__(self, env: simpy.Environment, capacity: list[float]):
+        self.env, self.capacity = env, capacity
+        self.flows: list[dict[int, Flow]] = [{} for _ in capacity]  # of each link, by index
+        self.touched: set[int] = set()
+        self.decision = Recurring(env)
 
-    def send(self, i: int, nbytes: int, route: list[int], gone: Callable[[], None]) -> None:
+    def send(self, i: int, nbytes: int, route: Sequence[int], gone: Callable[[Flow], None]) -> None:
         """Take transfer `i` in, and call `gone` when its bytes are gone."""
-        self._enter(i, Flow(nbytes, route, gone, float(nbytes), self.env.now))
+        env, alone = self.env, True
+        now, narrowest = env.now, min(map(self.capacity.__getitem__, route))
+        flow = Flow(i, nbytes, route, gone, now, narrowest, Recurring(env), float(nbytes), now)
+        for link in route:
+            others = self.flows[link]
+            alone = alone and not others
+            others[i] = flow
+        if alone:  # what would be decided, unless it meets another before this instant is over
+            self._change(flow, narrowest)
+        else:
+            self._touch(route)
 
-    def _enter(self, i: int, flow: Flow) -> None:
-        for link in flow.route:
-            self.flows.setdefault(link, {})[i] = flow
-        self._touch(flow.route)
-
-    def _leave(self, i: int, flow: Flow) -> None:
-        for link in flow.route:
-            del self.flows[link][i]
-        self._touch(flow.route)
+    def again(self, flow: Flow, route: Sequence[int]) -> None:
+        """Send a flow from the start, over another route."""
+        self._leave(flow)
+        flow.all_gone.forget()
+        self.send(flow.i, flow.nbytes, route, flow.gone)
 
     def change(self, link: int, bandwidth: int) -> None:
         """The link has another bandwidth from now on."""
         self.capacity[link] = float(bandwidth)
         self._touch([link])
 
-    def again(self, i: int, flow: Flow, route: list[int]) -> None:
-        """Send `i` from the start, over another route."""
-        self._leave(i, flow)
-        flow.route, flow.rest, flow.since, flow.rate, flow.whole = route, float(flow.nbytes), self.env.now, None, True
-        flow.plan += 1
-        self._enter(i, flow)
+    def _leave(self, flow: Flow) -> None:
+        for link in flow.route:
+            others = self.flows[link]
+            del others[flow.i]
+            if others:  # that may go faster now
+                self._touch([link])
 
-    def _touch(self, route: list[int]) -> None:
+    def _touch(self, links: Sequence[int]) -> None:
         if not self.touched:
-            Recurring(self.env).later(0, self._decide, LAST)
-        self.touched.update(route)
+            self.decision.later(0, self._decide, LAST)
+        self.touched.update(links)
 
     def _decide(self, _: Event) -> None:
         while self.touched:
-            link = self.touched.pop()
-            if self.flows.get(link):
-                flows, links = self._component(link)
-                self.touched -= links
-                for i, rate in self._rates(flows, links).items():
-                    if rate != flows[i].rate:
-                        self._change(i, flows[i], rate)
+            flows, links = self._component(self.touched.pop())
+            self.touched -= links
+            for i, rate in self._rates(flows, links).items():
+                if rate != flows[i].rate:
+                    self._change(flows[i], rate)
 
     def _component(self, link: int) -> tuple[dict[int, Flow], set[int]]:
         """The flows that share links with one another and with this one, directly or through others; and the links."""
-        found, todo, links = dict[int, Flow](), [link], {link}
-        while todo:
-            for i, flow in self.flows[todo.pop()].items():
-                if i not in found:
-                    found[i] = flow
-                    todo += [link for link in flow.route if link not in links]
-                    links.update(flow.route)
+        found, links = dict(self.flows[link]), {link}
+        todo = list(found.values())
+        for flow in todo:
+            for link in flow.route:
+                if link not in links:
+                    links.add(link)
+                    if len(self.flows[link]) > 1:  # others than this flow
+                        todo += [other for i, other in self.flows[link].items() if i not in found]
+                        found.update(self.flows[link])
         return found, links
 
     def _rates(self, flows: dict[int, Flow], links: set[int]) -> dict[int, float]:
@@ -169,24 +180,18 @@ class Fabric:
                     floor[link] = max(floor[link], rate)
         return rates
 
-    def _change(self, i: int, flow: Flow, rate: float) -> None:
+    def _change(self, flow: Flow, rate: float) -> None:
         now = self.env.now
-        if flow.rate is None:
-            flow.capacity = min(self.capacity[link] for link in flow.route)
-        else:
+        if flow.rate:
             flow.rest = max(0.0, flow.rest - (flow.rate * (now - flow.since)) / 1e12)
-            flow.whole = False
+            flow.all_gone.forget()
+            flow.all_gone = Recurring(self.env)
         flow.since, flow.rate = now, rate
-        flow.plan += 1
-        if rate == 0.0:
-            return
-        if flow.whole and rate == flow.capacity:
-            wait = service_ps(flow.nbytes, int(flow.capacity))
-        else:
-            wait = max(1, math.ceil(flow.rest * PS_PER_S / rate))
-        Recurring(self.env).later(wait, partial(self._end, i, flow, flow.plan))
+        if rate:
+            whole = now == flow.came and rate == flow.narrowest
+            wait = service_ps(flow.nbytes, int(rate)) if whole else max(1, math.ceil(flow.rest * PS_PER_S / rate))
+            flow.all_gone.later(wait, partial(self._end, flow))
 
-    def _end(self, i: int, flow: Flow, plan: int, _: Event) -> None:
-        if plan == flow.plan:
-            self._leave(i, flow)
-            flow.gone()
+    def _end(self, flow: Flow, _: Event) -> None:
+        self._leave(flow)
+        flow.gone(flow)

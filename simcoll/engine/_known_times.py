@@ -27,12 +27,14 @@ class Hidden(NamedTuple):
 
 class Opened(NamedTuple):
     """The times at which ranks may begin an operation, and the first of them. In a `chain` of another one that is
-    hidden they are the soonest there may be, and those up to `ahead` may be as late as that, in ps; else it is 0."""
+    hidden they are the soonest there may be, and those up to `ahead` may be as late as that, in ps; else it is 0. That
+    was `known` when hidden ones had been shown so often, and the chain ended with that one."""
 
     when: Numbers
     first: int
     ahead: int
     chain: int
+    known: tuple[int, Hidden] | None = None
 
     @property
     def latest(self) -> int:

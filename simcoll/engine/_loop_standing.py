@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcoll.config.arrays import Array, Numbers
+from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.config.lru import LruCache
 from simcoll.engine.kernels.loop_records import NOBODY, LoopRun
 from simcoll.engine.kernels.waits import COMPLETE
@@ -65,7 +65,7 @@ def _last_alike(run: LoopRun) -> int:
 
 def _further(run: LoopRun) -> int:
     """The number of loops after which the end of a transfer is still felt."""
-    later = np.asarray(run.credit_loops, np.int64)
+    later = np.asarray(run.credit_loops[:: run.rows.apart])
     return int(later[later != NOBODY].max(initial=1))
 
 
@@ -79,9 +79,9 @@ def _standing(run: LoopRun, before: int, ended: int, latest: int) -> Standing | 
     entries = _entries(run)
     when, state = (_by_loop(column, run) for column in (run.state.when, run.state.state))
     awaited, until = _awaited(run), min(*(int(each.min(initial=reached)) for each in (entries[2], loops)))
-    while before < until and (state[:, before][awaited] == COMPLETE).all():
+    while before < until and (state[before, awaited] == COMPLETE).all():
         before += 1
-    when, state = when[:, before : reached + 1], state[:, before : reached + 1]
+    when, state = when[before : reached + 1], state[before : reached + 1]
     if when.nbytes > MOST:
         return None
     columns = tuple(np.array(column) for column in _plain(run))
@@ -96,9 +96,9 @@ def _stand(run: LoopRun, there: Standing) -> bool:
         column[:] = values.tolist() if isinstance(column, list) else values
     for column, values in ((run.state.when, there.when), (run.state.state, there.state)):
         known = _by_loop(column, run)  # of an array a view
-        known[:, there.before : there.reached + 1] = values
+        known[there.before : there.reached + 1] = values
         if isinstance(column, list):
-            column[:-1] = known.ravel().tolist()
+            column[1:] = known.ravel().tolist()
     step, place, row_bits, loop_bits = run.keys
     times, number, loop = there.entries
     steps = np.asarray(step, np.int64)[np.asarray(place)[number]] + loop
@@ -119,18 +119,15 @@ def _plain(run: LoopRun) -> tuple[Any, ...]:
 
 
 def _by_loop(column: Any, run: LoopRun) -> Array:
-    """A column of the state by part and loop, without the last entry, which stands for none."""
-    found: Array = np.asarray(column)[:-1].reshape(-1, run.loops, max(1, run.state.wide))
+    """A column of the state by loop, without the first entry, which stands for none."""
+    found: Array = np.asarray(column)[1:].reshape(run.loops, run.state.wide)
     return found
 
 
-def _awaited(run: LoopRun) -> Array:
-    """The entries of the state of a loop, by part, that somebody awaits: these are complete in the end."""
-    wide = max(1, run.state.wide)
-    first = np.asarray(run.state.first)[np.asarray(run.rows.awaited, bool)]
-    part, place = np.divmod(first[first < len(run.state.state) - 1], wide * run.loops)
-    found = np.zeros(((len(run.state.state) - 1) // (wide * run.loops), wide), bool)
-    found[part, place] = True
+def _awaited(run: LoopRun) -> Numbers:
+    """The entries of the state of a loop that somebody awaits: these are complete in the end."""
+    first, awaited = (np.asarray(column[:: run.rows.apart]) for column in (run.state.first, run.rows.awaited))
+    found: Numbers = distinct(first[(awaited > 0) & (first > 0)]) - 1
     return found
 
 

@@ -78,6 +78,7 @@ class _Composition:
         self.anew = dict[int, int]()  # by the number of the last of a chain, the first of the one that begins behind it
         self.until = list[tuple[int, int]]()  # of hidden ones, in order: when over at the latest, number
         self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
+        self.shown = 0  # how often hidden operations became known
         self.behind = [list[int]() for _ in operations]
         for number, op in enumerate(operations):
             for before in op.after:
@@ -119,7 +120,7 @@ class _Composition:
                 return Opened(when, first, 0, number)
             last = max(late, key=lambda each: each.latest)
             if len(late) == 1 and self._goes_on(number, last):
-                return Opened(when, first, last.ahead, last.chain)
+                return Opened(when, first, last.ahead, last.chain, (self.shown, last))
             if not self._uncover(last):
                 return None
 
@@ -163,7 +164,7 @@ class _Composition:
     def _enter(self, number: int, opened: Opened) -> bool:
         """Note when an operation begins. Says whether all that has to be run for that ends."""
         op, call = self.operations[number], self.calls[number]
-        if opened.chain != number:  # of which some may be known by now
+        if opened.chain != number and not self._stands(opened):  # some may be known by now, or has gone on
             if (now := self._opened(number)) is None:
                 return False
             opened = now
@@ -176,6 +177,13 @@ class _Composition:
             self._hide(Hidden(number, None, opened.when, *times))
         return True
 
+    def _stands(self, opened: Opened) -> bool:
+        """Whether all is hidden that was when an operation was to go on with a chain, and the end of that is the
+        same."""
+        assert opened.known
+        shown, last = opened.known
+        return shown == self.shown and self.chains[opened.chain][-1] is last
+
     def _hide(self, new: Hidden) -> None:
         self.hidden[new.number] = new
         insort(self.until, (new.latest, new.number))
@@ -184,7 +192,7 @@ class _Composition:
     def _call(self, number: int, call: CallProgram, opened: Opened) -> bool:
         """Hide a call that has its links for itself, if it is over some time later at the latest; else run it. Says
         whether it does not meet others, and ends."""
-        when, first, _, chain = opened
+        when, first, _, chain, _ = opened
 
         def meets(late: Hidden) -> bool:
             return late.call is not None and late.chain != chain and bool(np.isin(call.links, late.call.links).any())
@@ -256,7 +264,7 @@ class _Composition:
 
     def _shown(self, chain: int) -> list[Hidden]:
         """The operations of a chain, which are hidden no more."""
-        shown = self.chains.pop(chain)
+        shown, self.shown = self.chains.pop(chain), self.shown + 1
         for each in shown:
             del self.hidden[each.number]
             del self.until[bisect_left(self.until, (each.latest, each.number))]

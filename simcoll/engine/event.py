@@ -25,7 +25,7 @@ from simpy.events import Event
 
 from simcoll.config.groups import grouped
 from simcoll.engine._deadlock import Reached, stuck
-from simcoll.engine._event_servers import LAST, Fabric, Milestone, Recurring
+from simcoll.engine._event_servers import LAST, Fabric, Flow, Milestone, Recurring
 from simcoll.engine.link_changes import BandwidthSpan, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline
@@ -61,7 +61,7 @@ class _EventRun:
         count = len(program)
         self.started, self.arrived = [NONE] * count, [NONE] * count  # when; nobody waits for these
         self.sent, self.ended, self.completed = (Milestone(self.env, count) for _ in range(3))
-        self.hops: list[list[int]] = [[] for _ in range(count)]  # when each link begins and ends to serve it
+        self.hops: list[tuple[int, ...]] = [()] * count  # when each link begins and ends to serve it
         self.planned, self.way = program.way.tolist(), program.way.tolist()  # the way that each is to take, and takes
         self.chain, self.nbytes = program.chain.tolist(), program.nbytes.tolist()
         self.behind = dict(zip(self.chain, range(count), strict=True))  # the version that waits for each
@@ -69,12 +69,11 @@ class _EventRun:
         self.latencies, self.bandwidths = program.latencies.tolist(), program.bandwidths.tolist()
         links, first = program.routes.links.tolist(), program.routes.hop.tolist()
         self.paths: list[list[int]] = [links[a:b] for a, b in pairwise(first)]
+        self.flight = [sum(self.latencies[link] for link in path) for path in self.paths]
         routed = (program.routes.src != program.routes.dst) & (np.diff(program.routes.hop) > 0)
         self.lead = np.where(routed, program.by_way("o_send"), 0).tolist()  # of each way, as are the next two
         self.gap, self.caps = program.by_way("g").tolist(), program.by_way("channel_bandwidth").tolist()
-        self.params_of = program.params_of if program.parts else lambda _: program.params
         self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
-        self.ready: dict[int, int] = {}  # when each flow set out
         self.links, self.sides = defaultdict[int, int](int), defaultdict[int, int](int)  # when each is free
         self.known_legs: dict[tuple[int, int], list[_Leg]] = {}  # of way and bytes, while no link changes
         self.fabric = self._fabric()
@@ -113,12 +112,11 @@ class _EventRun:
         return tasks.channel[program.channel].tolist(), tasks.side[program.side].tolist()
 
     def _fabric(self) -> Fabric:
-        program, count = self.program, len(self.program.bandwidths)
-        capacity = dict(enumerate(program.bandwidths.astype(float).tolist()))
-        for i, channel in enumerate(program.channel.tolist()):
-            if program.params_of(i).channel_bandwidth:  # a channel's cap is one more link, behind the real ones
-                capacity[count + channel] = float(program.params_of(i).channel_bandwidth)
-        return Fabric(self.env, capacity)
+        program, count = self.program, len(self.bandwidths)
+        capacity = np.zeros(count + program.channel.max(initial=NONE) + 1)
+        capacity[:count] = program.bandwidths
+        capacity[count + program.channel] = program.by_way("channel_bandwidth")[program.way]  # a channel's cap is one
+        return Fabric(self.env, capacity.tolist())  # more link, behind the real ones
 
     def reached(self) -> Reached:
         """The milestones that each transfer has reached."""
@@ -165,10 +163,9 @@ class _EventRun:
         if turn == NONE:
             self.fabric.change(link, bandwidth)
             return
-        for i, flow in list(self.fabric.flows.get(link, {}).items()):
+        for i, flow in list(self.fabric.flows[link].items()):
             if self.forced(i, self.env.now) != self.way[i]:
-                self.ready[i] = self.env.now
-                self.fabric.again(i, flow, self.take(i) + self.cap(i))
+                self.fabric.again(flow, self.take(i) + self.cap(i))
 
     def forced(self, i: int, when: int) -> int:
         """The way that transfer `i` takes if it sets out then."""
@@ -177,8 +174,9 @@ class _EventRun:
 
     def take(self, i: int) -> list[int]:
         """Set out: the links of the way that is in force."""
-        self.way[i] = self.forced(i, self.env.now)
-        return self.route(i)
+        if self.program.changes:
+            self.way[i] = self.forced(i, self.env.now)
+        return self.paths[self.way[i]]
 
     # --- tasks ---
 
@@ -202,43 +200,42 @@ class _EventRun:
 
     def channel(self, transfers: list[int]) -> Wait:
         """A channel: its transfers strictly in index order, a blocked one blocking those behind it."""
-        env, free = self.env, 0
+        env, last = self.env, NONE
         yield env.timeout(self.there[self.src[transfers[0]]])
         yield from self.opened.wait(self.sender[transfers[0]])
         for i in transfers:
             for milestone, whose in self.before:
                 yield from milestone.wait(whose[i])
-            if free > env.now:
-                yield env.timeout(free - env.now)
-            way, self.started[i] = self.planned[i], env.now
-            if self.lead[way]:
-                yield env.timeout(self.lead[way])
+            yield from self.sent.wait(last)  # after the others: most often it has been sent by then
+            if last != NONE:
+                free = max(self.sent.at[last], self.started[last] + self.gap[self.planned[last]])
+                if free > env.now:
+                    yield env.timeout(free - env.now)
+            self.started[i], last = env.now, i
+            if lead := self.lead[self.planned[i]]:
+                yield env.timeout(lead)
             self.set_out(i)
-            yield from self.sent.wait(i)
-            free = max(self.sent.at[i], self.started[i] + self.gap[way])
 
     def set_out(self, i: int) -> None:
         """Let a transfer go, the rest of the way by itself."""
-        if not self.route(i):
+        if not self.paths[self.planned[i]]:
             self.sent.reach(i, self.env.now + 1)
             self.after(1, self.receive, i)
         elif self.params.sharing == "fair":
-            self.ready[i] = self.env.now
-            self.fabric.send(i, self.nbytes[i], self.take(i) + self.cap(i), partial(self.flowed, i))
+            self.fabric.send(i, self.nbytes[i], self.take(i) + self.cap(i), self.flowed)
         else:
             _Head(self, i).set_out()
 
-    def flowed(self, i: int) -> None:
+    def flowed(self, flow: Flow) -> None:
         """All bytes of a flow are gone."""
-        route = self.route(i)
-        self.hops[i] = [self.ready[i], self.env.now] * len(route)
-        self.after(sum(self.latencies[link] for link in route), self.receive, i)
-        self.sent.reach(i, self.env.now)
+        i, now = flow.i, self.env.now
+        self.hops[i] = (flow.came, now) * len(self.paths[self.way[i]])
+        flow.all_gone.later(self.flight[self.way[i]], partial(self.receive, i))
+        self.sent.reach(i, now)
 
     def cap(self, i: int) -> list[int]:
         """The link that stands for the cap of its channel, if that has one."""
-        capped = self.params_of(i).channel_bandwidth
-        return [len(self.bandwidths) + int(self.program.channel[i])] if capped else []
+        return [len(self.bandwidths) + int(self.program.channel[i])] if self.caps[self.planned[i]] else []
 
     # --- on the way ---
 
@@ -252,7 +249,7 @@ class _EventRun:
             return [self.leg(link, i) for link in self.take(i)]
         which = self.way[i], self.nbytes[i]
         if which not in self.known_legs:
-            self.known_legs[which] = [self.leg(link, i) for link in self.route(i)]
+            self.known_legs[which] = [self.leg(link, i) for link in self.paths[self.way[i]]]
         return self.known_legs[which]
 
     def leg(self, link: int, i: int) -> _Leg:
@@ -260,13 +257,9 @@ class _EventRun:
         service = 0 if link in self.spans else service_ps(self.nbytes[i], self.bandwidths[link])
         return _Leg(link % self.program.servers, service, self.latencies[link], self.spans.get(link, ()))
 
-    def route(self, i: int) -> list[int]:
-        """The links of the way that transfer `i` took."""
-        return self.paths[self.way[i]]
-
     # --- receiving ---
 
-    def receive(self, i: int) -> None:
+    def receive(self, i: int, _: Event | None = None) -> None:
         """A transfer arrives, and keeps its receive side for a time."""
         self.arrived[i] = self.env.now
         wait = self.program.receive_ps(i) if self.receiving else 0
@@ -340,7 +333,7 @@ class _Head(Recurring):
         else:
             end = NEVER
         if again != NONE:
-            run.hops[i] = []
+            run.hops[i] = ()
             self.later(again - now, self.set_out)
         if end == NEVER:
             return

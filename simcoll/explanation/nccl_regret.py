@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.errors import Place, RefusedError
 from simcoll.nccl import tuner
 from simcoll.nccl.call_names import COLLECTIVES, TunedCollective, names
@@ -82,7 +82,7 @@ def _point(
     *pair: str,
 ) -> Point:
     comm = table.communicator
-    topology = {"file": system} if system.endswith((".yaml", ".yml")) else {"system": system}
+    topology = {"file": system} if input_files.names_yaml(system) else {"system": system}
     release = {"library_version": table.constants.release} if comm.library == "nccl" else {}
     keys = {
         "name": "tune",

@@ -270,4 +270,4 @@ def _faster(kinds: frozenset[str], link: Link) -> Link:
 
 
 def _closer(link: Link) -> Link:
-    return dataclasses.replace(link, latency=max(1, link.latency // 2))
+    return dataclasses.replace(link, latency_ps=max(1, link.latency_ps // 2))

@@ -12,7 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import yaml_tree
+from simcoll.config import input_files
 from simcoll.config.decoding import decoded
 from simcoll.config.import_log import ImportLog
 from simcoll.dataclass import dataclass
@@ -53,7 +53,7 @@ Reader = Callable[[str, str, ImportOptions], Imported]
 
 def read_bounded(path: Path) -> str:
     """The text of a file; raises InputError if it cannot be read or is too large."""
-    return decoded(yaml_tree.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"))
+    return decoded(input_files.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"))
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:
@@ -136,19 +136,27 @@ def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> 
 
 
 def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
-    """An MSCCL program; of several in a file the one that `--set name=NAME` names."""
+    """An MSCCL program; of several in a file the one that `--set name=NAME` names, or `--set program=N` counts."""
     programs = list(re.finditer(r"<algo\b.*?(?:</algo\s*>|\Z)", text, re.DOTALL))
     if len(programs) > 1:
         titles = [re.search(r"""\bname=["'](.*?)["']""", program[0]) for program in programs]
         names = [title[1] if title else "?" for title in titles]
-        chosen = asked.columns.get("name")
-        if names.count(str(chosen)) != 1:
-            problem = f"{source}: {len(programs)} programs, {', '.join(names)}"
-            by_name = "say which with --set name=NAME, or " if any(names.count(name) == 1 for name in names) else ""
-            raise InputError(problem, f"{by_name}give a file with one")
-        kept = programs[names.index(str(chosen))]
+        numbers = range(1, len(programs) + 1)
+        name, number = asked.columns.get("name"), asked.columns.get("program")
+        chosen = [n for n in numbers if name in (None, names[n - 1]) and number in (None, str(n))]
+        if len(chosen) != 1:
+            listed = ", ".join(f"{n}: {name}" for n, name in zip(numbers, names, strict=True))
+            raise InputError(f"{source}: {len(programs)} programs, {listed}", _which(names, numbers))
+        kept = programs[chosen[0] - 1]
         text = "\n" * text.count("\n", 0, kept.start()) + kept[0]  # places stay those of the file
     return _schedule(msccl.read)(text, source, asked)
+
+
+def _which(names: Sequence[str], numbers: range) -> str:
+    """The cure where a file has several programs: those of one name are told apart by their numbers."""
+    alone = next((name for name in names if names.count(name) == 1), None)
+    by_name = f", or by its name: --set name={alone}" if alone else ""
+    return f"say which by its number, --set program={numbers[-1]}{by_name}"
 
 
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:

@@ -37,5 +37,5 @@ def choice(text: str) -> dict[str, str]:
 def _named(text: str, names: tuple[str, ...]) -> str:
     """The name of this number, or of this spelling; a spelling that is not known in small letters."""
     if text.isdecimal():
-        return names[int(text)] if int(text) < len(names) else text
+        return names[int(text)] if len(text) < 4 and int(text) < len(names) else text
     return next((name for name in names if squashed(name) == squashed(text)), text.lower())

@@ -20,6 +20,7 @@ from simcoll.nccl.env_filter import Selection
 from simcoll.schedule.names import ALGORITHMS
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level
+from simcoll.units import MOST_DIGITS
 
 if TYPE_CHECKING:
     from simcoll.nccl.communicator import Communicator
@@ -40,7 +41,8 @@ def _filter(text: str, info: ValidationInfo) -> str:
 
 def _number(value: object) -> object:
     """Variables are texts, so a number may be written as one."""
-    return int(value) if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() else value
+    text = value.strip() if isinstance(value, str) else ""
+    return int(text) if len(text) <= MOST_DIGITS and text.isascii() and text.isdecimal() else value
 
 
 def _bytes(value: object) -> object:

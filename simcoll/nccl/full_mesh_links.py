@@ -46,4 +46,4 @@ def _hub(topology: Topology, node: int | None) -> str:
 
 def _together(links: Sequence[Link]) -> Link:
     first = links[0]
-    return Link(sum(link.bandwidth for link in links), first.latency, first.kind)
+    return Link(sum(link.bandwidth for link in links), latency_ps=first.latency_ps, kind=first.kind)

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from simcoll.config import xml_tree, yaml_tree
+from simcoll.config import input_files, xml_tree
 from simcoll.config.xml_tree import Element
-from simcoll.errors import InputError
 from simcoll.named_tuple import NamedTuple
 from simcoll.topology import nccl_graphs
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs
@@ -52,14 +51,8 @@ class GraphFile(NamedTuple):
 
 def read(path: Path) -> GraphFile:
     """The graphs of a file; raises InputError with the line of the first mistake."""
-    try:
-        with yaml_tree.open_file(path) as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", "give the path of NCCL's graph file") from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{path}: larger than {MOST_BYTES} bytes", "give a file that NCCL_GRAPH_DUMP_FILE wrote")
-    return parse(data, str(path))
+    cure = "give a file that NCCL_GRAPH_DUMP_FILE wrote"
+    return parse(input_files.bytes_of(path, cure, MOST_BYTES, cure), str(path))
 
 
 def parse(data: bytes | str, source: str) -> GraphFile:

@@ -37,7 +37,8 @@ class BlockCosts(Model):
     """LL and P2P: bandwidth of one block for all that follows. NVLS: bandwidth at which a block brings data of all
     heads into buffers, has them reduced, and takes sums out."""
     both: BandwidthCap = 0
-    """P2P: bandwidth of a block that sends and receives at once."""
+    """P2P: bandwidth of a block that sends and receives at once, as those of rings with LL128 and Simple do, too. Over
+    several nodes, where few channels have fast links, it limits rings."""
     each: Duration = 0
     """P2P: time of each further block of a kernel."""
     peer: Duration = 0

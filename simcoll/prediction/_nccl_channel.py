@@ -40,6 +40,15 @@ _COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
 _NETWORKS: Final[LruCache[Topology]] = LruCache(100_000, lambda network: len(network.links))
 
 
+class _LinkShares(NamedTuple):
+    """B/s of a channel on each link, and those that links alone would give it; by sort of links what else sets the pace
+    there, with its share of the time."""
+
+    bandwidths: Index
+    links: Index
+    paces: Sequence[tuple[str, float]]
+
+
 @dataclass(frozen=True, eq=False)
 class NcclChannel(PlainCall):
     """One channel of a call as NCCL makes it; all channels do the same at the same time.
@@ -137,25 +146,27 @@ class NcclChannel(PlainCall):
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 
     def _slowest(self, costs: CostSetting) -> int:
-        return int(self.bandwidths(costs)[list(self.wires.between)].min())
+        """B/s of links between neighbours. How fast a ring hands on leaves a rank's own block and the spread of
+        channels as they are: they are hidden by what lies in buffers of connections where the ring is slower."""
+        return int(self._kept("shares", costs, self._shares).links[list(self.wires.between)].min())
 
     def bandwidths(self, costs: CostSetting) -> Index:
         """Share of a channel in each link, in B/s."""
-        return self._kept("shares", costs, self._shares)[0]
+        return self._kept("shares", costs, self._shares).bandwidths
 
     def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
         """Links on which proxies, or blocks of channels, are slower than the link; and those to the memory of a host,
         which takes its time beside."""
-        paces = self._kept("shares", costs, self._shares)[1]
+        paces = self._kept("shares", costs, self._shares).paces
         return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
-    def _shares(self, costs: CostSetting) -> tuple[Index, list[tuple[str, float]]]:
-        """The bandwidths, and by sort of links what else sets the pace there, with its share of the time."""
+    def _shares(self, costs: CostSetting) -> _LinkShares:
         kernels, transport = costs.kernels or Kernels(), self.transport(costs)
-        rates, paces = list[int](), list[tuple[str, float]]()
+        rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # of which each has one receiver
         crowded = transport.crowded(self.wires.contention) if many else 1.0
+        handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
@@ -165,16 +176,18 @@ class NcclChannel(PlainCall):
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
-            pace = "channel"
-            if sort.proxied and proxy and PS_PER_S / proxy < most:
-                most, pace = PS_PER_S / proxy, "proxy"
             # messages reach more than rings of a kind of links, never more than all
             reached = min(staged * share, sort.bandwidth)
+            links.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
+            pace = "channel"
+            if inside or sort.proxied:
+                most = min(most, handed_on)
+            if sort.proxied and proxy and PS_PER_S / proxy < most:
+                most, pace = PS_PER_S / proxy, "proxy"
             beside = ("memory", 1 - staged / bandwidth if bandwidth else 0.0)
             paces.append((pace, 1.0) if most < reached else beside)
             rates.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
-        bandwidths: Index = np.array(rates, np.int64)[number]
-        return bandwidths, paces
+        return _LinkShares(np.array(rates, np.int64)[number], np.array(links, np.int64)[number], paces)
 
     def latencies(self, costs: CostSetting) -> Index:
         """The first link of a hop's way has the latency of a hop, one between a NIC and the network half of what a hop

@@ -80,7 +80,7 @@ def fingerprint(topology: Topology, params: Params) -> str:
 def _digest(topology: Topology, params: Params) -> str:
     kinds = topology.kinds
     links = {
-        (kinds[u], kinds[v], link.kind, link.bandwidth, link.latency)
+        (kinds[u], kinds[v], link.kind, link.bandwidth, link.latency_ps)
         for (u, v), link in zip(topology.links, topology.every_link, strict=True)
     }
     plain = vars(Params())

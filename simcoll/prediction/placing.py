@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 import numpy as np
 
-from simcoll.config import yaml_tree
+from simcoll.config import input_files
 from simcoll.config.arrays import Numbers
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
@@ -60,7 +60,7 @@ def rated_topology(scenario: Scenario) -> Topology:
     own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and (spec.nodes or 1) > 1
     if own and spec.routing in (None, "adaptive"):
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
-    written = yaml_tree.text_of(Path(spec.file)) if spec.file and yaml_tree.is_file(Path(spec.file)) else None
+    written = input_files.text_of(Path(spec.file)) if spec.file and input_files.is_file(Path(spec.file)) else None
 
     def built(asked: TopologySpec) -> Topology:
         check_work(scenario)
@@ -165,7 +165,9 @@ def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     if not scales.keys() & set(topology.link_kinds):
         return topology
     bandwidths, latencies = scaled(topology, scales)
-    Link(int(bandwidths.max(initial=0)), int(latencies.max(initial=0)))  # raises TopologyError if they are too large
+    Link(
+        int(bandwidths.max(initial=0)), latency_ps=int(latencies.max(initial=0))
+    )  # raises TopologyError if they are too large
     return topology.with_rates(bandwidths, latencies)
 
 

@@ -12,12 +12,15 @@ import io
 import json
 import operator
 import os
+import platform
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import csv_text
+from simcoll.config import csv_text, input_files
+from simcoll.config.decoding import decoded
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.units import exact_us
@@ -186,11 +189,7 @@ def _cell(row: ResultRow, column: str) -> str:
 
 def read(path: Path) -> list[ResultRow]:
     """Rows of a results.csv; raises InputError with line and column of what is not a number."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "no UTF-8"
-        raise InputError(f"{path}: cannot be read: {why}", "give the path of a results.csv") from None
+    text = decoded(input_files.bytes_of(path, "give the path of a results.csv"))
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:
@@ -304,10 +303,27 @@ def check_own(path: Path) -> None:
             raise InputError(problem, "move it, or name another folder with -o")
 
 
+_PART: Final = ".part"  # of a file that is being written, by a process that its name names
+
+
+def _drop_abandoned(path: Path, here: str) -> None:
+    """Remove what processes of the machine `here` that live no more have begun to write in place of a file."""
+    begun = re.compile(rf"\.{re.escape(path.name)}\.(\d{{1,9}})@{re.escape(here)}\..*{re.escape(_PART)}")
+    for file in path.parent.iterdir():
+        if match := begun.fullmatch(file.name):
+            try:
+                os.kill(int(match[1]), 0)
+            except ProcessLookupError:
+                file.unlink(missing_ok=True)
+            except OSError:  # somebody else's, who lives
+                continue
+
+
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Write a file so that it is there whole or not at all; raises InputError if it cannot be.
 
-    What is there as a link, a pipe or a device (`/dev/null`) is written to: a file in its place would remove it.
+    What is there as a link, a pipe or a device (`/dev/null`) is written to: a file in its place would remove it. What a
+    process of this machine that was killed here has left beside it goes, too.
     """
     import tempfile
 
@@ -317,7 +333,9 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             path.write_bytes(body)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        here = platform.node()
+        _drop_abandoned(path, here)
+        handle, temporary = tempfile.mkstemp(_PART, f".{path.name}.{os.getpid()}@{here}.", path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(body)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import simcoll
-from simcoll.config import yaml_tree
+from simcoll.config import input_files
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import ResultRow
@@ -62,13 +62,13 @@ class _WorkerTask:
     def answer(self, function: PointFunction) -> ResultRow:
         """The row of the task, computed in the worker."""
         registry.ALGORITHMS.update({collective: dict(named) for collective, named in self.algorithms.items()})
-        with yaml_tree.carrying(self.files):
+        with input_files.carrying(self.files):
             return function(self.point)
 
 
 def _tasks(points: Mapping[int, Point]) -> Iterator[_WorkerTask]:
     for index, point in points.items():
-        files = {str(path): path.read_bytes() for path in point.scenario.files() if path.is_file()}
+        files = input_files.to_carry(point.scenario.files())
         name = point.scenario.collective
         known = {name: registry.ALGORITHMS[name]} if name in registry.ALGORITHMS else registry.ALGORITHMS
         yield _WorkerTask(index, point, known, files)

@@ -89,9 +89,11 @@ def of_comparison(document: JsonAnswer) -> str:
 
 
 def of_diagnosis(document: JsonAnswer) -> str:
-    """Wrong data before all, then healthy, or what is off and what explains it."""
+    """Wrong data and another machine before all, then healthy, or what is off and what explains it."""
     times = _of_times(document)
-    return f"Wrong data: {document['wrong']}. By its times alone: {times}" if document["wrong"] else times
+    first = {"Wrong data": document["wrong"], "Another machine": document["other_gpus"]}
+    said = [f"{what}: {why}." for what, why in first.items() if why]
+    return " ".join([*said, f"By its times alone: {times}"]) if said else times
 
 
 def _of_times(document: JsonAnswer) -> str:
@@ -189,14 +191,26 @@ def of_calibration(document: JsonAnswer) -> str:
     return f"{document['profile']}: {done}, off by {fit['mape']:.1f} %{tail}."
 
 
-def of_tuner(document: JsonAnswer) -> str:
-    """The choices of NCCL for an all-reduce, by size."""
+def of_tuner(documents: Sequence[JsonAnswer]) -> str:
+    """The choices of NCCL for an all-reduce, by size, on each number of nodes."""
+    first, said = documents[0], [_choices(each) for each in documents]
+    opening = f"{str(first['library']).upper()} {first['version']} chooses for {said[0][0]}"
+    if len(documents) == 1:
+        return f"{opening} on {first['ranks']} ranks: {said[0][1]}."
+    parts = []
+    for each, (collective, by_size) in zip(documents, said, strict=True):
+        of = "" if collective == said[0][0] else f"for {collective} "
+        parts.append(f"{of}on {each['ranks']} ranks on {_counted(each['nodes'], 'node')}: {by_size}")
+    return f"{opening} {'; '.join(parts)}."
+
+
+def _choices(document: JsonAnswer) -> tuple[str, str]:
+    """The collective that speaks for all, and what is chosen for it, by size."""
     chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
     ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']} {c['protocol']}")]
     parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]
     parts += ["…"] * (len(ranges) - 1 > _SHOWN) + [f"{ranges[-1][0]} from {short_size(ranges[-1][1][0]['size_bytes'])}"]
-    library = f"{str(document['library']).upper()} {document['version']}"
-    return f"{library} chooses for {chosen[0]['collective']} on {document['ranks']} ranks: {', '.join(parts)}."
+    return chosen[0]["collective"], ", ".join(parts)
 
 
 def of_proofs(rows: Sequence[JsonAnswer]) -> str:

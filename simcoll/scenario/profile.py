@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema
 
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.yaml_tree import Model
@@ -373,7 +373,7 @@ def find_profile(name: str) -> Path:
     known = shipped_profiles()
     if name in known:
         return known[name]
-    if name.endswith((".yaml", ".yml")) and yaml_tree.is_file(Path(name)):
+    if input_files.names_yaml(name) and input_files.is_file(Path(name)):
         return Path(name)
     gpus, plus, transport = name.partition("+")
     if plus:
@@ -438,7 +438,7 @@ def _network(name: str) -> Profile:
         path = find_profile(name)
     except ValueError as error:  # a machine's file may name any
         raise wrong("profile", *str(error).split("; ", 1)) from None
-    return parse_profile(yaml_tree.text_of(path), str(path))
+    return parse_profile(input_files.text_of(path), str(path))
 
 
 _shipped_network = functools.cache(_network)

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.late_type import LateType
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Duration, Size
@@ -76,7 +76,7 @@ def machine_named(name: str) -> dict[str, Any]:
     """The key `topology` that a text in its place stands for: a file, a shipped system, or its keys in braces."""
     if name.startswith("{"):
         return dict(yaml_tree.parse(name, "topology").plain())
-    return {"file" if name.endswith((".yaml", ".yml")) else "system": name}
+    return {"file" if input_files.names_yaml(name) else "system": name}
 
 
 class Scenario(Model):
@@ -403,7 +403,7 @@ class Scenario(Model):
 
     def contents(self) -> str:
         """Return the contents of those files: when they change, results change."""
-        return "\0".join(yaml_tree.text_of(path) for path in self.files() if yaml_tree.is_file(path))
+        return "\0".join(input_files.text_of(path) for path in self.files() if input_files.is_file(path))
 
     def params(self) -> Params:
         """Return the profile's parameters, overridden by the scenario's."""

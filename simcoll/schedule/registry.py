@@ -82,7 +82,7 @@ class AnyNumber(tuple[str, ...]):
     __slots__ = ()
 
     def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and value.isascii() and value.isdecimal() and int(value) > 0
+        return isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdecimal() and int(value) > 0
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class FabricShape:
     def trunk(self, ports: int, parts: int = 1) -> Link:
         """One of the `parts` equal links that together carry what `ports` cables bring, less the oversubscription."""
         bandwidth = Fraction(self.cable.bandwidth * ports) / self.oversubscription / parts
-        return Link(max(1, round(bandwidth)), self.trunk_latency, "trunk")
+        return Link(max(1, round(bandwidth)), latency_ps=self.trunk_latency, kind="trunk")
 
 
 def single_switch(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:

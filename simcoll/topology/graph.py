@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import alike, grouped
 from simcoll.config.lru import LruCache
@@ -89,7 +90,7 @@ class Topology:
         """
         from simcoll.topology import systems
 
-        spec = {"file" if name.endswith((".yaml", ".yml")) else "system": name, **keys}
+        spec = {"file" if input_files.names_yaml(name) else "system": name, **keys}
         topology = systems.build(systems.of_keys(spec))
         topology.spec = MappingProxyType(spec)
         return topology
@@ -208,7 +209,7 @@ class Topology:
         if "bandwidths" not in vars(self):
             return tuple(link for *_, link in self.wiring)
         rates = zip(self.bandwidths.tolist(), self.latencies.tolist(), self.link_kinds, strict=True)
-        return tuple(itertools.starmap(Link, rates))
+        return tuple(Link(bandwidth, kind=kind, latency_ps=latency) for bandwidth, latency, kind in rates)
 
     def with_links(self, links: Iterable[Link]) -> Topology:
         """The same with other links, one for each; messages go the ways that they went."""
@@ -262,7 +263,7 @@ class Topology:
     @cached_property
     def latencies(self) -> NDArray[np.int64]:
         """ps of each link, int64 (links,)."""
-        return np.fromiter((link.latency for link in self.every_link), np.int64, len(self.links))
+        return np.fromiter((link.latency_ps for link in self.every_link), np.int64, len(self.links))
 
     # --- routes ---
 

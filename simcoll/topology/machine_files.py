@@ -160,7 +160,9 @@ def template(machine: MachineFile, hosts: int | None) -> FabricPlan:
         raise InputError(f"{tree.place.source}: device {twice[0]!r} stands twice", "name it once")
     kinds: dict[tuple[str, str], int] = {}
     for i, rule in enumerate(file.links):
-        link = Link(units.parse(rule.bandwidth, "bandwidth"), units.parse(rule.latency, "duration"), rule.kind)
+        link = Link(
+            units.parse(rule.bandwidth, "bandwidth"), latency_ps=units.parse(rule.latency, "duration"), kind=rule.kind
+        )
         try:
             for u, v in dict.fromkeys(_pairs(rule, names)):
                 if kinds.setdefault((u, v), i) != i:

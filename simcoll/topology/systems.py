@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcoll import units
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
@@ -39,7 +39,7 @@ def load_system(name: str) -> SystemFile:
     known = shipped_systems()
     if name in known:
         return _shipped(name)
-    if not name.endswith((".yaml", ".yml")):
+    if not input_files.names_yaml(name):
         raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
     tree = yaml_tree.read(Path(name))
     named = tree.get("system")
@@ -120,7 +120,7 @@ def _hosts(spec: TopologySpec) -> Built:
     """A fabric of bare hosts, each of them a node."""
     assert spec.link is not None and spec.fabric is not None
     hosts = spec.hosts or math.prod(spec.dims or ())
-    shape = _shape(spec, spec.link.link, spec.link.link.latency)
+    shape = _shape(spec, spec.link.link, spec.link.link.latency_ps)
     ports = 0 if spec.fabric in fabrics.DIRECT else 1
     _check_size(count_links(spec.fabric, hosts, ports, shape), f"{hosts} hosts", "hosts")
     plan = FabricPlan([(f"host{i}", {"kind": "host", "node": i}) for i in range(hosts)])
@@ -187,7 +187,9 @@ def _join(plan: FabricPlan, spec: TopologySpec, file: SystemFile, nodes: int) ->
             nics[data["node"]].append(device)
     if file.nic is None or not nics[0]:
         raise InputError(f"{file.name} has no NICs, so its nodes cannot be joined", "write nodes: 1")
-    port = Link(units.parse(file.nic.rate, "bandwidth"), units.parse(file.nic.latency, "duration"), "cable")
+    port = Link(
+        units.parse(file.nic.rate, "bandwidth"), latency_ps=units.parse(file.nic.latency, "duration"), kind="cable"
+    )
     trunk_latency = units.parse(file.nic.trunk_latency, "duration")
     fabric = spec.fabric or "rail-optimised"
     if fabric in fabrics.SWITCHED:
@@ -245,7 +247,7 @@ def dump(topology: Topology) -> str:
         for name, data in topology.wiring.devices.items()
     ]
     links = [
-        {"pairs": [[u, v]], "bandwidth": f"{link.bandwidth} B/s", "latency": f"{link.latency} ps", "kind": link.kind}
+        {"pairs": [[u, v]], "bandwidth": f"{link.bandwidth} B/s", "latency": f"{link.latency_ps} ps", "kind": link.kind}
         | {"oneway": True}
         for (u, v), link in zip(topology.links, topology.every_link, strict=True)
     ]
@@ -260,7 +262,7 @@ def describe(topology: Topology) -> dict[str, Any]:
     """The facts that `simcoll topology show` prints: devices and links by kind, ranks, bisection bandwidth, routing."""
     links: dict[tuple[str, int, int], list[str]] = {}
     for (u, v), link in zip(topology.links, topology.every_link, strict=True):
-        links.setdefault((link.kind, link.bandwidth, link.latency), []).append(f"{u}->{v}")
+        links.setdefault((link.kind, link.bandwidth, link.latency_ps), []).append(f"{u}->{v}")
     return {
         "name": topology.name,
         "nodes": topology.nodes,

@@ -53,7 +53,7 @@ class Cable(Model):
     def link(self) -> Link:
         """Nominally, without the spread."""
         value = self.bandwidth.value if isinstance(self.bandwidth, Spread) else self.bandwidth
-        return Link(units.parse(value, "bandwidth"), units.parse(self.latency, "duration"), "cable")
+        return Link(units.parse(value, "bandwidth"), latency_ps=units.parse(self.latency, "duration"), kind="cable")
 
 
 class Override(Model):
@@ -67,8 +67,8 @@ class Override(Model):
     def changed(self, link: Link) -> Link:
         """The link with what is given here."""
         bandwidth = link.bandwidth if self.bandwidth is None else units.parse(self.bandwidth, "bandwidth")
-        latency = link.latency if self.latency is None else units.parse(self.latency, "duration")
-        return Link(bandwidth, latency, link.kind)
+        latency = link.latency_ps if self.latency is None else units.parse(self.latency, "duration")
+        return Link(bandwidth, latency_ps=latency, kind=link.kind)
 
 
 class TopologySpec(Model):

@@ -22,38 +22,66 @@ GPU_LINKS: Final = ("nvlink", "xgmi")  # kinds from GPU to GPU, or to their swit
 
 @dataclass(frozen=True, init=False)
 class Link:
-    """One direction of a cable or bus: B/s (0: the link is down), ps (0 is taken as 1), and what it is made of.
+    """One direction of a cable or bus: bandwidth (0: it is down), latency (0 is taken as 1 ps), what it is made of.
 
-    Bandwidth and latency are whole numbers, or texts with units. Raises TopologyError for anything else.
+    Each quantity is a text with its unit or a number of base units, as everywhere in Python: B/s and seconds.
+    `latency_ps` is the latency that is kept, whole picoseconds, and may be given in place of `latency`. Raises
+    TopologyError for anything else.
 
-    >>> Link("25 GB/s", "1.5 us") == Link(25e9, 1_500_000)
+    >>> Link("25 GB/s", "1.5 us") == Link(25e9, 1.5e-6) == Link(25e9, latency_ps=1_500_000)
     True
     """
 
     bandwidth: int
-    latency: int
+    latency_ps: int
     kind: str = "link"
 
-    def __init__(self, bandwidth: float | str, latency: float | str = 0, kind: str = "link"):
-        object.__setattr__(self, "bandwidth", _whole("bandwidth", bandwidth))
-        object.__setattr__(self, "latency", max(1, _whole("latency", latency)))
+    def __init__(
+        self, bandwidth: float | str, latency: float | str = 0, kind: str = "link", *, latency_ps: int | None = None
+    ):
+        if latency_ps is not None and latency != 0:
+            raise TopologyError("a link has `latency` and `latency_ps`", "give one of them")
+        late = _latency(latency) if latency_ps is None else _whole("latency_ps", "ps", latency_ps)
+        object.__setattr__(self, "bandwidth", _bandwidth(bandwidth))
+        object.__setattr__(self, "latency_ps", max(1, late))
         object.__setattr__(self, "kind", kind)
 
 
-def _whole(name: Literal["bandwidth", "latency"], value: object) -> int:
-    """A number of B/s or ps; raises TopologyError."""
-    kind: units.Unit
+def _bandwidth(value: object) -> int:
+    """B/s; raises TopologyError."""
     value = units.unboxed(value)
-    kind, unit, text = ("bandwidth", "B/s", "25 GB/s") if name == "bandwidth" else ("duration", "ps", "1.5 us")
+    return _of_text("bandwidth", value) if isinstance(value, str) else _whole("bandwidth", "B/s", value)
+
+
+def _latency(value: object) -> int:
+    """Picoseconds of a text or a number of seconds; raises TopologyError."""
+    value = units.unboxed(value)
     if isinstance(value, str):
-        try:
-            return units.parse(value, kind)
-        except ValueError as error:
-            raise TopologyError(f"a link's {name}: {error}") from None
+        return _of_text("duration", value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LONGEST_S:
+        cure = f"give seconds, from 0 to below {_LONGEST_S} (1.5e-6), or a text: '1.5 us'"
+        raise TopologyError(f"a link's latency is {value!r}", cure)
+    return _of_text("duration", f"{value!r} s")
+
+
+_LONGEST_S: Final = 1  # as a bare number: one that meant nanoseconds or picoseconds would be days
+
+
+def _of_text(kind: Literal["bandwidth", "duration"], text: str) -> int:
+    try:
+        return units.parse(text, kind)
+    except ValueError as error:
+        raise TopologyError(f"a link's {'latency' if kind == 'duration' else kind}: {error}") from None
+
+
+def _whole(name: str, unit: str, value: object) -> int:
+    """A whole number of a unit; raises TopologyError."""
+    value = units.unboxed(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TopologyError(f"a link's {name} is {value!r}", f"give an int of {unit}, or a text: {text!r}")
+        or_text = ", or a text: '25 GB/s'" if name == "bandwidth" else ""
+        raise TopologyError(f"a link's {name} is {value!r}", f"give a whole number of {unit}{or_text}")
     if not 0 <= value <= 2**62:  # as texts are: sums stay in 64 bits
         raise TopologyError(f"a link's {name} is {value}", f"give at least 0 {unit}, and at most {2**62}")
     return value

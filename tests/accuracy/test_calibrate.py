@@ -19,7 +19,7 @@ from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
@@ -462,7 +462,7 @@ def test_a_fit_asks_what_a_run_answers(launch: int, o_send: int, gamma: int, eff
     text = yaml_tree.dump({"name": "p", "model": model, "launch": f"{launch} ps", "links": {"nvlink": said}})
     written = parse_profile(text, "p")
     setting = ParameterSetting({"o_send": o_send, "gamma": gamma}, written.launch, written.links)
-    with yaml_tree.carrying({"p.yaml": text.encode()}):
+    with input_files.carrying({"p.yaml": text.encode()}):
         ran = predict(point.scenario.model_copy(update={"profile": "p.yaml"}))
         assert Question(point.scenario).time_ps(setting) == ran.time_ps
 

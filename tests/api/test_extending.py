@@ -150,7 +150,7 @@ def test_a_networkx_graph():
     for rank in range(4):
         graph.add_node(f"h{rank}", kind="host", node=rank)
     for rank in range(4):
-        graph.add_edge(f"h{rank}", f"h{(rank + 1) % 4}", link=simcoll.Link(10**9, 10**6, "cable"))
+        graph.add_edge(f"h{rank}", f"h{(rank + 1) % 4}", link=simcoll.Link(10**9, latency_ps=10**6, kind="cable"))
     topology = simcoll.Topology.from_graph(graph)
     assert topology.ranks == ("h0", "h1", "h2", "h3")
     assert len(topology.links) == 8
@@ -171,7 +171,7 @@ def test_a_graph_that_is_no_network():
     graph.add_edge("h0", "h1")
     with pytest.raises(simcoll.SimcollError, match="h0->h1"):
         simcoll.Topology.from_graph(graph)
-    graph.edges["h0", "h1"]["link"] = simcoll.Link(10**9, 10**6)
+    graph.edges["h0", "h1"]["link"] = simcoll.Link(10**9, latency_ps=10**6)
     simcoll.Topology.from_graph(graph)
     del graph.nodes["h1"]["kind"]
     with pytest.raises(simcoll.SimcollError, match="'h1'"):
@@ -251,7 +251,7 @@ def test_a_format():
     """What a reader makes of a text is a schedule like any other: checked, proved and timed."""
     schedule = read_moves("broadcast 3 1\n0: 0>1 0\n1: 1>2 0")
     simcoll.prove(schedule)
-    topology = full_mesh(3, simcoll.Link(10**9, 10**6))
+    topology = full_mesh(3, simcoll.Link(10**9, latency_ps=10**6))
     assert event.run(bind(schedule, topology, topology.ranks, Params(), 1000)).makespan_ps == 2 * 2_000_000
     with pytest.raises(simcoll.SimcollError, match="rank 2"):
         simcoll.prove(read_moves("broadcast 3 1\n0: 0>1 0"))

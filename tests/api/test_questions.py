@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ from command import simcoll as command
 from matplotlib.axes import Axes
 
 import simcoll as sc
+from simcoll.api._asked import spelt
 from simcoll.api.questions import table
 from simcoll.cli.replot import _condition
 from simcoll.errors import InputError
 from simcoll.prediction import result_rows
 from simcoll.report.plot.key_columns import filtered
+from simcoll.scenario.json_schema import schema
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology import systems
+from simcoll.units import kind_of, parse
 
 KEPT = {"ranks": 8, "collective": "all_reduce", "dtype": "float16", "size_bytes": [2**16, 2**20, 2**24]}
 
@@ -200,6 +204,35 @@ def test_numbers_are_quantities() -> None:
     ]
     assert times[0] == times[1] != [None]
     assert sc.Link("25 GB/s") == sc.Link(25e9, 0)
+    assert sc.Link("25 GB/s", "1.5 us") == sc.Link(25e9, 1.5e-6) == sc.Link(25 * 10**9, np.float64(1.5e-6))
+
+
+def _quantities(value: Any) -> Iterator[str]:
+    """Kinds of the quantities that a key of the schema has as examples."""
+    if isinstance(value, dict):
+        yield from (kind for text in value.get("examples", ()) if isinstance(text, str) and (kind := kind_of(text)))
+        for part in ("anyOf", "oneOf", "allOf", "items", "additionalProperties"):
+            inside = value.get(part, ())
+            for below in inside if isinstance(inside, list) else [inside]:
+                yield from _quantities(below)
+
+
+def test_each_quantity_of_a_scenario_may_be_a_number() -> None:
+    """A key of a size, a bandwidth or a time takes bytes, B/s or seconds, whichever mapping it stands in."""
+    whole = schema()
+    keys = defaultdict(set)
+    for mapping in (whole, *whole["$defs"].values()):
+        for key, value in mapping.get("properties", {}).items():
+            keys[key] |= set(_quantities(value)) or {None}
+    units = {"size": "B", "bandwidth": "B/s", "duration": "s"}
+    found = {(key, kind) for key, kinds in keys.items() for kind in kinds if kind in units and key != "gamma"}
+    assert {kind for _, kind in found} == set(units)
+    for key, kind in found:
+        said = spelt({key: 3.0})[key]
+        assert parse(said, kind) == parse(f"3 {units[kind]}", kind)
+        assert key == "arrivals" or spelt({key: {"from": 2, "to": 8, "factor": 2}})[key]["factor"] == 2
+    assert spelt({"arrivals": {1: 5e-6}}) == {"arrivals": {1: "5e-06 s"}}
+    assert spelt({"bandwidth": {"value": 10, "spread": 0.2}}) == {"bandwidth": {"value": "10 B/s", "spread": 0.2}}
 
 
 @pytest.mark.parametrize(
@@ -218,9 +251,16 @@ def test_numbers_of_numpy_and_pandas_are_numbers(sizes: Any) -> None:
     found = sc.run("all_reduce", on="hgx-h100", nodes=np.int64(2), size=sizes, algorithm="ring", jobs=np.int64(1))
     assert found["time_ps"] == plain["time_ps"]
     assert found.where(size=np.int64(2**10)) == plain.where(size=2**10)
-    assert sc.Link(np.int64(25 * 10**9), np.float64(10)) == sc.Link(25 * 10**9, 10)
+    assert sc.Link(np.int64(25 * 10**9), np.float64(1e-9)) == sc.Link(25 * 10**9, 1e-9)
     kept = [sc.compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where={**KEPT, "ranks": n}) for n in (8, np.int64(8))]
     assert kept[0] == kept[1]
+
+
+def test_numbers_without_end_are_refused() -> None:
+    """Python turns no number of more than 4,300 digits into a text."""
+    for key in ("size", "seed", "replications"):
+        with pytest.raises(sc.SimcollError, match=f"{key}: a number of more than 300 digits"):
+            sc.run("quickstart", **{key: 10**5000})
 
 
 def test_sizes_that_are_no_whole_bytes() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcoll import units
 from simcoll.config import assignments, text_table, yaml_tree
 from simcoll.config._late_patterns import late_patterns
 from simcoll.config.import_log import ImportLog
@@ -94,6 +95,25 @@ def test_what_is_not_plain_yaml_is_one_clear_error(text: str) -> None:
     """Broken syntax, tags and undefined or recursive aliases never end in a traceback."""
     with pytest.raises(InputError):
         yaml_tree.parse(text, "f.yaml")
+
+
+@pytest.mark.parametrize("text", ["<<: {size: 1}", "inner: {<<: {depth: 1}}", "inner: &a {depth: 1}\n<<: *a", "<<: 3"])
+def test_merge_keys_are_one_clear_error(text: str) -> None:
+    """YAML 1.2 has none: what stands there is not taken for a key, and what it lacks is not said besides."""
+    found = _complaints(text)
+    assert len(found) == 1
+    assert re.fullmatch(r"f.yaml:\d:\d+: '<<' merges no keys, .*; write the keys themselves, .*", found[0])
+    assert yaml_tree.parse("'<<': 1", "f.yaml").plain() == {"<<": 1}
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 4999, "0x" + "9" * 4998, "1." + "9" * 4998])
+def test_a_number_without_end_is_one_clear_error(number: str) -> None:
+    """Python turns no more than 4,300 digits into a number, and says so in words of its own."""
+    assert _complaints(f"size: {number}\n") == ["f.yaml:1:7: a number of 5000 digits; write one of at most 300"]
+    for kind in ("size", "bandwidth", "duration", "byte_time", "share"):
+        with pytest.raises(ValueError, match=r"a number of 5000 digits is not a|is no unit of a"):
+            units.parse(f"{number} B", kind)
+    assert yaml_tree.parse("9" * 300, "f.yaml").plain() == int("9" * 300)
 
 
 def test_an_alias_bomb_is_refused() -> None:

@@ -17,7 +17,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.ir import Schedule, side_by_side
 from simcoll.topology.graph import Link, Topology
 
-LINK = Link(50 * GB_PER_S, 1000)
+LINK = Link(50 * GB_PER_S, latency_ps=1000)
 ITEM = 4
 NETWORKS = {
     "star": {n: star(n, LINK) for n in (2, 3, 5, 8, 9)},
@@ -125,7 +125,7 @@ def test_what_stays_below_a_switch_does_not_cross(distance: int, ps: int) -> Non
 
 def test_a_rank_alone_on_a_slow_cable_decides() -> None:
     """Every rank is cut out alone, whatever the others have: an all-reduce waits for the slowest cable."""
-    slow = {("h3", "switch"): Link(GB_PER_S, 1000)}
+    slow = {("h3", "switch"): Link(GB_PER_S, latency_ps=1000)}
     assert abs(least("all_reduce/ring", star(8, LINK, slow), LARGE) - LARGE * 1000) <= 1
 
 
@@ -177,7 +177,7 @@ def narrow(n: int, link: Link, own: Own | None = None) -> Topology:
 def unequal(draw: st.DrawFn, n: int) -> Topology:
     """A network of n hosts in which every link is different."""
     make = draw(st.sampled_from([star, full_mesh, narrow]))
-    own = {ends: Link(draw(bandwidths), draw(latencies)) for ends in make(n, LINK).links}
+    own = {ends: Link(draw(bandwidths), latency_ps=draw(latencies)) for ends in make(n, LINK).links}
     return make(n, LINK, own)
 
 

@@ -40,7 +40,7 @@ from simcoll.topology.graph import Link, Topology
 SHARINGS = ("fair", "fifo")
 BETA = 20  # ps/B
 M, SIGMA, ALPHA = 1000, 20_000, 1000  # a message of 1000 B takes 20 ns, and the latency of a link is 1 ns
-LINK = Link(50 * GB_PER_S, ALPHA)
+LINK = Link(50 * GB_PER_S, latency_ps=ALPHA)
 PRICED = [pair for pair in ENTRIES if ALGORITHMS[pair[0]][pair[1]].cost]
 COLUMNS = ("start", "sent", "arrive", "end", "complete", "hop_begin", "hop_end")
 MIXES = [(1, 4000), (1_000_000, 4), (20_000, 1000)]  # α in ps, bytes a rank
@@ -57,7 +57,7 @@ def price(collective: str, name: str, **of: int) -> int:
 @cache
 def mesh(n: int, alpha: int) -> Topology:
     """A full mesh, whose ways are searched for once."""
-    return full_mesh(n, Link(50 * GB_PER_S, alpha))
+    return full_mesh(n, Link(50 * GB_PER_S, latency_ps=alpha))
 
 
 @both_sharings
@@ -150,26 +150,30 @@ POINTS = [
 def test_by_hand(name: str, network: str, n: int, nbytes: int, gb_per_s: int, latency: int, ps: int) -> None:
     """A point worked out on paper."""
     for sharing in SHARINGS:
-        links = NETWORKS[network](n, Link(gb_per_s * GB_PER_S, latency))
+        links = NETWORKS[network](n, Link(gb_per_s * GB_PER_S, latency_ps=latency))
         assert makespan(name, links, nbytes, sharing=sharing) == ps, sharing
 
 
 @both_sharings
 def test_rounding(sharing: str) -> None:
     """Service is rounded up to whole picoseconds, and no latency is taken as 1 ps: 7 B at 3 B/s."""
-    assert makespan("send_recv/direct", full_mesh(2, Link(3, 0)), 7, sharing=sharing) == 2_333_333_333_334 + 1
+    assert (
+        makespan("send_recv/direct", full_mesh(2, Link(3, latency_ps=0)), 7, sharing=sharing) == 2_333_333_333_334 + 1
+    )
 
 
 def test_rounding_of_a_share() -> None:
     """So is the due time of a flow that shares: two of 1 B at 1.5 B/s each."""
-    assert makespan("reduce/naive", star(3, Link(3, 0)), 1, sharing="fair") == 666_666_666_667 + 2
+    assert makespan("reduce/naive", star(3, Link(3, latency_ps=0)), 1, sharing="fair") == 666_666_666_667 + 2
 
 
 @pytest.mark.parametrize(("sharing", "ends"), [("fair", [17_000, 22_000]), ("fifo", [12_000, 22_000])])
 def test_a_flow_that_comes_later(sharing: str, ends: list[int]) -> None:
     """Two messages of 10 ns to one root, the second 5 ns later: in fair the first has half its bytes left and then half
     the bandwidth, 15 ns, when the second is half done: 20 ns; in fifo the second waits. On top come two latencies."""
-    played = program("reduce/naive", star(3, Link(60 * GB_PER_S, ALPHA)), 600, sharing=sharing, arrivals={2: 5000})
+    played = program(
+        "reduce/naive", star(3, Link(60 * GB_PER_S, latency_ps=ALPHA)), 600, sharing=sharing, arrivals={2: 5000}
+    )
     assert event.run(played).end.tolist() == ends
 
 
@@ -209,7 +213,7 @@ def test_naive_on_a_star(n: int) -> None:
 def test_naive_on_a_fair_star(n: int) -> None:
     """In fair all n−1 end at once, and at the same time: exactly where the share is a whole number of B/s, and else at
     most the 1 ps later to which a due time is rounded up."""
-    found = makespan("all_reduce/naive", star(n, Link(60 * GB_PER_S, ALPHA)), 600, sharing="fair")
+    found = makespan("all_reduce/naive", star(n, Link(60 * GB_PER_S, latency_ps=ALPHA)), 600, sharing="fair")
     late = found - (4 * ALPHA + 2 * (n - 1) * 10_000)
     assert late == 0 if n in PERFECT else late in (0, 1)
 
@@ -340,7 +344,7 @@ def around_the_ring_ps(links: list[Link], steps: int, nbytes: int) -> int:
     there = sent = [0] * n
     for _ in range(steps):
         sent = [max(there[r], sent[r]) + service_ps(nbytes, links[r].bandwidth) for r in range(n)]
-        there = [sent[r - 1] + links[r - 1].latency for r in range(n)]
+        there = [sent[r - 1] + links[r - 1].latency_ps for r in range(n)]
     return max(there)
 
 
@@ -355,14 +359,16 @@ def ring_of(links: list[Link]) -> Topology:
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
 def test_one_slow_link(n: int, sharing: str) -> None:
     """A link at a tenth of the speed holds up everyone: all but the latencies of 2(n−1) steps at its pace."""
-    links = [Link(5 * GB_PER_S, ALPHA), *[LINK] * (n - 1)]
+    links = [Link(5 * GB_PER_S, latency_ps=ALPHA), *[LINK] * (n - 1)]
     found = makespan("all_reduce/ring", ring_of(links), n * M, sharing=sharing)
     assert found == around_the_ring_ps(links, 2 * (n - 1), M)
     assert found >= 2 * (n - 1) * 10 * SIGMA
 
 
 # At 10 B/s sixteen steps of 1 MB take 19 days; the clock runs for 53.
-unequal = st.lists(st.builds(Link, st.integers(10, 400 * GB_PER_S), st.integers(0, 10**7)), min_size=2, max_size=9)
+unequal = st.lists(
+    st.builds(Link, st.integers(10, 400 * GB_PER_S), latency_ps=st.integers(0, 10**7)), min_size=2, max_size=9
+)
 
 
 @given(
@@ -462,7 +468,7 @@ def test_gamma() -> None:
 
 def test_slots() -> None:
     """With k slots a message waits for the end of the k-th before it: here four chunks, and a λ longer than σ."""
-    link = Link(50 * GB_PER_S, 100_000)
+    link = Link(50 * GB_PER_S, latency_ps=100_000)
     one, two, four = (makespan("broadcast/chain", full_mesh(2, link), 4 * M, chunk=M, slots=k) for k in (1, 2, 4))
     assert one == 4 * (SIGMA + 100_000)
     assert two == 2 * (SIGMA + 100_000) + SIGMA
@@ -587,7 +593,7 @@ def test_twice_the_bytes_at_twice_the_bandwidth(collective: str, name: str) -> N
         once, scaled = (
             timeline(
                 f"{collective}/{name}",
-                star(n, Link(k * 30 * GB_PER_S, ALPHA), memory=Link(k * 100 * GB_PER_S, 1)),
+                star(n, Link(k * 30 * GB_PER_S, latency_ps=ALPHA), memory=Link(k * 100 * GB_PER_S, latency_ps=1)),
                 k * 840 * n,
                 sharing=sharing,
             )
@@ -603,7 +609,7 @@ def test_slower_everything_is_slow_motion(collective: str, name: str) -> None:
         once, slowed = (
             timeline(
                 f"{collective}/{name}",
-                star(n, Link(50 * GB_PER_S // f, f * ALPHA), memory=Link(100 * GB_PER_S // f, f)),
+                star(n, Link(50 * GB_PER_S // f, latency_ps=f * ALPHA), memory=Link(100 * GB_PER_S // f, latency_ps=f)),
                 840 * n,
                 sharing="fifo",
                 **dict.fromkeys(("o_send", "o_recv", "g"), f * 70),

@@ -23,13 +23,16 @@ from simcoll.topology.graph import Link, Topology
 
 NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain", "all_gather/ring")
 RANKS = 6
-FAST = Link(50 * 10**9, 500_000)
+FAST = Link(50 * 10**9, latency_ps=500_000)
 
 
 def unequal(rng: random.Random) -> Topology:
     """A star of which some links are slower, or longer, than others."""
-    plain = star(RANKS, Link(50 * 10**9, 500_000))
-    kinds = [Link(50 * 10**9, 500_000), *rng.choices([Link(30 * 10**9, 500_000), Link(50 * 10**9, 900_000)], k=2)]
+    plain = star(RANKS, Link(50 * 10**9, latency_ps=500_000))
+    kinds = [
+        Link(50 * 10**9, latency_ps=500_000),
+        *rng.choices([Link(30 * 10**9, latency_ps=500_000), Link(50 * 10**9, latency_ps=900_000)], k=2),
+    ]
     return plain.with_links(rng.choices(kinds, [9, 1, 1], k=len(plain.links)))
 
 
@@ -74,7 +77,7 @@ def training(rng: random.Random, made: Made) -> Plan:
 def check(seed: int) -> bool:
     """One random plan. Says whether it was put together."""
     rng = random.Random(seed)
-    topology = rng.choice([star(RANKS, Link(50 * 10**9, 500_000)), unequal(rng)])
+    topology = rng.choice([star(RANKS, Link(50 * 10**9, latency_ps=500_000)), unequal(rng)])
     made: Made = []
     for _ in range(rng.randint(1, 3)):
         ranks = rng.sample(range(RANKS), rng.choice([2, 4, RANKS, RANKS]))
@@ -116,7 +119,7 @@ def test_a_plan_is_its_calls_at_length(batch: int) -> None:
 def test_calls_that_follow_each_other_need_not_be_run(name: str, launched: bool) -> None:
     """Calls that begin, rank by rank, when the one before is over; beside computation that ends before the last of
     them, or while one of them is under way; or something waits for one of them."""
-    n, topology = RANKS, star(RANKS, Link(50 * 10**9, 500_000))
+    n, topology = RANKS, star(RANKS, Link(50 * 10**9, latency_ps=500_000))
     plan, ranks = schedule("all_reduce", name, n), np.arange(n)
     where = (*topology.ranks, *devices(topology, plan)[n:])
     params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=2)
@@ -156,7 +159,7 @@ def test_calls_that_follow_each_other_need_not_be_run(name: str, launched: bool)
 def test_of_two_calls_behind_the_same_one_each_waits_for_the_other(eighths: int) -> None:
     """Calls that begin together when another one is over take longer than one of them; beside something that ends when
     they are under way."""
-    n, topology = RANKS, star(RANKS, Link(10**9, 1_000))
+    n, topology = RANKS, star(RANKS, Link(10**9, latency_ps=1_000))
     plan, ranks = schedule("all_reduce", "nvls", n), np.arange(n)
     params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=8)
     where = (*topology.ranks, *devices(topology, plan)[n:])
@@ -179,9 +182,11 @@ def check_chain(seed: int) -> bool:
     in any places of a network whose trunk is slow one way: they meet there. Something waits for one of them. Says
     whether they were put together."""
     rng, n = random.Random(seed), 5
-    plan, near, far = schedule("all_reduce", "tree", n), Link(10**10, 1), Link(10**10, 10**6)
+    plan, near, far = schedule("all_reduce", "tree", n), Link(10**10, latency_ps=1), Link(10**10, latency_ps=10**6)
     topology = two_level(n, near, 1)
-    links = (Link(10**8, 1) if pair == ("leaf0", "spine") else rng.choice([near, far]) for pair in topology.links)
+    links = (
+        Link(10**8, latency_ps=1) if pair == ("leaf0", "spine") else rng.choice([near, far]) for pair in topology.links
+    )
     topology = topology.with_links(links)
     where = tuple(rng.sample(topology.ranks, n))
     params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=32)
@@ -227,7 +232,7 @@ def check_late(seed: int) -> bool:
     rng = random.Random(seed)
     n, name = rng.choice([3, 5, 6]), rng.choice(["tree", "nvls", "nvls_tree"])
     plan, ranks = schedule("all_reduce", name, n), np.arange(n)
-    topology, slow = (two_level(n, FAST, 1) if name == "tree" else star(n, FAST)), Link(10**9, 1)
+    topology, slow = (two_level(n, FAST, 1) if name == "tree" else star(n, FAST)), Link(10**9, latency_ps=1)
     links = (slow if pair == ("leaf0", "spine") else rng.choice([FAST, FAST, FAST, slow]) for pair in topology.links)
     topology = topology.with_links(links)
     places = tuple(rng.sample(topology.ranks, n))
@@ -280,7 +285,7 @@ def test_a_call_behind_two_that_are_not_known_waits_for_both() -> None:
     """One of them is of other ranks, on other links, and ends later than the one that the call follows; the bound of
     that is later, as it does not know that the rank with a slow link came before the others."""
     slow, ranks, pair = 10**6, np.arange(3), np.array([2, 3])
-    topology = full_mesh(4, Link(10**10, 1), {("h2", "h0"): Link(10**9, 1)})
+    topology = full_mesh(4, Link(10**10, latency_ps=1), {("h2", "h0"): Link(10**9, latency_ps=1)})
     params = Params(sharing="fifo", channels=1, slots=2)
     tree, two = schedule("all_reduce", "tree", 3), schedule("all_reduce", "tree", 2)
     call, other = (
@@ -302,7 +307,7 @@ def test_a_call_behind_two_that_are_not_known_waits_for_both() -> None:
 def test_calls_that_overlap_are_seen_whichever_were_run_before(eighths: int) -> None:
     """A call that begins while another one is under way, or soon after, though neither waits for the other; and a third
     one at that time, after others have asked for the first call's end and for an earlier call's."""
-    n, topology = 5, star(5, Link(50 * 10**9, 500_000))
+    n, topology = 5, star(5, Link(50 * 10**9, latency_ps=500_000))
     program = bind(
         schedule("all_gather", "ring", n), topology, topology.ranks, Params(sharing="fifo", channels=1), 10**6
     )
@@ -328,7 +333,7 @@ def test_calls_that_overlap_are_seen_whichever_were_run_before(eighths: int) -> 
 def test_a_folded_call_is_the_whole_one(late: bool) -> None:
     """Calls of which some ranks stand for all, back to back, end on each rank as those of all ranks do; where one rank
     is late, they are run whole."""
-    n, topology = 12, star(12, Link(50 * 10**9, 500_000))
+    n, topology = 12, star(12, Link(50 * 10**9, latency_ps=500_000))
     stream = algorithms.stream("all_gather", "ring", n)
     spec = StreamedProgram(stream, topology, topology.ranks, Params(sharing="fifo", o_send=10**5, channels=1), 12_000)
     took = np.full(n, 10**6)
@@ -347,7 +352,7 @@ def test_a_folded_call_is_the_whole_one(late: bool) -> None:
 
 def test_what_is_folded_serves_other_rates() -> None:
     """A call that was folded once ends as the whole one does on links of other rates, be one of them slower or none."""
-    n, plain = 12, star(12, Link(50 * 10**9, 500_000))
+    n, plain = 12, star(12, Link(50 * 10**9, latency_ps=500_000))
     stream, nothing = algorithms.stream("all_gather", "ring", n), np.zeros(n, np.int64)
     for rate, slow in ((50, 50), (30, 30), (50, 20), (20, 20)):
         rates = np.full(len(plain.links), rate * 10**9)

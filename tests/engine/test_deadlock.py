@@ -18,8 +18,8 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, StuckError
 from simcoll.topology.graph import Link
 
-LINK = Link(50 * GB_PER_S, 1000)
-DEAD = Link(0, 1000)
+LINK = Link(50 * GB_PER_S, latency_ps=1000)
+DEAD = Link(0, latency_ps=1000)
 SHARINGS = ("fair", "fifo")
 
 both_sharings = pytest.mark.parametrize("sharing", SHARINGS)
@@ -80,7 +80,7 @@ def test_it_is_always_told(entry: tuple[str, str], n: int, data: st.DataObject, 
 def test_the_clock_has_an_end(name: str, compiled: bool, sharing: str) -> None:
     """A run of more than 53 days is wrong input in every engine, though no message of it takes that long."""
     for bandwidth in (1, 2):
-        played = program(name, star(8, Link(bandwidth, 1000)), 4_600_000, sharing=sharing, g=2**60)
+        played = program(name, star(8, Link(bandwidth, latency_ps=1000)), 4_600_000, sharing=sharing, g=2**60)
         with pytest.raises(InputError, match="longer than the clock runs"):
             event.run(played)
         with pytest.raises(InputError, match="longer than the clock runs"):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,7 +17,19 @@ from extras import batches
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import ENTRIES, devices, program, schedule, star
-from oracle import Task, random_case, random_faults, random_tasks, simulate, simulate_faults, simulate_tasks
+from oracle import (
+    Change,
+    Message,
+    Notice,
+    Rules,
+    Task,
+    random_case,
+    random_faults,
+    random_tasks,
+    simulate,
+    simulate_faults,
+    simulate_tasks,
+)
 from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.config.numba_loader import have_numba
@@ -103,6 +116,23 @@ def test_links_that_change_are_the_rules(batch: int) -> None:
         check_faults(seed)
 
 
+@pytest.mark.usefixtures("from_the_start")
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_a_link_that_is_found_dead_as_it_goes(sharing: Literal["fifo", "fair"]) -> None:
+    """What a link has not served that is found dead at the instant at which it goes takes another way at once, where
+    it may meet others or be alone, and is no more on the first."""
+    links, rules = [(10**9, 500), (2 * 10**9, 300), (10**9, 700)], Rules(sharing)
+    messages = [Message(0, 0, 0, 1, 0, False, 100, (0,)), Message(0, 2, 0, 3, 0, False, 300, (1,))]
+    for way, at in product([(1,), (2,), (2, 1)], [1, 30_000, 99_999, 100_000]):
+        faults = [Change(at, 0, 0), Notice(at, (0,), {0: way})]
+        played = changed(program_of(messages, links, rules, {}), messages, faults)
+        expected, routes = simulate_faults(messages, links, rules, [], faults)
+        whole = event.run(played)
+        check_times(whole, expected, at)
+        assert at == 100_000 or routes[0] == way  # else all is gone by then
+        check_fast(played, whole, REPLAYS, at)
+
+
 def check(seed: int) -> None:
     """One random case in all engines."""
     case = random_case(random.Random(seed), contention=seed % 4 != 0)
@@ -169,7 +199,7 @@ def test_binding_compiled_is_the_same(entry: tuple[str, str]) -> None:
     for chunk, channels, slots in ((0, 1, 0), (700, 3, 2), (700, 0, 1)):
         params = Params(chunk=chunk, channels=channels, slots=slots)
         plan = schedule(*entry, 6)
-        topology = star(6, TopologyLink(50 * 10**9, 500_000))
+        topology = star(6, TopologyLink(50 * 10**9, latency_ps=500_000))
         bound = [bind(plan, topology, devices(topology, plan), params, 12_006, compiled=how) for how in (False, True)]
         for name in ("way", "kind", "channel", "side", "reads", "chain", "credit", "channel_before"):
             plain, compiled = (getattr(one, name) for one in bound)
@@ -192,7 +222,7 @@ def test_slots_may_be_far_apart(ways: list[tuple[int, int, int, bool]], data: st
 def test_what_sizes_and_slots_share_is_as_bound_anew(channels: int) -> None:
     """A schedule bound again and again on one network, with other sizes and slots, has the columns of one bound by
     itself, and counts credits per sender, receiver and channel."""
-    topology, made = star(4, TopologyLink(7_000_000, 900)), schedule("all_to_all", "direct", 4)
+    topology, made = star(4, TopologyLink(7_000_000, latency_ps=900)), schedule("all_to_all", "direct", 4)
     for slots, nbytes in [(0, 4000), (2, 4000), (1, 9000), (5, 4000), (3, 4000), (4, 4000), (6, 9000), (2, 4000)]:
         params = Params(sharing="fifo", channels=channels, slots=slots, chunk=100)
         shared = bind(made, topology, topology.ranks, params, nbytes)
@@ -208,7 +238,7 @@ def test_what_sizes_and_slots_share_is_as_bound_anew(channels: int) -> None:
 
 def test_what_a_run_adds_up_to() -> None:
     """Totals are sums over transfers and their hops; copies within a rank cross no wire."""
-    played = program("all_to_all/direct", star(5, TopologyLink(50 * 10**9, 500_000)), 16_000, chunk=700)
+    played = program("all_to_all/direct", star(5, TopologyLink(50 * 10**9, latency_ps=500_000)), 16_000, chunk=700)
     whole, found = fast.run(played, compiled=False).timeline, fast.totals(played, compiled=False)
     assert whole is not None
     assert found is not None
@@ -239,14 +269,16 @@ def test_the_engines_agree_on_every_algorithm(entry: tuple[str, str]) -> None:
             "barrier": rng.random() < 0.3,
         }
         late = {rng.randrange(5): 10**6}
-        played = program("/".join(entry), star(5, TopologyLink(50 * 10**9, 500_000)), 16_000, arrivals=late, **params)
+        played = program(
+            "/".join(entry), star(5, TopologyLink(50 * 10**9, latency_ps=500_000)), 16_000, arrivals=late, **params
+        )
         whole = event.run(played)
         assert all(fast.run(played, *how).timeline == whole for how in FAST.values() if not how[1])
 
 
 def test_a_thousand_sums_wait_for_a_late_root() -> None:
     """What thousand ranks sent to a root that comes late is complete when it has come, one version after the other."""
-    played = program("reduce/naive", star(1001, TopologyLink(50 * 10**9, 500_000)), 8, arrivals={0: 10**9})
+    played = program("reduce/naive", star(1001, TopologyLink(50 * 10**9, latency_ps=500_000)), 8, arrivals={0: 10**9})
     whole = event.run(played)
     assert (whole.end < 10**9).all()
     assert (whole.complete == 10**9).all()
@@ -261,7 +293,7 @@ def test_steps_go_to_channels_in_turn(name: str, channels: int) -> None:
     in_order = {}
     for by in ("chunk", "step"):
         how = {"chunk": 500, "channels": channels, "channels_by": by}
-        played = program(name, star(5, TopologyLink(50 * 10**9, 500_000)), 40_000, **how)
+        played = program(name, star(5, TopologyLink(50 * 10**9, latency_ps=500_000)), 40_000, **how)
         found, step = event.run(played), played.schedule.step[played.origin]
         theirs = [np.flatnonzero((played.src == r) & (step % channels == c)) for r in range(5) for c in range(channels)]
         in_order[by] = all((found.start[its[1:]] >= found.sent[its[:-1]]).all() for its in theirs)
@@ -272,7 +304,9 @@ def test_steps_go_to_channels_in_turn(name: str, channels: int) -> None:
 def test_the_engines_agree_on_blocking_sends(entry: tuple[str, str]) -> None:
     """With blocking sends both finish at the same times, or neither does."""
     for blocking in ("sends-first", "even-odd"):
-        played = program("/".join(entry), star(4, TopologyLink(50 * 10**9, 500_000)), 16_000, blocking=blocking)
+        played = program(
+            "/".join(entry), star(4, TopologyLink(50 * 10**9, latency_ps=500_000)), 16_000, blocking=blocking
+        )
         try:
             whole = event.run(played)
         except StuckError:

@@ -40,7 +40,7 @@ def test_no_run_is_quicker_than_the_least_time(batch: int) -> None:
     rng = random.Random(batch)
     for collective, name in ENTRIES:
         n = rng.randint(2, 9)
-        link = Link(rng.randint(1, 50) * GB_PER_S, rng.choice([1, 500_000]))
+        link = Link(rng.randint(1, 50) * GB_PER_S, latency_ps=rng.choice([1, 500_000]))
         topology = rng.choice([full_mesh(n, link), star(n, link), two_level(n, link, 2), grid([n], link)])
         try:
             source = stream(collective, name, n, agents=1)
@@ -61,7 +61,7 @@ def test_no_run_is_quicker_than_the_least_time(batch: int) -> None:
 @pytest.mark.parametrize("name", ["ring", "ring_unchunked", "recursive_doubling"])
 def test_where_nothing_waits_it_is_the_time(name: str, sharing: str) -> None:
     """Law: of what never meets on a link, the least time is the time, but for what is left to rounding."""
-    topology = full_mesh(8, Link(10 * GB_PER_S, 1_000_000))
+    topology = full_mesh(8, Link(10 * GB_PER_S, latency_ps=1_000_000))
     params = Params(sharing=sharing, o_send=500_000)  # type: ignore[arg-type]  # of a parametrized text
     schedule = build("all_reduce", name, 8)
     program = bind(schedule, topology, topology.ranks, params, 8 << 20, itemsize=4)

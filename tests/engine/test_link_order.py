@@ -20,17 +20,19 @@ from simcoll.schedule.algorithms import build
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link, Topology
 
-LINK = Link(7_000_000, 900)
+LINK = Link(7_000_000, latency_ps=900)
 
 
 def _links(rng: random.Random) -> dict[tuple[str, str], Link]:
     """A few links of other rates and latencies."""
     hosts = [f"h{i}" for i in range(6)]
-    return {(host, "switch"): Link(rng.choice((3, 7, 11)) * 10**6, rng.choice((1, 900))) for host in hosts[::2]}
+    return {
+        (host, "switch"): Link(rng.choice((3, 7, 11)) * 10**6, latency_ps=rng.choice((1, 900))) for host in hosts[::2]
+    }
 
 
 def _network(rng: random.Random, n: int) -> Topology:
-    memory = Link(20_000_000, 5)
+    memory = Link(20_000_000, latency_ps=5)
     return rng.choice(
         [
             lambda: star(n, LINK, memory=rng.choice((None, memory))),

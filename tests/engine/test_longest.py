@@ -15,7 +15,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
 from simcoll.topology.graph import Link
 
-QUICK, SLOW = Link(50 * 10**9, 500_000), Link(10**9, 500_000)
+QUICK, SLOW = Link(50 * 10**9, latency_ps=500_000), Link(10**9, latency_ps=500_000)
 
 
 def took(made: Program, compiled: bool | None = None) -> tuple[int, int]:
@@ -60,7 +60,7 @@ def test_compiled_loops_find_the_same() -> None:
 
 def test_what_may_never_end_has_no_longest_time() -> None:
     """A dead link on the way."""
-    made = program("all_gather/ring", star(3, QUICK, {("h0", "switch"): Link(0, 1)}), 3_000, sharing="fifo")
+    made = program("all_gather/ring", star(3, QUICK, {("h0", "switch"): Link(0, latency_ps=1)}), 3_000, sharing="fifo")
     assert longest_ps(made, 1, 3_000, 0) is None
 
 

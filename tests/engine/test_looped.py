@@ -34,13 +34,19 @@ NAMES = (
 def network(rng: random.Random, n: int, agents: int) -> Topology:
     """Hosts whose links may differ; one that reduces, or one in each node, trunks that are too narrow, or none."""
     # on the second many things happen at once, on the third a piece takes longer than its way
-    plain = rng.choice([Link(50 * 10**9, 500_000), Link(10**9, 10**6), Link(10**8, 500_000)])
+    plain = rng.choice(
+        [Link(50 * 10**9, latency_ps=500_000), Link(10**9, latency_ps=10**6), Link(10**8, latency_ps=500_000)]
+    )
     if agents > 1 and rng.random() < 0.7:
-        made = nodes(n, agents, plain, Link(plain.bandwidth // 2, rng.choice([1, 3, 8]) * plain.latency))
+        made = nodes(n, agents, plain, Link(plain.bandwidth // 2, latency_ps=rng.choice([1, 3, 8]) * plain.latency_ps))
     else:
         made = star(n, plain) if agents else rng.choice([star, full_mesh, narrow])(n, plain)
-    slow, far, dead = Link(30 * 10**9, 500_000), Link(50 * 10**9, 900_000), Link(0, 500_000)
-    near = Link(50 * 10**9, 1)  # felt at once
+    slow, far, dead = (
+        Link(30 * 10**9, latency_ps=500_000),
+        Link(50 * 10**9, latency_ps=900_000),
+        Link(0, latency_ps=500_000),
+    )
+    near = Link(50 * 10**9, latency_ps=1)  # felt at once
     shares = rng.choice([[1, 0, 0, 0, 0], [20, 5, 5, 0, 0], [20, 0, 5, 0.1, 0], [10, 0, 5, 0, 10]])
     return made.with_links(rng.choices([plain, slow, far, dead, near], shares, k=len(made.links)))
 
@@ -144,11 +150,11 @@ def slow(seed: int) -> None:
     rng = random.Random(seed)
     n = rng.choice([4, 6, 8])
     made: Schedule = schedule("all_reduce", rng.choice(["nvls_tree", "double_binary_tree", "tree"]), n)
-    link = Link(rng.choice([10**8, 10**9]), rng.choice([100_000, 500_000]))
-    nic = Link(link.bandwidth // rng.choice([1, 2, 4]), link.latency * rng.choice([1, 3]))
+    link = Link(rng.choice([10**8, 10**9]), latency_ps=rng.choice([100_000, 500_000]))
+    nic = Link(link.bandwidth // rng.choice([1, 2, 4]), latency_ps=link.latency_ps * rng.choice([1, 3]))
     topology = nodes(n, max(2, made.agents), link, nic)
     topology = topology.with_links(
-        Link(int(rate) // (1 if rng.random() < 0.8 else 2), int(late))
+        Link(int(rate) // (1 if rng.random() < 0.8 else 2), latency_ps=int(late))
         for rate, late in zip(topology.bandwidths, topology.latencies, strict=True)
     )
     chunk = rng.choice([400, 1000])
@@ -227,7 +233,7 @@ def test_a_long_call_is_run_with_the_columns_of_one_loop(name: str) -> None:
     """A call of 128 ranks in 200 loops comes to the same sums as the program of all its transfers, without its
     memory."""
     made: Schedule = schedule(*name.split("/"), 128)
-    topology = star(made.n, Link(50 * 10**9, 500_000))
+    topology = star(made.n, Link(50 * 10**9, latency_ps=500_000))
     where = (*topology.ranks, *devices(topology, made)[made.n :])
     params = Params(sharing="fifo", chunk=4096, channels=made.n_steps, channels_by="step", slots=2)
     call = StreamedProgram(made, topology, where, params, 4096 * 200 * made.n_chunks, 4)

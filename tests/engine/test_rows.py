@@ -39,7 +39,7 @@ def sweeps(draw: st.DrawFn) -> list[Program]:
         st.sampled_from([pair for pair in ALGORITHMS if n & (n - 1) == 0 or "rec" not in pair[1]])
     )
     build_network = draw(st.sampled_from([star, full_mesh]))
-    network = build_network(n, Link(GB_PER_S, 1000))
+    network = build_network(n, Link(GB_PER_S, latency_ps=1000))
     schedule = build(collective, algorithm, n)
     sharing = draw(st.sampled_from(["fair", "fifo"]))
     own: dict[str, Any] = {"sharing": sharing, "channels": draw(st.sampled_from([0, 1, 2]))}
@@ -129,7 +129,7 @@ def test_rows_of_many_sweeps_are_runs_one_by_one(programs: list[Program]) -> Non
 @pytest.mark.parametrize("costs", [{}, {"o_send": 700_000}, {"o_recv": 800_000}, {"g": 900_000}])  # ps; 20 a byte
 def test_rows_run_together(costs: dict[str, int]) -> None:
     """Sizes of a ring are one pass: the law would hold as well if each row were run alone."""
-    network = star(8, Link(GB_PER_S, 1000))
+    network = star(8, Link(GB_PER_S, latency_ps=1000))
     schedule = build("all_reduce", "ring", 8)
     params = Params(**costs)
     programs = [bind(schedule, network, network.ranks, params, 32 * size, itemsize=4) for size in range(1, 9)]
@@ -140,7 +140,7 @@ def test_rows_run_together(costs: dict[str, int]) -> None:
 
 def test_rows_in_another_order_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rows whose events come in another order than transfers do, one is run alone, and the others as it went."""
-    network = star(8, Link(GB_PER_S, 50_000))
+    network = star(8, Link(GB_PER_S, latency_ps=50_000))
     schedule, params = build("all_reduce", "double_binary_tree", 8), Params(sharing="fifo", chunk=64, o_recv=40_000)
     programs = [bind(schedule, network, network.ranks, params, 8 * size, itemsize=4) for size in range(20, 28)]
     assert not any(rows._Rows(programs, kept=True).outcomes(rows.OWN_ORDER))
@@ -155,7 +155,7 @@ def test_rows_in_another_order_run_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_garbage_is_looked_for_seldom_meanwhile() -> None:
     """Python looks seldom while steps are answered, then as before, also after errors; never if it never did."""
-    two = star(2, Link(GB_PER_S, 0))
+    two = star(2, Link(GB_PER_S, latency_ps=0))
 
     def asked() -> rows.RunSteps[tuple[int, ...]]:
         yield rows.AskedRun(bind(build("barrier", "dissemination", 2), two, two.ranks, Params(), 0))

@@ -18,7 +18,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link, Topology
 
-FAST, SLOW = Link(10 * GB_PER_S, 1), Link(GB_PER_S, 1)  # 1000 bytes take 100 ns, or 1 µs
+FAST, SLOW = Link(10 * GB_PER_S, latency_ps=1), Link(GB_PER_S, latency_ps=1)  # 1000 bytes take 100 ns, or 1 µs
 Rows = list[tuple[int, int, int, int, int, bool]]
 
 
@@ -61,7 +61,9 @@ def test_recursive_doubling_stages() -> None:
 def test_rings_never_stage(name: str, seed: int) -> None:
     """Round a ring the new version of a slot is made from what was read of the old one: it cannot come before."""
     draw = random.Random(seed)
-    own = {ends: Link(draw.randint(1, 100) * GB_PER_S, draw.randint(1, 10**6)) for ends in star(7, FAST).links}
+    own = {
+        ends: Link(draw.randint(1, 100) * GB_PER_S, latency_ps=draw.randint(1, 10**6)) for ends in star(7, FAST).links
+    }
     bound = program(name, star(7, FAST, own), 70_000, chunk=5_000, channels=draw.randint(1, 3))
     assert staged(bound, event.run(bound)) == Staged(0, 0)
 
@@ -91,7 +93,10 @@ def test_as_defined() -> None:
     so they are with times drawn from a few, where much happens at one instant."""
     draw, found = random.Random(1), 0
     for _ in range(30):
-        own = {ends: Link(draw.randint(1, 50) * GB_PER_S, draw.randint(1, 10**5)) for ends in star(4, FAST).links}
+        own = {
+            ends: Link(draw.randint(1, 50) * GB_PER_S, latency_ps=draw.randint(1, 10**5))
+            for ends in star(4, FAST).links
+        }
         steps = sorted(draw.randrange(5) for _ in range(20))
         rows = [(s, *_way(draw), draw.random() < 0.5) for s in steps]
         bound, timeline = run(rows, star(4, FAST, own), 2001, chunk=draw.choice([0, 400]), channels=draw.randint(1, 2))

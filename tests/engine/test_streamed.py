@@ -56,7 +56,7 @@ COMPILED = (False, True) if have_numba() else (False,)
 
 def _link(rng: random.Random) -> Link:
     bandwidth = rng.choice([50, 50, 50, 40, rng.randint(1, 100)]) * GB_PER_S
-    return Link(bandwidth, rng.choice([500_000, 1, rng.randint(1, 10**6)]))
+    return Link(bandwidth, latency_ps=rng.choice([500_000, 1, rng.randint(1, 10**6)]))
 
 
 def _network(rng: random.Random, n: int) -> Topology:
@@ -200,9 +200,13 @@ def test_rings_are_run_as_columns(entry: tuple[str, str], slots: int, sharing: A
     """With overheads, a receive side and few messages in flight 24 ranks take what the event engine says; in a ring
     all links differ and some ranks come late."""
     rng = random.Random(f"{entry} {slots} {sharing}")
-    plain = star(24, Link(50 * GB_PER_S, 500_000))
+    plain = star(24, Link(50 * GB_PER_S, latency_ps=500_000))
     single = entry in RINGS
-    topology = star(24, Link(50 * GB_PER_S, 500_000), {ends: _link(rng) for ends in plain.links}) if single else plain
+    topology = (
+        star(24, Link(50 * GB_PER_S, latency_ps=500_000), {ends: _link(rng) for ends in plain.links})
+        if single
+        else plain
+    )
     receive = {"o_recv": 10**5, "gamma": 10**11, "slots": slots} if single else {}
     params = Params(sharing=sharing, o_send=10**5, g=10**4, **receive)
     source = stream(*entry, 24)
@@ -223,7 +227,7 @@ def test_rings_are_run_as_columns(entry: tuple[str, str], slots: int, sharing: A
 def test_what_is_remembered_has_room_for_any_schedule() -> None:
     """Where a rank has to remember more versions than the small table holds, a table of all slots takes over."""
     source = stream("all_reduce", "all_pairs", 20)
-    topology = full_mesh(20, Link(50 * GB_PER_S, 500_000))
+    topology = full_mesh(20, Link(50 * GB_PER_S, latency_ps=500_000))
     params = Params(sharing="fifo", o_send=1000)
     sizes = streamed.loop_sizes(source, 20_000, 1, 0)
     found = streamed.run(source, topology, topology.ranks, params, sizes)
@@ -235,8 +239,8 @@ def test_what_is_remembered_has_room_for_any_schedule() -> None:
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_copies_cost_no_overhead(sharing: Any) -> None:
     """A ring that adds in scratch copies over a slow memory link, without `o_send` and `o_recv`."""
-    link = Link(50 * GB_PER_S, 500_000)
-    topology = star(6, link, memory=Link(GB_PER_S, 1000))
+    link = Link(50 * GB_PER_S, latency_ps=500_000)
+    topology = star(6, link, memory=Link(GB_PER_S, latency_ps=1000))
     source = stream("all_reduce", "ring_unchunked", 6)
     params = Params(sharing=sharing, o_send=200_000, o_recv=100_000)
     found = streamed.run(source, topology, topology.ranks, params, [np.full(1, 9000)])
@@ -253,7 +257,7 @@ def test_a_late_version_is_waited_for_in_the_midst_of_a_ring() -> None:
     step = simcoll.send(ring, (ring + 1) % (n - 1), (ring - 1) % (n - 1), reduce=True)
     parts = [first, Repeat(step, n - 3, np.zeros(n - 1, np.int32), n - 1, -1)]
     source = StreamedSchedule("all_reduce", "late", n, n - 1, lambda: parts)
-    topology = full_mesh(n, Link(50 * GB_PER_S, 500_000), {("h11", "h3"): Link(10**8, 500_000)})
+    topology = full_mesh(n, Link(50 * GB_PER_S, latency_ps=500_000), {("h11", "h3"): Link(10**8, latency_ps=500_000)})
     for nbytes in (11_000, 110_000):
         found = streamed.run(source, topology, topology.ranks, Params(sharing="fifo"), [np.full(n - 1, nbytes)])
         program = bind(source.schedule(), topology, topology.ranks, Params(sharing="fifo"), nbytes * (n - 1))
@@ -264,7 +268,7 @@ def test_a_late_version_is_waited_for_in_the_midst_of_a_ring() -> None:
 def test_ties_are_not_folded() -> None:
     """Where two ranks at the same place of their lists send to one, the order of a tie is that of their numbers, which
     does not go round: refused. At different places the same is folded."""
-    n, link = 12, Link(50 * GB_PER_S, 500_000)
+    n, link = 12, Link(50 * GB_PER_S, latency_ps=500_000)
     rank = np.arange(n)
     to = np.where(rank % 2 == 0, rank + 3, rank + 2) % n
     tied = simcoll.send(rank, to, rank % 2)
@@ -279,12 +283,12 @@ def test_ties_are_not_folded() -> None:
 @pytest.mark.parametrize("entry", TURNING[:3], ids="/".join)
 def test_routes_are_compared_by_pieces_before_folding(entry: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """However few routes are looked at together, as many ranks stand for 12 on a star whose even links are slower."""
-    n, slow = 12, Link(40 * GB_PER_S, 500_000)
+    n, slow = 12, Link(40 * GB_PER_S, latency_ps=500_000)
     own = {ends: slow for r in range(0, n, 2) for ends in ((f"h{r}", "switch"), ("switch", f"h{r}"))}
     kept = []
     for rows in (arrays.AT_ONCE, 1, 5):
         monkeypatch.setattr(arrays, "AT_ONCE", rows)
-        topology = star(n, Link(50 * GB_PER_S, 500_000), own)
+        topology = star(n, Link(50 * GB_PER_S, latency_ps=500_000), own)
         found = fold(stream(*entry, n), topology, topology.ranks)
         kept.append(found and (found.schedule.n, found.devices, found.bandwidths.tolist(), found.latencies.tolist()))
     assert kept[0] is not None and kept[1:] == kept[:1] * 2
@@ -313,7 +317,7 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
     for _ in range(100):
         entry = rng.choice([*TURNING, ("all_to_all", "direct"), ("all_gather", "direct")])
         n = rng.choice([4, 6, 8, 9, 12, 16])
-        link = Link(50 * GB_PER_S, rng.choice([1, 500_000]))
+        link = Link(50 * GB_PER_S, latency_ps=rng.choice([1, 500_000]))
         topology = rng.choice([star, full_mesh, lambda n, link: two_level(n, link, 2)])(n, link)
         source = stream(*entry, n)
         found = fold(source, topology, topology.ranks)
@@ -334,7 +338,7 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
             assert all_.timeline is not None
             if given["sharing"] == "fifo" or few.shortcut == "replay":
                 assert few.timeline.makespan_ps == all_.timeline.makespan_ps
-        unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, 500_001)})
+        unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, latency_ps=500_001)})
         assert fold(source, unequal, unequal.ranks) is None
     assert folded >= 15
     assert not may_fold(stream("all_reduce", "hierarchical", 16))  # ranks list their chunks in the same order
@@ -379,7 +383,7 @@ def test_a_long_prediction_still_has_its_timeline() -> None:
 def test_the_clock_of_a_stream_has_an_end() -> None:
     """A ring that takes longer than the clock runs is wrong input, as columns or not."""
     source = stream("all_reduce", "ring", 64)
-    topology = star(64, Link(1, 10**6))
+    topology = star(64, Link(1, latency_ps=10**6))
     for whole in (True, False):
         for compiled in (False, True) if have_numba() else (False,):
             with pytest.raises(InputError, match="53 days"):
@@ -554,9 +558,9 @@ def test_routes_of_many_pairs_in_fabrics_of_hosts(spec: dict[str, Any]) -> None:
 
 def test_routes_that_are_given_stay_given() -> None:
     """A detour that the user names is taken by pairs of a star as well."""
-    plain = star(4, Link(50 * GB_PER_S, 500_000))
+    plain = star(4, Link(50 * GB_PER_S, latency_ps=500_000))
     graph = plain.graph.copy()
-    graph.add_edge("h0", "h1", link=Link(GB_PER_S, 1))
+    graph.add_edge("h0", "h1", link=Link(GB_PER_S, latency_ps=1))
     _same_routes(Topology.from_graph(graph))
     _same_routes(Topology.from_graph(graph, routes={"h0->h1": ["switch"]}))
 

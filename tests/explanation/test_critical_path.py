@@ -82,7 +82,7 @@ def blamed(played: Program, path: CriticalPath, cause: str) -> dict[str, int]:
     return {played.link_names[where]: ps for (its, where), ps in path.shares().items() if its == cause}
 
 
-FAST_LINK = Link(100 * GB_PER_S, 1_000_000)
+FAST_LINK = Link(100 * GB_PER_S, latency_ps=1_000_000)
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
 
 
@@ -90,7 +90,7 @@ SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
 def test_a_slow_link_is_blamed(sharing: str) -> None:
     """Where one link of a ring is a hundred times as slow as the others, nearly all of the time goes by on it."""
     slow = ("h2", "h3")
-    topology = full_mesh(4, FAST_LINK, {slow: Link(GB_PER_S, 1_000_000)})
+    topology = full_mesh(4, FAST_LINK, {slow: Link(GB_PER_S, latency_ps=1_000_000)})
     played, path = path_of("all_reduce/ring", topology, 1 << 24, sharing=sharing)
     assert blamed(played, path, "serialisation")["h2->h3"] > 0.97 * path.total_ps
 
@@ -99,7 +99,7 @@ def test_a_slow_link_is_blamed(sharing: str) -> None:
 def test_without_bandwidth_limits_all_is_latency_and_overhead(sharing: str) -> None:
     """On links that are as good as infinitely fast a ring takes its steps' latencies and overheads, exactly, but for
     the picosecond that a service takes at least."""
-    topology = full_mesh(4, Link(10**18, 1_000_000))
+    topology = full_mesh(4, Link(10**18, latency_ps=1_000_000))
     params = {"sharing": sharing, "o_send": 200_000, "o_recv": 300_000}
     _, path = path_of("all_reduce/ring", topology, 1 << 10, **params)
     steps = 6
@@ -123,7 +123,7 @@ def test_an_incast_is_contention_on_its_link(sharing: str) -> None:
 def test_one_pair_alone_waits_for_nobody(sharing: str, name: str, slow: tuple[str, str]) -> None:
     """Where a network carries one channel of one pair of ranks, pieces that queue before its slow link are its own: no
     contention."""
-    topology = star(2, FAST_LINK, {slow: Link(GB_PER_S, 1_000_000)})
+    topology = star(2, FAST_LINK, {slow: Link(GB_PER_S, latency_ps=1_000_000)})
     _, path = path_of(name, topology, 1 << 20, sharing=sharing, chunk=1 << 14)
     assert "contention" not in by_cause(path.shares())
 

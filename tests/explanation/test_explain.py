@@ -150,7 +150,7 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
             assert time >= took + on_links[kind] * (1 / factor - 1) - 0.03 * took, (kind, factor)
         if on_links[kind] == max([*on_links.values(), *causes.values()]):
             assert times[2] < 0.99 * took, kind
-    if (found.row.binding_busy or 0) >= result_tables.MOSTLY:
+    if on_links and (found.row.binding_busy or 0) >= result_tables.MOSTLY:  # blocks of rings may be slower than links
         assert found.kinds[str(found.row.binding_link)] == max(on_links, key=lambda kind: on_links[kind])
 
 

@@ -164,7 +164,7 @@ def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytes
 def test_schedules_are_held_against_nccl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a fitted system the best of all is no slower than the best of either executor alone, each choice takes as long
     as a run of the same, and a schedule's line writes a program that runs its protocol in the nodes' groups."""
-    asked = [64 << 10, 1 << 30]
+    asked = [64 << 10, 128 << 20]
     keys = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce"}
     sizes = {"size": [f"{size} B" for size in asked]}
     among = ["hierarchical", "ring"]

@@ -101,7 +101,11 @@ def test_drawings_hold_every_device_and_link():
     found = systems.build(loading.topology_spec("hgx-h100", 2))
     assert set(graph.nodes) == set(found.kinds) and graph.number_of_edges() == len(found.links)
     link = found.graph.edges[found.links[0]]["link"]
-    assert graph.edges[found.links[0]] == {"bandwidth": link.bandwidth, "latency": link.latency, "kind": link.kind}
+    assert graph.edges[found.links[0]] == {
+        "bandwidth": link.bandwidth,
+        "latency": link.latency_ps / 1e12,
+        "kind": link.kind,
+    }
     drawn = simcoll("export", "hgx-h100", "--to", "graphviz").out
     assert drawn.count("{") == drawn.count("}") and all(f'"node0.gpu{i}"' in drawn for i in range(8))
 
@@ -158,6 +162,7 @@ def test_the_help_names_every_format():
 def test_large_files_are_refused(tmp_path: Path):
     """Nothing above the limit is read."""
     with (tmp_path / "big").open("wb") as file:
+        file.write(b"#" * 4096)
         file.truncate(importers.MOST_BYTES + 1)
     done = simcoll("import", tmp_path / "big")
     assert done.status == 2 and "larger than 16 MiB" in done.err

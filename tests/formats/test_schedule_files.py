@@ -108,14 +108,28 @@ def test_one_of_several_programs_in_a_file(tmp_path: Path):
     ring, pairs = (re.search(r'name="(.*?)"', text)[1] for text in (foreign.RING, foreign.ALL_PAIRS))  # type: ignore[index]
     done = simcoll("import", tmp_path / "both.xml")
     assert done.status == 2
-    assert f"2 programs, {ring}, {pairs}; say which with --set name=NAME" in done.err
+    cure = f"say which by its number, --set program=2, or by its name: --set name={ring}"
+    assert f"2 programs, 1: {ring}, 2: {pairs}; {cure}" in done.err
     done = simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}")
     assert schedule_json.parse(done.out, "x") == read(foreign.ALL_PAIRS)
     (tmp_path / "both.xml").write_text(foreign.RING + foreign.ALL_PAIRS.replace('type="', 'type="q', 1))
     line = foreign.RING.count("\n") + foreign.ALL_PAIRS[: foreign.ALL_PAIRS.index('type="')].count("\n") + 1
     assert f":{line}:" in simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}").err
     (tmp_path / "both.xml").write_text(foreign.RING + foreign.RING)
-    assert f"2 programs, {ring}, {ring}; give a file with one" in simcoll("import", tmp_path / "both.xml").err
+    assert f"2 programs, 1: {ring}, 2: {ring}; say which" in simcoll("import", tmp_path / "both.xml").err
+
+
+def test_programs_of_one_name_are_told_apart_by_their_numbers(tmp_path: Path):
+    """Each of them can be read, and a number that none has, or another name, is refused."""
+    name = re.search(r'name="(.*?)"', foreign.RING)[1]  # type: ignore[index]
+    pairs = re.sub(r'name=".*?"', f'name="{name}"', foreign.ALL_PAIRS, count=1)
+    (tmp_path / "both.xml").write_text(foreign.RING + pairs)
+    for number, text in (("1", foreign.RING), ("2", pairs)):
+        done = simcoll("import", tmp_path / "both.xml", "--set", f"program={number}", "--set", f"name={name}")
+        assert schedule_json.parse(done.out, "x") == read(text)
+    for words in (["name", name], ["program", "3"], ["program", "0"], ["program", "x"]):
+        done = simcoll("import", tmp_path / "both.xml", "--set", "=".join(words))
+        assert (done.status, f"1: {name}, 2: {name}; say which by its number, --set program=2" in done.err) == (2, True)
 
 
 def test_groups_of_thread_blocks_move_each_chunk_once():

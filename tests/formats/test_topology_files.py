@@ -234,7 +234,7 @@ def test_infragraph_is_expanded(tmp_path: Path):
     found = topology_of(path)
     assert found.nodes == 2 and len(found.ranks) == 4
     link = found.graph.edges["server0.xpu1", "server0.nvsw0"]["link"]
-    assert (link.bandwidth, link.latency) == (200 * 10**9, 300_000)  # two chips are one device
+    assert (link.bandwidth, link.latency_ps) == (200 * 10**9, 300_000)  # two chips are one device
     assert found.graph.edges["server1.card1.nic0", "switch0.port3"]["link"].bandwidth == 25 * 10**9
     assert "link 'pcie' (pcie) has no bandwidth" in done.out
     assert simcoll("predict", "all_reduce", "--on", path, "--size", "1 MiB").status == 0

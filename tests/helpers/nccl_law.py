@@ -10,7 +10,7 @@ from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any
 
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.engine.timing_model import service_ps
 from simcoll.nccl._launch_shape import launch
 from simcoll.nccl.communicator import Communicator, communicator
@@ -45,7 +45,7 @@ THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
 
 def under(law: str) -> AbstractContextManager[None]:
     """Within, this is the profile law.yaml."""
-    return yaml_tree.carrying({"law.yaml": law.encode()})
+    return input_files.carrying({"law.yaml": law.encode()})
 
 
 def point_of(law: str, *sets: str, **keys: Any) -> Point:

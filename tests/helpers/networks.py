@@ -63,7 +63,7 @@ def two_level(n: int, link: Link, oversubscription: int, own: Own | None = None)
     for switch in ("leaf0", "leaf1", "spine"):
         graph.add_node(switch, kind="switch")
     _join(graph, [pair for rank in range(n) for pair in _both(f"h{rank}", f"leaf{rank // below}")], link, own or {})
-    trunk = Link(link.bandwidth * below // oversubscription, link.latency)
+    trunk = Link(link.bandwidth * below // oversubscription, latency_ps=link.latency_ps)
     _join(graph, [pair for leaf in ("leaf0", "leaf1") for pair in _both(leaf, "spine")], trunk, own or {})
     return Topology.from_graph(graph)
 

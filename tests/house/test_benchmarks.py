@@ -26,8 +26,8 @@ def test_the_naive_ring_in_simpy_ends_when_ours_does(hosts: list[tuple[int, int]
     graph.add_nodes_from((f"host{i}" for i in range(len(hosts))), kind="host")
     graph.add_node("switch", kind="switch")
     for i, (up, down) in enumerate(hosts):
-        graph.add_edge(f"host{i}", "switch", link=simcoll.Link(up, LATENCY))
-        graph.add_edge("switch", f"host{i}", link=simcoll.Link(down, LATENCY))
+        graph.add_edge(f"host{i}", "switch", link=simcoll.Link(up, latency_ps=LATENCY))
+        graph.add_edge("switch", f"host{i}", link=simcoll.Link(down, latency_ps=LATENCY))
     topology = simcoll.Topology.from_graph(graph)
     schedule = simcoll.build("all_reduce", "ring", len(hosts))
     program = bind(schedule, topology, topology.ranks, Params(sharing="fifo"), nbytes * len(hosts))

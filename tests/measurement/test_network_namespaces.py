@@ -128,7 +128,7 @@ def test_names_that_are_no_names_are_refused():
     """A device whose name cannot be that of a namespace is refused."""
     graph = nx.Graph()
     graph.add_nodes_from(["a/b", "c"], kind="host")
-    graph.add_edge("a/b", "c", link=Link(10**6, 1))
+    graph.add_edge("a/b", "c", link=Link(10**6, latency_ps=1))
     with pytest.raises(InputError, match="'a/b'"):
         WiringPlan(Topology.from_graph(graph))
 

@@ -47,7 +47,7 @@ send_recv = Late("simcoll.measurement.torch_backend._send_recv")
 
 SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
         ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
-LINK = Link(bandwidth=10**9, latency=10**6)
+LINK = Link(bandwidth=10**9, latency_ps=10**6)
 PATIENCE_S = 20.0
 PAGE = (ROOT / "docs/measure.md").read_text(encoding="utf-8")
 

@@ -76,6 +76,15 @@ def test_every_choice_is_as_restated(system: str, nodes: int) -> None:
                 )
 
 
+def test_the_sentence_speaks_of_each_number_of_nodes() -> None:
+    """What is chosen on one node and on two stands in the first lines, each as the call of that number says it."""
+    both = " ".join(simcoll("tune", "hgx-h100", "--nodes", "[1, 2]").out.partition("\n# ")[0].split())
+    for nodes, ranks in ((1, 8), (2, 16)):
+        alone = " ".join(simcoll("tune", "hgx-h100", "--nodes", nodes).out.partition("\n# ")[0].split())
+        assert f"on {ranks} ranks on {nodes} node" in both
+        assert alone.partition(": ")[2].removesuffix(".") in both
+
+
 # --- equal to what logs print ---
 
 LOGGED = {  # NCCL 2.29.2, so many H100 of a machine: tree and ring with LL, LL128, Simple, and NVLS: latency, bandwidth

@@ -55,11 +55,12 @@ def time_ps(nbytes: int, **keys: Any) -> int:
 
 
 def test_a_kernel_uses_all_rails():
-    """Across nodes a large ring goes by all NICs, as NCCL's channels do, and takes about as long; with one copy, which
-    leaves a node by one NIC, several times as long. As a workload of one operation it takes the same."""
+    """Across nodes a large ring goes by all NICs, as NCCL's channels do, and takes about as long, or less, as it has
+    more blocks; with one copy, which leaves a node by one NIC, several times as long. As a workload of one operation it
+    takes the same."""
     asked = {"algorithm": "ring", "size": "416 MiB", "nodes": 2}
     alone, own = (ran(**asked, executor=by).time_ps for by in ("msccl", "nccl"))
-    assert own < alone < 1.25 * own
+    assert 0.85 * own < alone < 1.25 * own
     one = scenario(**asked, executor="msccl")
     single = one.model_copy(update={"model": one.model.model_copy(update={"copies": 1})})
     assert predict(single).time_ps > 4 * alone

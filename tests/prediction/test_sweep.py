@@ -18,6 +18,7 @@ from command import KILLED, SCRIPT, python, simcoll, start
 from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep
 from simcoll.prediction.journal import LOG, Journal
+from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.loading import load
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
@@ -261,6 +262,28 @@ def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Pat
     assert late or reused == len(known) > 0
     assert (tmp_path / "results.csv").read_bytes() == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "results.csv"]
+
+
+HALF = """
+import os, pathlib, signal, sys
+from simcoll.prediction.result_rows import write_atomically
+pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+write_atomically(pathlib.Path(sys.argv[1]), "half")
+"""
+
+
+def test_what_a_killed_process_has_begun_to_write_goes(tmp_path: Path):
+    """The next who writes that file removes it, and nothing else: not what a process that lives is writing."""
+    file = tmp_path / "results.csv"
+    assert python(HALF, [file]).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    (tmp_path / left.name.replace("results", "other")).touch()
+    living = tmp_path / re.sub(r"\d+@", f"{os.getpid()}@", left.name)
+    living.touch()
+    write_atomically(file, "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {file.name, living.name, left.name.replace("results", "other")}
+    assert file.read_text() == "whole"
+    assert not left.exists()
 
 
 FULL_DISK = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "

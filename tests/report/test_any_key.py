@@ -132,7 +132,8 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
     assert refused.status == 2 and "is one picture, and there are" in refused.err and "give a folder" in refused.err
     assert not (tmp_path / "b.png").exists()
     for name, asked, said in (
-        ("c.gif", [], ".gif is no kind of picture; name a folder, or a picture that ends in .png, .svg or .pdf"),
+        ("c.gif", [], ".gif is no kind of picture; end a picture in .png, .svg or .pdf, or name a folder"),
+        ("c.xyz", [], ".xyz is no kind of picture; end a picture in .png, .svg or .pdf, or name a folder"),
         ("c.png", ["--format", "pdf"], "contradict each other"),
         ("out/results.csv", [], ".csv is no kind of picture"),
     ):
@@ -140,9 +141,13 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
         assert wrong.status == 2 and said in wrong.err
         assert not (tmp_path / name).exists() or name.startswith("out")
     (tmp_path / "c.gif").mkdir()
-    for folder in ("c.gif", "plots-1.5"):
+    for folder in ("c.gif", "plots-1.5", "plots.d", "plots.v2"):
         assert simcoll("plot", tmp_path / "out", "--x", "size", "-o", tmp_path / folder).status == 0
         assert list((tmp_path / folder).iterdir())
+    for of in (["run", "quickstart"], words):
+        wrong = simcoll(*of, "--format", "svg")
+        assert (wrong.status, wrong.out) == (2, "")
+        assert "--format without -o has nothing to draw; add -o FOLDER" in wrong.err
     for of in (["run", "quickstart"], words, ["tune", "hgx-h100"], ["compare", "quickstart", "a.csv"]):
         assert "is a folder" in simcoll(*of, "-o", tmp_path / "b.png").err
         assert not (tmp_path / "b.png").exists()

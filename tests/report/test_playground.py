@@ -51,7 +51,7 @@ def test_times_are_those_of_the_engine(page: Any) -> None:
     asked = [(c, a.name) for c, entries in ALGORITHMS.items() for a in entries.values() if not a.needs_agent]
     priced = 0
     for ranks in RANKS:
-        mesh = full_mesh(ranks, Link(BANDWIDTH, LATENCY_PS))
+        mesh = full_mesh(ranks, Link(BANDWIDTH, latency_ps=LATENCY_PS))
         for each in (1, 5000):
             nbytes = 12 * ranks * ranks * each  # every algorithm cuts that into equal chunks
             for collective, name in asked:

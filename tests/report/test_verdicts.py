@@ -42,7 +42,14 @@ def test_a_choice_of_another_executor_is_modelled() -> None:
 def test_one_point_is_healthy_as_many_are() -> None:
     """The verdict of a diagnosis counts its points in the singular and the plural, and names those outside of their
     bands, the first four of them."""
-    answer = {"verdict": "healthy", "system": "hgx-h100", "profile": "nccl-hopper", "regions": [], "wrong": None}
+    answer = {
+        "verdict": "healthy",
+        "system": "hgx-h100",
+        "profile": "nccl-hopper",
+        "regions": [],
+        "wrong": None,
+        "other_gpus": None,
+    }
     point = {"collective": "all_reduce", "size_bytes": 2**28, "single": False}
     good, slow, fast = ({**point, "verdict": verdict} for verdict in ("inside", "slow", "fast"))
     by = "as hgx-h100 should be by nccl-hopper"

@@ -10,7 +10,7 @@ import re
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,70 @@ def mutant(number: int) -> dict[str, Any]:
     return scenario
 
 
+CABLE = {"link": "host1->switch", "at": "3 us"}
+FLAP = {**CABLE, "kind": "flap", "down_for": "2 us", "period": "5 us"}
+FAULTS: list[dict[str, Any]] = [
+    {**CABLE, "kind": "down", "until": "40 us", "on_failure": "reroute", "detection": "5 us"},
+    {**CABLE, "kind": "down", "until": "40 us", "timeout": "1 s"},
+    {**CABLE, "kind": "slow", "until": "40 us", "factor": 3},
+    {**FLAP, "times": 4, "timeout": "1 s"},
+    {**FLAP, "until": "30 us", "on_failure": "reroute"},
+    {**CABLE, "kind": "background", "share": "30 %", "until": "40 us"},
+]
+VARIED = {
+    "launch_skew": {"distribution": "uniform", "low": "0 us", "high": "3 us"},
+    "slow": [{"rank": 1, "factor": 2, "probability": 0.5}],
+}
+SHAPE = {"model": "mlp", "gpu": "h100"}
+SPLIT = {"layers": [{"parameters": "1 MiB", "forward": "10 us", "backward": "20 us", "times": 2}],
+         "activations": "1 MiB"}  # fmt: skip
+WORKLOADS: list[dict[str, Any]] = [
+    {"template": "ddp", **SHAPE, "bucket_cap": "1 MiB", "streams": 2, "optimizer": "5 us"},
+    {"template": "fsdp", **SHAPE, "prefetch": 2, "reshard": False},
+    {"template": "tensor_parallel", "degree": 2, **SPLIT},
+    {"template": "pipeline", "stages": 2, "microbatches": 3, **SPLIT},
+    {"template": "moe", "experts": "10 us", "degree": 2, "skew": 0.5, **SPLIT},
+    *({"template": name, "size": "64 KiB", "local": "3 us"} for name in ("mean", "softmax", "argmax", "scatter")),
+    {
+        "operations": [
+            {"name": "backward", "time": "20 us"},
+            {"name": "gradients", "collective": "all_reduce", "size": "1 MiB"},
+            {"name": "optimizer", "time": "3 us", "after": ["backward", "gradients"]},
+        ]
+    },
+]
+
+
+def troubled(number: int) -> dict[str, Any]:
+    """A call or a step under a fault, with one to three odd values of either; the same for the same number."""
+    rng = random.Random(f"troubled {number}")
+    scenario: dict[str, Any] = {"topology": rng.choice([STAR, STAR, TREE]), "faults": [rng.choice(FAULTS)], "plots": []}
+    scenario |= {"workload": rng.choice(WORKLOADS)} if rng.random() < 0.7 else COLLECTIVE
+    if rng.random() < 0.4:
+        scenario |= {
+            "replications": 4,
+            "variability": VARIED,
+            "faults": [{**scenario["faults"][0], "probability": 0.5}],
+        }
+    scenario = copy.deepcopy(scenario)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        part = rng.choice([key for key in ("faults", "workload", "variability") if key in scenario])
+        if not (spots := list(places(scenario[part]))):
+            continue
+        holder, key = rng.choice(spots)
+        how = rng.randrange(6)
+        if how == 0:
+            del holder[key]
+        elif how == 1:
+            holder[key] = [holder[key], odd(rng)]
+        elif how == 2:
+            other, another = rng.choice(spots)
+            holder[key] = copy.deepcopy(other[another])
+        else:
+            holder[key] = odd(rng)
+    return scenario
+
+
 class TooLongError(Exception):
     """A mutant took more than SECONDS of the processor."""
 
@@ -190,10 +254,10 @@ def fault_of(*words: object) -> str | None:
     return None
 
 
-def check(numbers: range, folder: Path) -> None:
+def check(numbers: range, folder: Path, made: Callable[[int], dict[str, Any]] = mutant) -> None:
     """No mutant has a fault."""
-    faults = {number: found for number in numbers if (found := fault(mutant(number), folder))}
-    assert not faults, "\n".join(f"{number}: {found}\n  {mutant(number)}" for number, found in faults.items())
+    faults = {number: found for number in numbers if (found := fault(made(number), folder))}
+    assert not faults, "\n".join(f"{number}: {found}\n  {made(number)}" for number, found in faults.items())
 
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.long)])
@@ -201,6 +265,27 @@ def test_some_mutants(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Odd values in valid scenarios: rows, or words about them; none takes 10 s or 1 GiB."""
     monkeypatch.setattr(numba_loader, "have_numba", lambda: False)  # to compile takes long, once, and is no mutant's
     check(range(150 * part, 150 * (part + 1)), tmp_path)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda each: f"{each['kind']}-{each.get('on_failure')}")
+def test_what_is_mutated_is_valid(fault: dict[str, Any], tmp_path: Path) -> None:
+    """Each kind of fault, in a call, in replications and in each workload, ends with a row."""
+    sound = {"topology": STAR, "faults": [fault], "plots": []}
+    for more in (COLLECTIVE, {**COLLECTIVE, "replications": 4, "variability": VARIED}):
+        (tmp_path / "valid.yaml").write_text(yaml.safe_dump({**sound, **more}), encoding="utf-8")
+        assert simcoll("run", tmp_path / "valid.yaml", "--json").status == 0
+    for workload in WORKLOADS:
+        (tmp_path / "valid.yaml").write_text(yaml.safe_dump({**sound, "workload": workload}), encoding="utf-8")
+        done = simcoll("run", tmp_path / "valid.yaml", "--json")
+        assert done.status == 0, done.err
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("numbers", [range(60), pytest.param(range(60, 2000), marks=pytest.mark.long)], ids=len)
+def test_mutants_of_faults_and_workloads(numbers: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odd values in faults of all kinds, in all workloads, and in what varies."""
+    monkeypatch.setattr(numba_loader, "have_numba", lambda: False)
+    check(numbers, tmp_path, troubled)
 
 
 @pytest.mark.long

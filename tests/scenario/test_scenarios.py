@@ -633,7 +633,9 @@ def test_a_profile_scales_each_link() -> None:
     links = [(link, scales.get(link.kind, LinkScale())) for link in rated.every_link]
     found = served(rated, scales)
     assert found.every_link == tuple(
-        Link(round(link.bandwidth * scale.efficiency), round(link.latency * scale.latency), link.kind)
+        Link(
+            round(link.bandwidth * scale.efficiency), latency_ps=round(link.latency_ps * scale.latency), kind=link.kind
+        )
         for link, scale in links
     )
     assert found.route("node0.gpu0", "node1.gpu3") == rated.route("node0.gpu0", "node1.gpu3")

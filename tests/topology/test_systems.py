@@ -62,7 +62,7 @@ def test_every_shipped_system(name: str) -> None:
     topology = make(f"system: {name}")
     assert Counter(topology.kinds.values()) == COUNTS[name]
     assert all(topology.route(src, dst) for src in topology.ranks for dst in topology.ranks)
-    assert all(link.latency > 0 and link.bandwidth > 0 for *_, link in topology.graph.edges.data("link"))
+    assert all(link.latency_ps > 0 and link.bandwidth > 0 for *_, link in topology.graph.edges.data("link"))
     facts = load_system(name)
     assert facts.name == name and facts.description
     if name == "loopback":
@@ -168,7 +168,7 @@ def test_overrides() -> None:
     rates = dict(zip(topology.link_names, (topology.bandwidths // GB).tolist(), strict=True))
     assert [rates[f"host{i}->switch"] for i in range(4)] == [40, 40, 40, 25]
     assert [rates[f"switch->host{i}"] for i in range(4)] == [0, 0, 50, 50]
-    assert topology.link("host3", "switch").latency == 2_000_000
+    assert topology.link("host3", "switch").latency_ps == 2_000_000
 
 
 def test_unequal_links_hang_on_the_seed() -> None:

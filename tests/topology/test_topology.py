@@ -26,7 +26,7 @@ from simcoll.topology.systems import build, dump
 from simcoll.topology.topology_keys import TopologySpec
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
-LINK = Link(50_000_000_000, 500_000, "cable")
+LINK = Link(50_000_000_000, latency_ps=500_000, kind="cable")
 
 
 def make(**keys: object) -> Topology:
@@ -350,7 +350,7 @@ def test_own_graph() -> None:
     graph.remove_edge("a", "b")
     assert topology.links == (("a", "b"), ("b", "a"))
     assert topology.ranks == ("a", "b") and topology.nodes == 2 and topology.route("b", "a") == (1,)
-    assert topology.bandwidths.tolist() == [LINK.bandwidth] * 2 and topology.latencies.tolist() == [LINK.latency] * 2
+    assert topology.bandwidths.tolist() == [LINK.bandwidth] * 2 and topology.latencies.tolist() == [LINK.latency_ps] * 2
 
 
 def test_ranks_are_the_gpus_if_there_are_any() -> None:
@@ -405,21 +405,24 @@ def test_what_cannot_be_built(change: str, text: str) -> None:
     ("bandwidth", "latency", "text"),
     [
         (-1, 0, "bandwidth is -1"),
-        (1, -1, "latency is -1"),
+        (1, -1, "latency is -1; give seconds"),
+        (1, 1_500_000, "latency is 1500000; give seconds, from 0 to below 1"),
+        (1, float("nan"), "latency is nan"),
+        (1, None, "latency is None"),
         (1.5, 0, "bandwidth is 1.5"),
         (True, 0, "bandwidth is True"),
         (None, 0, "bandwidth is None"),
     ],
 )
 def test_what_is_no_link(bandwidth: object, latency: object, text: str) -> None:
-    """Bandwidths and latencies are integers from 0 on."""
+    """Bandwidths are whole numbers of B/s, latencies seconds of less than one, from 0 on."""
     with pytest.raises(TopologyError, match=text):
         Link(bandwidth, latency)
 
 
 def test_no_latency_is_the_least_latency() -> None:
     """A latency of 0 is taken as 1 ps."""
-    assert Link(1, 0).latency == 1
+    assert Link(1, latency_ps=0).latency_ps == Link(1, 0).latency_ps == 1
 
 
 def test_numbers_of_devices_become_names():
@@ -582,7 +585,7 @@ def test_least_latencies_are_those_of_dijkstra(name: str) -> None:
     sources = (*topology.ranks[:30], *list(topology.kinds)[::5])
     for source, least in zip(sources, topology.least_latencies(sources, list(topology.kinds)).tolist(), strict=True):
         ways = nx.single_source_dijkstra_path_length(
-            topology.graph, source, weight=lambda u, v, data: data["link"].latency
+            topology.graph, source, weight=lambda u, v, data: data["link"].latency_ps
         )
         assert {device: ps for device, ps in zip(topology.kinds, least, strict=True) if ps < UNREACHED} == ways
     for source, least in zip(sources, topology.least_hops(sources, list(topology.kinds)).tolist(), strict=True):
@@ -609,7 +612,7 @@ def test_agents_are_linked_both_ways_with_each_device(rng: random.Random) -> Non
         graph.add_node(switch, kind="switch", in_network=rng.random() < 0.7)
     ring = list(itertools.pairwise([*hosts, hosts[0]]))
     some = [ends for s, h in itertools.product(switches, hosts) for ends in ((s, h), (h, s)) if rng.random() < 0.8]
-    graph.add_edges_from([*ring, *some], link=Link(10**9, 10**6))
+    graph.add_edges_from([*ring, *some], link=Link(10**9, latency_ps=10**6))
     topology = Topology.from_graph(graph)
     for count in range(4):
         devices = rng.sample([*hosts, *switches], count)

@@ -55,7 +55,7 @@ def parsed(workload: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_one_operation_is_the_collective(name: str, sharing: str) -> None:
     """Joined with nothing else, a collective has the very same timeline."""
-    topology = star(5, Link(50 * 10**9, 500_000))
+    topology = star(5, Link(50 * 10**9, latency_ps=500_000))
     played = program(name, topology, 16_000, sharing=sharing, chunk=1000, slots=2, channels=2, o_send=10**5, g=10**6)
     joined = join([Operation(np.arange(5), played)], 5, topology)
     for run in (event.run, lambda one: fast.run(one, compiled=False).timeline):
@@ -70,7 +70,7 @@ def test_the_engines_agree_on_several_collectives(seed: int) -> None:
     """Random collectives of random groups of ranks, with parameters of their own and computation in between: equal
     times in both engines. tests/engine/test_engine.py compares random transfers in place of collectives."""
     rng = random.Random(seed)
-    topology, sharing = star(6, Link(50 * 10**9, 500_000)), rng.choice(["fair", "fifo"])
+    topology, sharing = star(6, Link(50 * 10**9, latency_ps=500_000)), rng.choice(["fair", "fifo"])
     operations: list[Operation] = []
     for number in range(rng.randint(1, 7)):
         ranks = rng.sample(range(6), rng.randint(2, 6))
@@ -93,7 +93,7 @@ def test_the_engines_agree_on_several_collectives(seed: int) -> None:
 
 def test_what_operations_cannot_share() -> None:
     """Two ways of sharing links at once, and barriers over steps of several operations, are refused."""
-    topology = star(3, Link(50 * 10**9, 500_000))
+    topology = star(3, Link(50 * 10**9, latency_ps=500_000))
     one, other, barred = (
         program("all_reduce/ring", topology, 1200, **how) for how in ({}, {"sharing": "fifo"}, {"barrier": True})
     )

@@ -35,7 +35,7 @@ class MeasuredTable:
     points show the launch (`small`, (n,)).
 
     `series` holds the numbers of the points of each series in order of size, `groups` those of each region of each
-    series. `bands` and `scenarios` belong to the n points.
+    series. `bands` and `scenarios` belong to the n points; `gpus` are those that the table names.
     """
 
     measured: Floats
@@ -45,6 +45,7 @@ class MeasuredTable:
     groups: tuple[tuple[int, ...], ...]
     bands: Bands
     scenarios: tuple[Scenario, ...]
+    gpus: tuple[str, ...] = ()
 
     def regions(self, predicted: Floats) -> tuple[Region, ...]:
         """Compare each region with predicted times (n,), in us."""
@@ -60,7 +61,7 @@ class MeasuredTable:
         numbers = list(points)
         scenarios = tuple(self.scenarios[point] for point in numbers)
         times = self.measured[numbers], self.predicted[numbers]
-        return MeasuredTable(*times, self.small[numbers], series, groups, self.bands.of(numbers), scenarios)
+        return MeasuredTable(*times, self.small[numbers], series, groups, self.bands.of(numbers), scenarios, self.gpus)
 
     def but_for_accidents(self, fit: Fit) -> Fit:
         """Return the fit with regions that single points among sound neighbours do not put off."""

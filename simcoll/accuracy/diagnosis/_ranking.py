@@ -53,7 +53,7 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
     times = HypothesisTimes(table.scenarios, table.predicted)
     asked = Probes(times, table, base)
     largest = [members[-1] for members in table.series]  # calls of a series use the same links
-    families = hypotheses.candidates(table.scenarios, times.kinds(largest))
+    families = hypotheses.candidates(table.scenarios, times.kinds(largest), table.gpus)
     if not base.off:
         plain = [variants for variants in families if variants[0].assumes == 1 and not variants[0].launch]
         if not any(fit.explains(base) for fit in _best([[HEALTHY], *plain], times, asked, table, base, tell)):

@@ -26,7 +26,7 @@ from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
 from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
-from simcoll.formats.measured import MeasuredRow, parse_measured, remarks, wrong_data
+from simcoll.formats.measured import MeasuredRow, gpu_names, parse_measured, remarks, wrong_data
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band, shows_usual
@@ -112,7 +112,7 @@ def diagnosed(
     ]
     if wrong := wrong_data(text, rows):  # whatever its times are, no such machine is healthy
         document |= {"wrong": wrong, "verdict": WRONG_DATA if document["verdict"] == "healthy" else document["verdict"]}
-    return {**document, "warnings": warnings}
+    return {**document, "other_gpus": asking.other_gpus(rows), "warnings": warnings}
 
 
 # --- predictions of rows ---
@@ -168,7 +168,8 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     expected = predicted + _fits.shifts(measured, small, series, predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = alike(list(zip(asked.series, names, strict=True)))
-    return MeasuredTable(measured, predicted, small, series, groups, asked.bands(names), asked.scenarios), names
+    gpus = gpu_names.named(asked.rows)
+    return MeasuredTable(measured, predicted, small, series, groups, asked.bands(names), asked.scenarios, gpus), names
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:

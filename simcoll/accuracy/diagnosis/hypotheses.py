@@ -15,6 +15,7 @@ from simcoll.accuracy.diagnosis import _nccl_settings
 from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.lru import LruCache
+from simcoll.formats.measured import gpu_names
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.within_node import staged
@@ -46,8 +47,11 @@ LAUNCHES: Final = (
 )  # fmt: skip
 
 
-def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequence[Hypothesis]]:
-    """List the families of hypotheses for these points, whose routes use links of these kinds.
+def candidates(
+    scenarios: Sequence[Scenario], kinds: Sequence[str], gpus: Sequence[str] = ()
+) -> list[Sequence[Hypothesis]]:
+    """List the families of hypotheses for these points, whose routes use links of these kinds, and whose table names
+    these GPUs.
 
     The healthy machine comes first. The variants of a family stand in order of their distance from healthy. Of two
     families that explain a table equally well, the earlier one is reported.
@@ -83,7 +87,7 @@ def candidates(scenarios: Sequence[Scenario], kinds: Sequence[str]) -> list[Sequ
             "machine, ACS"
         )
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
-    elsewhere = list(_elsewhere(system)) if system else []
+    elsewhere = list(_elsewhere(system, gpus)) if system else []
     return [*([hypothesis] for hypothesis in single), *several, *([hypothesis] for hypothesis in elsewhere)]
 
 
@@ -221,9 +225,11 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
         yield Hypothesis("pcie", text, scenario=functools.partial(_swapped, like=like))
 
 
-def _elsewhere(system: SystemFile) -> Iterator[Hypothesis]:
-    """Yield every other shipped system as the one that was measured; the most similar come first."""
-    for file in sorted(_others(system), key=functools.partial(_differences, system)):
+def _elsewhere(system: SystemFile, gpus: Sequence[str]) -> Iterator[Hypothesis]:
+    """Yield every other shipped system as the one that was measured; the most similar come first. A table that names
+    its `gpus` was measured on these, however much its times are like another's."""
+    possible = (file for file in _others(system) if not (file.gpu and gpu_names.ruled_out(gpus, file.gpu.model)))
+    for file in sorted(possible, key=functools.partial(_differences, system)):
         text = f"it was measured on another machine, one like the shipped {file.name}"
         yield Hypothesis(f"like {file.name}", text, assumes=3, scenario=functools.partial(_swapped, like=file))
 

@@ -33,9 +33,9 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
     """
     parts, streams = run.parts, run.streams
     if parts.begun[0] < 0:
-        for place in range(len(run.rows.way)):
-            if run.state.state[run.state.first[place]] == 0:
-                enter(place, 0, 0, -1, run)
+        for row in range(0, len(run.rows.way), run.rows.apart):
+            if run.state.state[run.state.first[row]] == 0:
+                enter(row, 0, 0, -1, run)
         for stream in range(len(streams.link)):
             of_streams.look_ahead(stream, 0, run)
     classes, clock = parts.classes, parts.clock
@@ -109,11 +109,9 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
                 soonest, stream = min(soonest, streams.head[stream]), -1
             if stream >= 0:
                 at, then = streams.at[stream], streams.loop[stream]
-                tail, latest = of_streams.pass_link(stream, latest, run)
+                tail = of_streams.pass_link(stream, run)
                 latest, ended = max(latest, tail), ended + 1
-                if streams.own[at] < 0:
-                    of_streams.receive_last(streams.dst[stream], tail, run)
-                else:
+                if streams.own[at] >= 0:
                     j = streams.own[at] + then * wide
                     when[j] = max(when[j], tail)
                     state[j] += 1

@@ -23,8 +23,10 @@ class Keys(NamedTuple):
 class Rows(NamedTuple):
     """The columns of the schedule's rows in one loop, those of a part together: number in the schedule, way, receive
     side, whether it reduces, and who waits for it there: see `records.Successors`. Behind the last row of a channel
-    comes the `first` of it, a loop on. The row that each `reads`, and whether its end is `awaited`."""
+    comes the `first` of it, a loop on. Whether its end is `awaited`. Rows are known by where the columns have them:
+    `apart` from each other, as many columns lie side by side."""
 
+    apart: int
     number: Column
     way: Column
     side: Column
@@ -35,13 +37,13 @@ class Rows(NamedTuple):
     next_reader: Column
     channel_after: Column
     first: Column
-    reads: Column
     awaited: Column
 
 
 class Pieces(NamedTuple):
-    """The number of the size that each row carries, and for each size in how many loops that is a whole piece: in the
-    one after these it is the rest, then nothing. `piece` and `nothing` are the numbers of a whole piece and of 0 B."""
+    """The number of the size that each row of the schedule carries, and for each size in how many loops that is a whole
+    piece: in the one after these it is the rest, then nothing. `piece` and `nothing` are the numbers of a whole piece
+    and of 0 B."""
 
     kind: Column
     whole: Column
@@ -70,7 +72,7 @@ class Ways(NamedTuple):
 
 class LoopState(NamedTuple):
     """The state of each transfer: a time, and where it is, see `waits`, or for how many things it waits. That of a row
-    is at `first`, and `wide` further in each loop: rows of a part are together in all loops."""
+    is at `first`, and `wide` further in each loop; at 0 is that of none."""
 
     when: Column
     state: Column
@@ -102,11 +104,11 @@ class LinkStreams(NamedTuple):
     """Channels that need no heap, those of a link together: see `_loop_streams`. For the transfers of a loop, channel
     by channel: the `row`, and where the state has what it `reads` and its `own` in the first loop, −1 for nothing; the
     row that its sum goes `onward` with when it is complete, −1 where none but streams await that. By channel: where
-    these `begin`; its way, with both ends, and its link; how many loops are of whole pieces. The next transfer is that
-    `at` a place, in which `loop`; the channel is `ready` for it, and it `awaits` a state; its head comes to the link,
-    NEVER as long as that is not known. The last ends, of which the channel may have `slots` before it, with the `turn`
-    of the next. By link the first channel, and that behind the last; by part the same, and the first head to come. What
-    the channels bring is felt `ahead` ps after a head, or later."""
+    these `begin`; its way, with both ends, and its link; how many loops are of whole pieces, and for how long the link
+    `takes` one. The next transfer is that `at` a place, in which `loop`; the channel is `ready` for it, and it `awaits`
+    a state; its head comes to the link, NEVER as long as that is not known. The last ends, of which the channel may
+    have `slots` before it, with the `turn` of the next. By link the first channel, and that behind the last; by part
+    the same, and the first head to come. What the channels bring is felt `ahead` ps after a head, or later."""
 
     row: Column
     reads: Column
@@ -118,6 +120,7 @@ class LinkStreams(NamedTuple):
     dst: Column
     link: Column
     whole: Column
+    takes: Column
     at: Column
     loop: Column
     ready: Column

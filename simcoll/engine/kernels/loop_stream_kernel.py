@@ -33,7 +33,7 @@ def look_ahead(stream: Any, ready: Any, run: LoopRun) -> None:
     reads = streams.reads[streams.at[stream]]
     streams.head[stream], streams.ready[stream] = NEVER, ready
     if loop == run.loops:
-        streams.awaits[stream] = len(run.state.state) - 1  # which is never complete
+        streams.awaits[stream] = 0  # which is never complete
     elif reads < 0:
         streams.head[stream] = leave(stream, ready, run)
     else:
@@ -71,21 +71,21 @@ def own_key(stream: Any, run: LoopRun) -> Any:
 
 
 @inline
-def pass_link(stream: Any, latest: Any, run: LoopRun) -> Any:
-    """The next transfer of a stream passes its link, and the one behind it is the next. Returns when its tail has come,
-    and the latest time."""
+def pass_link(stream: Any, run: LoopRun) -> Any:
+    """The next transfer of a stream passes its link; the one behind it is the next. Returns when its tail has come."""
     streams, costs, (rate_of, latency, service, rates) = run.streams, run.costs, run.net
-    link, t, w, src = streams.link[stream], streams.head[stream], streams.way[stream], streams.src[stream]
-    at, loop = streams.at[stream], streams.loop[stream]
-    kind = run.pieces.piece if loop < streams.whole[stream] else kind_of(streams.row[at], loop, run)
+    link, t, w = streams.link[stream], streams.head[stream], streams.way[stream]
+    at, loop, s = streams.at[stream], streams.loop[stream], streams.takes[stream]
+    kind = run.pieces.piece
+    if loop >= streams.whole[stream]:
+        kind = kind_of(streams.row[at], loop, run)
+        s = service[kind * rates + rate_of[link]]
     waits.note(run.heads, link, t)
-    s = service[kind * rates + rate_of[link]]
     r = max(t, run.free.link[link])
     run.free.link[link] = r + s
     sent = r + max(s, value(costs.cap, kind))
     ready = max(sent, t - value(costs.lead, w) + value(costs.gap, w))
     tail = sent + latency[link]
-    run.done[src] = max(run.done[src], sent)
     if streams.slots:
         first, turn = stream * streams.slots, streams.turn[stream]
         streams.ends[first + turn] = tail
@@ -96,8 +96,11 @@ def pass_link(stream: Any, latest: Any, run: LoopRun) -> Any:
         streams.at[stream] = at + 1
     else:
         streams.at[stream], streams.loop[stream] = streams.begin[stream], loop + 1
+        if loop + 1 == run.loops:  # all that it sent before came no later
+            done, src, dst = run.done, streams.src[stream], streams.dst[stream]
+            done[src], done[dst] = max(done[src], sent), max(done[dst], tail)
     look_ahead(stream, ready, run)
-    return tail, max(latest, max(t, sent))
+    return tail
 
 
 @inline
@@ -125,5 +128,5 @@ def key_of(row: Any, loop: Any, run: LoopRun) -> Any:
 def kind_of(row: Any, loop: Any, run: LoopRun) -> Any:
     """The number of a transfer's size."""
     kind, whole, piece, nothing = run.pieces
-    k = kind[row]
+    k = kind[run.rows.number[row]]
     return piece if loop < whole[k] else k if loop == whole[k] else nothing

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests, rccl_report
@@ -66,7 +66,7 @@ def read_file(
     path: Path | str, defaults: Mapping[str, object] | None = None, chosen: bool = False
 ) -> tuple[bytes, list[MeasuredRow]]:
     """Like `read_measured` and `parse_measured`; also returns the bytes of the file."""
-    data = yaml_tree.bytes_of(Path(path), "give the path of a measured table")
+    data = input_files.bytes_of(Path(path), "give the path of a measured table")
     return data, parse_measured(decoded(data), str(path), defaults, chosen)
 
 

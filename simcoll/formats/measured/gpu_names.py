@@ -23,9 +23,27 @@ def contradiction(rows: Iterable[MeasuredRow], machine: str, model: str) -> str 
     'measured on NVIDIA A100 PCIe, and hgx-h100 has H100 SXM5'
     >>> contradiction([row], "a100-pcie", "A100 PCIe 40 GB")
     """
-    said = dict.fromkeys(row.others.get("gpu") or row.system or "" for row in rows)
-    others = [text for text in said if any(_differ(found, text, model) for found in (_MODEL, _SOCKET))]
+    others = [text for text in named(rows) if _other(text, model)]
     return f"measured on {', '.join(others)}, and {machine} has {model}" if others else None
+
+
+def named(rows: Iterable[MeasuredRow]) -> tuple[str, ...]:
+    """Names of GPUs or machines that rows have in their column `gpu` or `system`, each once."""
+    return tuple(dict.fromkeys(filter(None, (row.others.get("gpu") or row.system for row in rows))))
+
+
+def ruled_out(names: Iterable[str], model: str) -> bool:
+    """Whether names are all of other GPUs than the `model`.
+
+    >>> ruled_out(["NVIDIA H100 80GB HBM3"], "MI300X"), ruled_out(["node 7"], "MI300X"), ruled_out([], "MI300X")
+    (True, False, False)
+    """
+    others = [_other(name, model) for name in names]
+    return bool(others) and all(others)
+
+
+def _other(text: str, model: str) -> bool:
+    return any(_differ(pattern, text, model) for pattern in (_MODEL, _SOCKET))
 
 
 def _differ(pattern: re.Pattern[str], text: str, model: str) -> bool:

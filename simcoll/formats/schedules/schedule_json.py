@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcoll.config import json_text, yaml_tree
+from simcoll.config import input_files, json_text
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, ScheduleError
 from simcoll.schedule.collectives import collective
@@ -73,7 +73,7 @@ def is_file(algorithm: str) -> bool:
 def text(path: str) -> str:
     """The text of a file that was carried along, or of one on this machine; raises InputError."""
     cure = "give the path of a schedule as `simcoll import` writes it"
-    data = yaml_tree.bytes_of(Path(path), cure, MOST_BYTES, "give a schedule of fewer ranks")
+    data = input_files.bytes_of(Path(path), cure, MOST_BYTES, "give a schedule of fewer ranks")
     return data.decode("utf-8", errors="replace")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simcoll.config.groups import grouped
 from simcoll.topology.graph import Topology
-from simcoll.units import format_bandwidth, format_duration
+from simcoll.units import PS_PER_S, format_bandwidth, format_duration
 
 _SHAPES = {"gpu": "box", "host": "box", "nic": "ellipse", "cpu": "octagon", "switch": "diamond"}
 
@@ -27,7 +27,7 @@ def graphviz(topology: Topology) -> str:
         back = u != v and topology.has_link(v, u) and topology.link(v, u) == link
         if back:
             drawn.add((u, v))
-        label = _quoted(f"{link.kind} {format_bandwidth(link.bandwidth)} {format_duration(link.latency)}")
+        label = _quoted(f"{link.kind} {format_bandwidth(link.bandwidth)} {format_duration(link.latency_ps)}")
         lines.append(f"  {_quoted(u)} -> {_quoted(v)} [label={label}{'' if back else ', dir=forward'}];")
     return "\n".join([*lines, "}", ""])
 
@@ -42,7 +42,7 @@ def graphml(topology: Topology) -> str:
         graph.add_node(device, kind=kind, **({} if node is None else {"node": node}))
     for u, v in topology.links:
         link = topology.link(u, v)
-        graph.add_edge(u, v, bandwidth=link.bandwidth, latency=link.latency, kind=link.kind)
+        graph.add_edge(u, v, bandwidth=link.bandwidth, latency=link.latency_ps / PS_PER_S, kind=link.kind)
     return "\n".join([*nx.generate_graphml(graph), ""])
 
 
