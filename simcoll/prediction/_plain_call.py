@@ -15,6 +15,7 @@ from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import call_names
 from simcoll.prediction._schedule_source import copy_orders
 from simcoll.prediction.placing import placed, rated_topology, scaled, served_by
+from simcoll.prediction.work import check_work
 from simcoll.scenario.launch import Process, processes, uploads
 from simcoll.scenario.profile import CostSetting, Profile
 from simcoll.scenario.scenario import Scenario
@@ -187,10 +188,14 @@ class PlainExecutor:
             return [scenario.model_copy(update={"algorithm": call_names.SCHEDULES[called, scenario.collective]})]
         if scenario.algorithm not in ("auto", "best"):
             return [scenario]
+        served = registry.library(scenario.collective)
+        options = {name: scenario.model_copy(update={"algorithm": name}) for name in served}
+        for name, option in options.items():
+            if not registry.find(scenario.collective, name)[0].needs_agent:  # which a network may not have
+                check_work(option)  # all of them will be run, for which a topology is built that may be large
         rated = topology or rated_topology(scenario)
         alone = rated.nodes_of(placed(scenario, rated)) == 1
-        here = [name for name in registry.library(scenario.collective) if not (alone and name in BETWEEN_NODES)]
-        return [scenario.model_copy(update={"algorithm": name}) for name in here]
+        return [option for name, option in options.items() if not (alone and name in BETWEEN_NODES)]
 
     def copies(self, scenario: Scenario, topology: Topology) -> int:
         """Copies of a call's schedule that use all NICs, direct links or directions; 0 where they are not to choose:

@@ -30,6 +30,7 @@ FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unles
 Proved = tuple[AnySchedule, str]
 _RECENT: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
 _PLACED: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
+_ORDERS: Final[LruCache[tuple[Order, ...]]] = LruCache(2_000_000, lambda orders: sum(map(len, orders)))
 
 
 def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
@@ -70,13 +71,14 @@ def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], t
         return (tuple(range(len(places))),)
     machine = machine_of(scenario)
     search = machine.nccl.graphs if machine and machine.nccl else ()
-    known = [row.orders for row in search if row.graph == "ring" and row.nodes == "one" and row.orders]
+    known = tuple(row.orders for row in search if row.graph == "ring" and row.nodes == "one" and row.orders)
     root = scenario.root if collective(scenario.collective).rooted else None
     entry = None if schedule_json.is_file(scenario.algorithm) else _entry(scenario)
     grouped = entry is not None and entry.uses_groups
     if entry and entry.agent_a_group:  # all ranks of a group do the same; groups do not
         return tuple(copies.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
-    return orders_of(topology, places, known, root=root, grouped=grouped, turn=turn)
+    where = (topology.layout, tuple(places), known, root, grouped, turn)
+    return _ORDERS.get(where, lambda: orders_of(topology, places, known, root=root, grouped=grouped, turn=turn))
 
 
 def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import distinct
+from simcoll.config.lru import LruCache
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step
@@ -35,8 +36,23 @@ class Traffic(NamedTuple):
     rounds: tuple[StepTraffic, ...]
 
 
+class _Counted(NamedTuple):
+    """A schedule, which is kept so that no other has its id, and its traffic."""
+
+    source: AnySchedule
+    traffic: Traffic
+
+
+_COUNTED: Final[LruCache[_Counted]] = LruCache(5_000_000, lambda counted: counted.source.rows)
+
+
 def traffic(source: AnySchedule) -> Traffic:
-    """The traffic between participants; copies within one are left out, and steps without any other."""
+    """The traffic between participants; copies within one are left out, and steps without any other. It is counted once
+    for all sizes and protocols."""
+    return _COUNTED.get(id(source), lambda: _Counted(source, _traffic(source))).traffic
+
+
+def _traffic(source: AnySchedule) -> Traffic:
     size, rounds, pairs = source.participants, list[StepTraffic](), np.zeros(0, np.int64)
     sent = np.zeros(size, np.int64)
     for times, rows in _steps(source):

@@ -39,6 +39,8 @@ TOO_LARGE: dict[str, dict[str, Any]] = {
     "an exchange by groups": {"collective": "all_to_all", "algorithm": "hierarchical", "topology": TREE},
     "many rows": {"algorithm": "halving_doubling", "topology": TREE},
     "unequal chunks": {"size": "64 MiB"},
+    "a choice left open": {"algorithm": "auto", "size": "64 MiB", "topology": TREE},
+    "a bound": {"algorithm": "auto", "size": "64 MiB", "topology": TREE, "profile": "ideal"},
     "unequal links": {"topology": {**STAR, "link": {**CABLE, "bandwidth": {"value": "10 GB/s", "spread": "1 %"}}}},
     "a fault": {"faults": [{"link": "host0->switch", "kind": "down", "at": "1 us"}]},
     "no shortcuts": {"shortcuts": "off"},
