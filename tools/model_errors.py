@@ -20,9 +20,9 @@ from simcoll.prediction.result_rows import write_atomically
 
 ABOUT = """# Errors of the model on clusters that others measured: standard deviations of log(measured / predicted). By
 # tools/model_errors.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or links between
-# GPUs), kind of collective and how busy links are; of each cluster the largest error of nine rows in ten counts, and a
-# cell has what the next cluster is within two times in three. On several nodes a cluster is left out of the fit of its
-# transport; where no other has it, its rows are in the cells of what its family has in common, and in one of its own.
+# GPUs), on one node whose GPUs the costs are of, kind of collective and how busy links are: nine rows in ten have no
+# larger error, where each cluster counts once. On several nodes a cluster is left out of the fit of its transport;
+# where no other has it, its rows are in the cells of what its family has in common, and in one of its own.
 # `left_out`: of fits, where rows have something that the fit has not seen; `nodes`: the most of a cluster.
 """
 

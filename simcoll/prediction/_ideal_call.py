@@ -2,7 +2,8 @@
 
 The ways differ in copies of the schedule, channels of a rank, chunk, and in how transfers share links. What the
 scenario or its profile gives is left as it is. Where a way is quicker depends on sizes and links, so each is simulated;
-the plain way, with one copy, one channel and whole buffers, is always among them.
+the plain way, with one copy, one channel and whole buffers, is always among them, also over links as rated where a
+machine showed more: quicker links may let messages meet, and a link that carries more can carry less.
 """
 
 from __future__ import annotations
@@ -51,17 +52,26 @@ IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slot
 MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
 
 
+class _Reaches(NamedTuple):
+    """The links of a machine: as `rated`, and with what machines have `shown` beyond that."""
+
+    rated: Topology
+    shown: Topology
+
+
 class _Way(NamedTuple):
-    """A way to run a call: its schedule, the keys `model` and `groups`, and how many copies the one that is run stands
-    for."""
+    """A way to run a call: its schedule, the keys `model` and `groups`, how many copies the one that is run stands for,
+    and whether links carry no more than they are rated for."""
 
     algorithm: str
     model: ModelSpec
     groups: Any
     alike: int = 1
+    as_rated: bool = False
 
-    def call(self, scenario: Scenario, rated: Topology, places: tuple[str, ...]) -> PlainCall:
+    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...]) -> PlainCall:
         """The call of a scenario in this way."""
+        rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
         if self.alike == 1:
@@ -119,15 +129,15 @@ class IdealExecutor(PlainExecutor):
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
         """The call of a scenario with the copies, channels and chunk that serve best; raises like `PlainExecutor`."""
         call = super().lower(scenario, topology)
-        rated = served_by(call.rated, beyond_rated(scenario, call.rated))
-        network = served_by(rated, self.profile.links)
+        links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
+        network = served_by(links.shown, self.profile.links)
         said = repr([getattr(scenario, name) for name in _DECIDING])
         key = (said, scenario.contents(), network, call.places)
-        chosen = _CHOSEN.get(key, lambda: _quickest(scenario, rated, network, call.places))
-        return chosen.call(scenario, rated, call.places)
+        chosen = _CHOSEN.get(key, lambda: _quickest(scenario, links, network, call.places))
+        return chosen.call(scenario, links, call.places)
 
 
-def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tuple[str, ...]) -> _Way:
+def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
     """The way that is done first; of equals the one that is tried first.
 
     Those whose busiest link needs longer than the best are not run, nor those in which rates of flows would be solved
@@ -135,19 +145,19 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
     the first of these is nearly as quick as the best, so ways are run in the order of what their links need.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
-    ways = list(_ways(asked, network, places))
+    ways = list(_ways(asked, network, places, links.rated is not links.shown))
     if len(ways) == 1:
         return ways[0]
     costs = CostSetting.of(load_profile(scenario.profile))
     loads = dict[tuple[Any, ...], _Load]()
 
     def program(way: _Way) -> StreamedProgram:
-        call = way.call(asked, rated, places)
+        call = way.call(asked, links, places)
         return _program(call.point(costs), call.network(costs), places)
 
     def load(way: _Way) -> _Load:
         own = way.model
-        key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way.alike  # not the chunk
+        key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way[3:]  # not the chunk
         if key not in loads:
             loads[key] = _Load(lambda: program(way._replace(model=own.model_copy(update={"chunk": WHOLE}))).bind())
         return loads[key]
@@ -162,8 +172,9 @@ def _quickest(scenario: Scenario, rated: Topology, network: Topology, places: tu
     return ways[best[1]]
 
 
-def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Iterator[_Way]:
-    """The ways that are tried, not to be proved, the plain one first. What is given is left as it is."""
+def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Way]:
+    """The ways that are tried, not to be proved, the plain one first; that again over links as rated where there is
+    `more_shown`. What is given is left as it is."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
     alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
@@ -185,6 +196,9 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
                 piece = chunk(source, copies * pieces)
                 own = {**IN_TURN, "channels": source.n_steps, "slots": 1 - -latent // piece, "chunk": piece}
                 yield way(copies, copies=1, **own)
+            finest = min(MOST_OF_LONG // (source.transfers * copies), 4 * chunk(source, copies) // latent)
+            if finest > max(1, MOST_TRIED // (source.transfers * copies)):  # over many ranks a pipeline fills slowly
+                yield way(copies=copies, channels=PER_PEER, chunk=chunk(source, copies * finest))
         elif parts and source.transfers * copies > MOST_TRIED:
             alike = copies if source.transfers * copies > MOST_OF_LONG else 1
             yield way(alike, copies=copies // alike, channels=PER_PEER, chunk=WHOLE)
@@ -194,6 +208,8 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
         plain = way(copies=1, channels=1, chunk=WHOLE)
         source, _ = source_of(split.model_copy(update={"model": plain.model}), network, places)
         yield plain
+        if more_shown:
+            yield plain._replace(as_rated=True)
         if not source.transfers:  # of one rank: no way differs
             continue
         counts = {1}
@@ -208,6 +224,8 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...]) -> Ite
             room = MOST_TRIED // (source.transfers * whole) if copies <= MOST_COPIES else 0
             if copies > 1 and not source.pipelined:
                 room = min(room, max(1, MOST_LOOPED // (source.transfers * whole)))
+            if whole == 1 and copies <= MOST_COPIES:
+                room = max(1, room)  # as many messages as the plain way has, which is run anyhow
             for parts in sorted({min(room, parts) for parts in pieces} - {0}):
                 slot = chunk(source, copies * parts)
                 yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)

@@ -24,8 +24,8 @@ BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no ro
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place`, `busy` and `launch` as
-    `model_errors.Setting`.
+    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place`, `busy`, `launch` and `lent`
+    as `model_errors.Setting`.
 
     `by_itself`: the library takes `algorithm` and `protocol` where it has the choice. `forced`: it had no choice of
     `protocol`.
@@ -40,6 +40,7 @@ class PredictedCase(NamedTuple):
     place: str = ""
     busy: float = 0.0
     launch: LaunchWay = ""
+    lent: bool = False
     protocol: str = "none"
     by_itself: bool = True
     forced: bool = False
@@ -47,7 +48,7 @@ class PredictedCase(NamedTuple):
     @property
     def where(self) -> Setting:
         """The place of the call, for its cells."""
-        return Setting(self.collective, self.nodes, self.place, self.busy, self.launch)
+        return Setting(self.collective, self.nodes, self.place, self.busy, self.launch, self.lent)
 
 
 class Judgement(NamedTuple):
@@ -95,14 +96,21 @@ def follows(profile: Profile, given: ModelSpec) -> bool:
     return not (given.model_fields_set and any(_overrides(given, profile.model, name) for name in profile.fitted))
 
 
-def judge(profile: Profile, asked: PredictedCase, given: ModelSpec, shipped: bool = False) -> Judgement:
+def judge(
+    profile: Profile,
+    asked: PredictedCase,
+    given: ModelSpec,
+    shipped: bool = False,
+    elsewhere: ModelErrors | None = None,
+) -> Judgement:
     """Judge a prediction of `asked`, whose scenario has the `model` `given`.
 
     *Calibrated*: the profile was fitted to this very point. *Interpolated*: to smaller and larger sizes, and to fewer
     and more ranks or as many, of the same algorithm on the same links. *Extrapolated*: anything else. *Uncalibrated*:
     there is nothing to judge by, or the scenario overrides what was fitted.
 
-    A `shipped` profile was fitted to a machine that is not the user's.
+    A `shipped` profile was fitted to a machine that is not the user's. `elsewhere` is what the model errs on other
+    machines; default: what is shipped.
     """
     known = profile.calibration
     if known is None or not follows(profile, given):
@@ -112,7 +120,8 @@ def judge(profile: Profile, asked: PredictedCase, given: ModelSpec, shipped: boo
     exact = any(series.ranks == asked.ranks and size in series.fitted for series in alike)
     within = _within(asked.ranks, size, [(series.ranks, series.fitted) for series in alike])
     confidence: Confidence = "calibrated" if exact else "interpolated" if within else "extrapolated"
-    parts = of_another_machine(asked.where) if shipped else _of_this_machine(known, asked, profile.as_nccl)
+    others = of_another_machine(asked.where, elsewhere)
+    parts = others if shipped else _of_this_machine(known, asked, profile.as_nccl, others)
     single, median = _factors(parts)
     return Judgement(confidence, 1 / single, single, 1 / median, median)
 
@@ -128,8 +137,9 @@ def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Part
     return Parts(noise_of(known), 0.0, error_of(asked, known), math.inf)  # how few clusters show it is in the error
 
 
-def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) -> Parts:
-    """The uncertainty of a profile on the machine that it was fitted to, by what is new in a call.
+def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, elsewhere: Parts) -> Parts:
+    """The uncertainty of a profile on the machine that it was fitted to, by what is new in a call; `elsewhere` is that
+    on another one.
 
     What a fit errs on rows that it left out is drawn to what the model errs on other machines: for NCCL's calls where
     they run like this one, else for fits of any. Of calls like this one that error has all parts in it, how few
@@ -140,7 +150,8 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) ->
     own = known.uncertainty
     if own is None:  # of a fit that an older release made
         every = known.errors.get("held_out", known.errors["fitted"])
-        return Parts(noise_of(), 0.0, max(-math.log(every.low), math.log(every.high)) / NORMAL_90, len(known.covers))
+        widest = max(-math.log(every.low), math.log(every.high))
+        return Parts(elsewhere.noise, 0.0, widest / NORMAL_90, len(known.covers))
     rows = [series for series in known.covers if series.fitted and not series.former]
     ranks = [series.ranks for series in rows]
     news: dict[Kind, bool] = {
@@ -149,7 +160,7 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool) ->
         "collectives": asked.collective not in {series.collective for series in rows},
         "nodes": as_nccl and asked.nodes not in {series.nodes or 1 for series in rows},
     }
-    noise, elsewhere = Noise(own.noise, own.outliers), of_another_machine(asked.where)
+    noise = Noise(own.noise, own.outliers)
     house = dict.fromkeys(own.model, elsewhere.model) if as_nccl else shipped().left_out
     errors = {kind: shrunk(own.model[kind], own.groups[kind], house[kind]) for kind, is_new in news.items() if is_new}
     worst = max(errors, key=errors.__getitem__)  # it has the others in it: what was left out is of other sizes, too

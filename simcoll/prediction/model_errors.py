@@ -1,13 +1,15 @@
 """Errors that the model itself makes, learnt from measured machines, by where a call runs.
 
-`model_errors.yaml` is written by `tools/model_errors.py` from measured tables of several clusters. Each cluster counts
-once for each cell, however many rows it has: errors of one cluster are alike. Of the spreads of its clusters a cell has
-the one within which the next cluster's is two times in three: of few clusters nearly the largest, of many one that a
-cluster far off does not move. A cell with few clusters is drawn to the cell around it, in logarithms, as spreads differ
-by factors: a network that is known well keeps its narrow interval inside networks that are not.
+`model_errors.yaml` is written by `tools/model_errors.py` from measured tables of several clusters. A cell has the error
+below which nine rows in ten stay, where each cluster counts once, however many rows it has: errors of one cluster are
+alike, so what counts is how clusters differ, and a cluster far off widens a cell as soon as it is one in ten. A cell
+with few clusters is drawn to the cell around it, in logarithms, as errors differ by factors: a network that is known
+well keeps its narrow interval inside networks that are not.
 
 What counts beside the kind of machine is how much of a call's time its busiest link carries data: bandwidths are known
-better than latencies and launches, on every machine, whatever the sizes at which it goes from one to the other.
+better than latencies and launches, on every machine, whatever the sizes at which it goes from one to the other. On one
+node it is, too, whether costs were fitted to GPUs of this model, or are lent by those of another; between nodes the
+network errs more than that.
 
 Beyond the most nodes of any cluster an error of each step, or of how much a fabric is shared, adds up with every
 doubling, in one direction: so much as a fit errs on numbers of nodes that it has not seen.
@@ -28,7 +30,7 @@ from simcoll.prediction.intervals import Noise
 from simcoll.scenario.launch import LaunchWay
 
 # Clusters for which the cell around counts beside the clusters of a cell. With 1.5 to 3 what intervals hold of clusters
-# that are left out moves by less than a point.
+# that are left out moves by about a point.
 AROUND: Final = 2.0
 FILE: Final = Path(__file__).with_name("model_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
@@ -44,7 +46,8 @@ LogError = Annotated[float, Field(ge=0)]
 
 
 class CellErrors(Model):
-    """Standard deviation of the logarithm of measured / predicted, and from how many clusters."""
+    """Standard deviation of normal errors of which as many are as small: logarithms of measured / predicted; and from
+    how many clusters."""
 
     error: Annotated[float, Field(gt=0)]
     clusters: Annotated[int, Field(ge=1)]
@@ -64,7 +67,7 @@ class ModelErrors(Model):
 class Setting(NamedTuple):
     """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs; `busy` the share of its
     time in which its busiest link carries data; `launch` as `Launch.way`: launches of a graph, or by one process for
-    all GPUs, take another time, and small calls little else.
+    all GPUs, take another time, and small calls little else. `lent`: costs of GPUs were fitted to another model of GPU.
     """
 
     collective: str
@@ -72,6 +75,7 @@ class Setting(NamedTuple):
     place: str
     busy: float
     launch: LaunchWay = ""
+    lent: bool = False
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
@@ -79,24 +83,29 @@ def cells_of(setting: Setting) -> Iterator[str]:
     launched in another way have one of their own, inside those of other calls, until links are busy.
 
     >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, launch="graph")))
-    ['graph on one node, to 20 % busy', 'one node, nvlink, rings, to 20 % busy', 'one node, rings, to 20 % busy', \
+    ['graph on one node, to 20 % busy', 'one node, nvlink, own costs, rings, to 20 % busy', \
+'one node, nvlink, own costs, to 20 % busy', 'one node, nvlink, to 20 % busy', 'one node, own costs, to 20 % busy', \
 'one node, to 20 % busy']
     >>> list(cells_of(Setting("all_to_all", 4, "efa", 0.9)))[:3]
     ['more nodes, efa, pairs, above', 'several nodes, efa, above', 'more nodes, pairs, above']
     """
     reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
-    span = "one node" if setting.nodes == 1 else "several nodes"
-    collective, zone = setting.collective, zone_of(setting.busy)
+    collective, place, zone = setting.collective, setting.place, zone_of(setting.busy)
     family = "pairs" if collective in PAIRS else "chains" if collective in CHAINS else "rings"
     if has_own_cell(setting):
         yield f"{setting.launch} on {reach}, {zone}"
-    yield f"{reach}, {setting.place}, {family}, {zone}"
-    if reach != span:  # what a network is like counts more than the family; on one node the family does
-        yield f"{span}, {setting.place}, {zone}"
+    # what links and costs are of counts more than the family of a collective
+    if setting.nodes == 1:
+        costs = "lent costs" if setting.lent else "own costs"
+        around = (f"{place}, {costs}, {family}", f"{place}, {costs}", place, costs)
+        yield from (f"{reach}, {each}, {zone}" for each in around)
+        yield f"{reach}, {zone}"
+        return
+    yield f"{reach}, {place}, {family}, {zone}"
+    yield f"several nodes, {place}, {zone}"
     yield f"{reach}, {family}, {zone}"
-    if reach != span:
-        yield f"{span}, {family}, {zone}"
-    yield f"{span}, {zone}"
+    yield f"several nodes, {family}, {zone}"
+    yield f"several nodes, {zone}"
 
 
 def has_own_cell(setting: Setting) -> bool:

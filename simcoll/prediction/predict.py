@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,18 +13,20 @@ from simcoll.engine.run import Keep
 from simcoll.nccl import call_names
 from simcoll.prediction._call_run import call_steps
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
+from simcoll.prediction.model_errors import ModelErrors
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.gpus_served import check_gpus, transport_of
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import CostSetting, costs_of, load_profile, shipped_profiles
+from simcoll.scenario.profile import Calibration, CostSetting, costs_of, load_network, load_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import described
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import described, load_system
 
-__all__ = ["Prediction", "describe", "place", "predict", "row", "steps"]
+__all__ = ["Prediction", "describe", "lent", "place", "predict", "row", "steps"]
 
 
 _OF_WORKLOADS: Final = (
@@ -85,16 +88,16 @@ def steps(
     return prediction if prediction.asked == asked else replace(prediction, asked=asked)
 
 
-def row(prediction: Prediction) -> ResultRow:
+def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultRow:
     """The row of results of a point that was simulated. That of a workload of one call is the call's, in all columns
-    that workloads have."""
+    that workloads have. `elsewhere`: see `judge`."""
     if prediction.only:
-        own = {name: getattr(_row(prediction), name) for name in _OF_WORKLOADS}
-        return replace(row(prediction.only), **(own | dict(prediction.columns)))
-    return _row(prediction)
+        own = {name: getattr(_row(prediction, elsewhere), name) for name in _OF_WORKLOADS}
+        return replace(row(prediction.only, elsewhere), **(own | dict(prediction.columns)))
+    return _row(prediction, elsewhere)
 
 
-def _row(prediction: Prediction) -> ResultRow:
+def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
     scenario, totals, topology = prediction.scenario, prediction.totals, prediction.topology
     time_ps, compute_ps, exposed_ps = prediction.time_ps, prediction.compute_ps, prediction.exposed_ps
     binding = busiest_link(prediction)
@@ -134,7 +137,7 @@ def _row(prediction: Prediction) -> ResultRow:
         "compute_us": None if compute_ps is None else compute_ps / 1e6,
         "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
     }
-    trusted = _trusted(prediction, binding.busy if binding else 0.0)
+    trusted = _trusted(prediction, binding.busy if binding else 0.0, elsewhere)
     return ResultRow(status="ok", **(columns | trusted | dict(prediction.columns)))
 
 
@@ -151,7 +154,7 @@ def busiest_link(prediction: Prediction) -> Binding | None:
     return link_usage.binding(prediction.totals, prediction.links.capacities, prediction.time_ps)
 
 
-def _trusted(prediction: Prediction, busy: float) -> dict[str, object]:
+def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None) -> dict[str, object]:
     """The columns that say how far the time may be trusted. Workloads were not measured, though their calls may be."""
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     if scenario.workload:
@@ -160,7 +163,7 @@ def _trusted(prediction: Prediction, busy: float) -> dict[str, object]:
     setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
     nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
-    where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way
+    where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way, lent(prediction)
     by_itself = prediction.lowered is None or prediction.lowered.by_itself
     how = prediction.protocol, by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(
@@ -170,10 +173,12 @@ def _trusted(prediction: Prediction, busy: float) -> dict[str, object]:
     if scenario.executed_by in ("msccl", "p2p"):
         if not pulls:
             return {"confidence": "modelled"}
-        judged = judge(profile.judged_by(profile.pull), case, scenario.model, shipped)
+        fitted = profile.judged_by(profile.pull)
     else:
         way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
-        judged = judge(profile.judged_by(way), case, scenario.model, shipped)
+        fitted = profile.judged_by(way)
+    shipped = shipped or (fitted.calibration is not None and _is_shipped(fitted.calibration))
+    judged = judge(fitted, case, scenario.model, shipped, elsewhere)
     time_us, least_us = prediction.time_ps / 1e6, min(prediction.time_ps, prediction.lower_bound_ps) / 1e6
     ends = {f"{name}_us": None if factor is None else max(least_us, time_us * factor)
             for name, factor in judged._asdict().items() if name != "confidence"}  # fmt: skip
@@ -193,6 +198,33 @@ def place(prediction: Prediction) -> str:
         return system.nic.profile if system and system.nic else ""
     kinds = prediction.topology.link_kinds
     return next((kind for kind in ("nvlink", "xgmi", "pcie") if kind in kinds), kinds[0] if kinds else "")
+
+
+def _is_shipped(record: Calibration) -> bool:
+    """Whether a record is that of a shipped profile, also where another profile has it: one that was fitted to a
+    machine by its host's costs alone has costs of GPUs as they are shipped."""
+    return any(
+        (record.date, record.files, record.errors) == (each.date, each.files, each.errors)
+        for each in _shipped_records()
+    )
+
+
+@functools.cache
+def _shipped_records() -> tuple[Calibration, ...]:
+    profiles = [load_network(name) for name in shipped_profiles()]
+    parts = [part for each in profiles for part in (each, each.host, each.graph, each.pull)]
+    return tuple(part.calibration for part in parts if part and part.calibration)
+
+
+def lent(prediction: Prediction) -> bool:
+    """Whether what calls cost was fitted to GPUs of another model than the machine's, or nothing says to which."""
+    record, spec = load_profile(prediction.scenario.profile).calibration, prediction.scenario.topology
+    if record is None or record.topology in (spec.system, spec.title):
+        return record is None
+    machine = described(spec)
+    fitted = load_system(record.topology) if record.topology in shipped_systems() else None
+    models = [each.gpu.model for each in (machine, fitted) if each and each.gpu]
+    return len(models) < 2 or models[0] != models[1]
 
 
 def _transport(prediction: Prediction) -> str | None:

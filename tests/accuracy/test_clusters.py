@@ -11,14 +11,15 @@ import pytest
 from extras import needs
 
 from simcoll.accuracy.fit import parameters
-from simcoll.accuracy.studies import cluster_scores, clusters, left_out
+from simcoll.accuracy.studies import cluster_lessons, cluster_scores, clusters, left_out
 from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.accuracy.studies.fitted_tables import beside
 from simcoll.engine.timing_model import Params
 from simcoll.formats.measured import MeasuredRow
 from simcoll.scenario._beside_table import BesideTable
-from simcoll.scenario.loading import load
-from simcoll.scenario.profile import Profile, load_network, parse_profile, shipped_profiles
+from simcoll.scenario.loading import Point, load
+from simcoll.scenario.profile import Profile, find_profile, load_network, parse_profile, shipped_profiles
+from simcoll.scenario.scenario import Scenario
 
 
 def a_row(table: str, collective: str | None = None, **more: Any) -> MeasuredRow:
@@ -56,6 +57,27 @@ def test_rows_beside_a_record_are_neither_left_out_nor_fitted() -> None:
         unseen = {"left out": None, **({"fitted": None} if nodes > 1 else {})}
         found = {way: error(replace(row, gpus_seen=True)) for way, error in cluster_scores.WAYS.items()}
         assert found == pytest.approx({**errors, **unseen})
+
+
+def test_a_cluster_teaches_its_own_intervals_nothing() -> None:
+    """What others teach a cluster is the same whatever was measured on it; intervals of rows, also of a profile that
+    was fitted to it, have what others teach, and nothing else."""
+    asked = {"topology": "hgx-h100", "collective": "all_reduce", "size": "1 GiB", "profile": "nccl-hopper"}
+    point = Point(Scenario.model_validate(asked))
+
+    def of(factor: float) -> list[ClusterRow]:
+        rows = [ClusterRow(name, a_row("t"), point, "nvlink", 0.9, 1.1, False) for name in "ab" for _ in range(4)]
+        return [replace(row, predicted_us=factor if row.cluster == "a" else 1.1) for row in rows]
+
+    near, far = (cluster_lessons.of_others(of(factor)) for factor in (1.01, 9.0))
+    assert near["a"] == far["a"]
+    assert near["b"] != far["b"]
+    text = find_profile("nccl-hopper").read_text(encoding="utf-8").replace("name: nccl-hopper", "name: mine")
+    taught = [near["a"], far["a"], near["b"], far["b"]]
+    ends = [clusters.by_profile(text, of(1.0)[:1], known)[0][1] for known in taught]
+    (same, as_before, narrow, wide) = [each[1] / each[0] for each in ends if each]
+    assert same == as_before
+    assert narrow < wide
 
 
 @needs("scipy")

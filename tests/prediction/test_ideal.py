@@ -183,6 +183,7 @@ def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
     ("system", "nodes", "called"),
     [
         ("hgx-h100", 8, [("broadcast", "ring", "chain")]),
+        ("hgx-a100-4", 16, [("reduce", "ring", "chain")]),  # whose pipeline fills slowly
         *(
             pytest.param(system, nodes, of_nccl({"ring", "tree", "nvls_tree", "p2p"}), marks=pytest.mark.long)
             for system in FITTED
@@ -210,6 +211,19 @@ def test_no_kernel_of_a_schedule_is_quicker(system: str, nodes: int, sizes: list
     """Law: the same for schedules as the msccl executor runs them, in chunks: also where routes go through other GPUs,
     which pass a chunk on when they have all of it."""
     assert beaten(system, nodes, sizes, called) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "nodes", "size", "called"),
+    [
+        ("rtx-4090", 2, 2**10, ("all_to_all", "direct", "direct")),
+        ("gb200-nvl72", 8, 2**29, ("all_gather", "ring", "ring")),
+    ],
+)
+def test_the_plain_way_is_not_the_best_by_default(system: str, nodes: int, size: int, called: Called) -> None:
+    """The same where links that carry more than rated let messages meet elsewhere, and where one copy has more messages
+    than other ways may have: both times only the plain way was tried."""
+    assert beaten(system, nodes, [size], [called]) == []
 
 
 def test_calls_that_meet_share_links_in_one_way() -> None:

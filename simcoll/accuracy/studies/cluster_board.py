@@ -46,8 +46,9 @@ def write(tables: Path, folder: Path, output: Path, tell: Tell) -> Path:
     `folder` has the names of clusters. Raises like `clusters.rows_of`.
     """
     rows, networks = left_out.with_left_out(clusters.rows_of(tables, folder, tell), tell)
-    rows, _ = clusters.fitted(cluster_lessons.with_intervals(rows), tell, networks)
-    rows = left_out.with_node_counts_left_out(rows, tell, networks)
+    taught = cluster_lessons.of_others(rows)
+    rows, _ = clusters.fitted(cluster_lessons.with_intervals(rows, taught), tell, networks, taught)
+    rows = left_out.with_node_counts_left_out(rows, tell, networks, taught)
     path = output / REPORT
     write_atomically(path, "\n".join(_lines(rows)).rstrip() + "\n")
     return path
@@ -223,13 +224,19 @@ def _series(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _held(rows: Sequence[ClusterRow]) -> Cells:
-    """Give the share of rows inside their intervals, and the mean width, by region, node count and network."""
+    """Give the share of rows inside their intervals, also where each cluster counts once, and the mean width, by
+    region, node count and network."""
     table: list[list[object]] = []
     for name, value, own in cluster_scores.cells(rows):
-        shares = [cluster_scores.cover(own, way) for way in cluster_scores.WAYS]
-        texts = [(count, f"{hold:.1f}", f"{width:.0f}") if count else (0, "–", "–") for count, hold, width in shares]
-        table.append([name, value, *(text for each in texts for text in each)])
-    each = ("hold", "mean width")
+        of_clusters = list(grouped(own, lambda row: row.cluster).values())
+        cells: list[object] = []
+        for way in cluster_scores.WAYS:
+            count, hold, width = cluster_scores.cover(own, way)
+            each_once = [share for each in of_clusters for rows, share, _ in [cluster_scores.cover(each, way)] if rows]
+            texts = (f"{hold:.1f}", f"{np.mean(each_once):.1f}", f"{width:.0f}") if count else ("–",) * 3
+            cells += [count, *texts]
+        table.append([name, value, *cells])
+    each = ("hold", "each cluster once", "mean width")
     columns = ("rows", *each, "left out: rows", *each, "fitted: rows", *each)
     return "What 90 % intervals hold", ("by", "", *columns), table
 

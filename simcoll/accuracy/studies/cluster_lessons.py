@@ -11,13 +11,10 @@ from typing import Final, get_args
 import numpy as np
 
 from simcoll.accuracy.studies.clusters import ClusterRow
-from simcoll.config.groups import grouped
 from simcoll.prediction import confidence, intervals, model_errors
 from simcoll.prediction.model_errors import CellErrors, Kind, ModelErrors, Setting
 
-# The chance that the next cluster's errors are within those of a cell. Chosen where intervals are judged, on clusters
-# that are left out: with 0.6 one node holds 86 %, from 0.69 on it is wider than 40 %; several nodes hold 90 to 92 %.
-NEXT: Final = 2 / 3
+HELD: Final = 0.9  # the share of rows within an error, as intervals hold it
 
 
 def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = None) -> ModelErrors:
@@ -26,9 +23,9 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
     On several nodes errors are those where the cluster is left out. Only the narrowest cell of a transport that one
     cluster alone has shows how wrong it is where it was fitted.
 
-    Of a cluster and cell with enough rows, the spread is that of normal errors of which 90 % are as small, and no less
-    than the noise of one machine; a cell has that within which the next cluster's is with chance NEXT. `left_out`
-    replaces what is shipped of rows that a fit did not see. Calls with a cell for their way of launching
+    A cell has the error that HELD of the rows keep, where each cluster with enough rows counts once: what a row of the
+    next cluster keeps with that chance, if it is one like these. No error is less than the noise of one machine.
+    `left_out` replaces what is shipped of rows that a fit did not see. Calls with a cell for their way of launching
     show only that one, as their launches are not those of others.
     """
     noise, _ = intervals.noise(
@@ -41,14 +38,22 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
         left_out={kind: round(known[kind], 4) for kind in get_args(Kind)},
         nodes=max(row.nodes for row in rows),
         cells={
-            name: CellErrors(error=round(_of_next(list(of_cell.values())), 4), clusters=len(of_cell))
-            for name, of_cell in sorted(spreads(rows).items())
+            name: CellErrors(error=round(_spread(list(of_cell.values())), 4), clusters=len(of_cell))
+            for name, of_cell in sorted(_errors(rows).items())
         },
     )
 
 
 def spreads(rows: Sequence[ClusterRow]) -> dict[str, dict[str, float]]:
     """Return the spread of the errors of each cluster in each cell; see `learnt`."""
+    return {
+        name: {cluster: _spread([errors]) for cluster, errors in of_cell.items()}
+        for name, of_cell in _errors(rows).items()
+    }
+
+
+def _errors(rows: Sequence[ClusterRow]) -> dict[str, dict[str, list[float]]]:
+    """Return the errors of each cluster in each cell, without their signs, where there are enough."""
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         names = list(model_errors.cells_of(row.setting))[: 1 if model_errors.has_own_cell(row.setting) else None]
@@ -59,7 +64,7 @@ def spreads(rows: Sequence[ClusterRow]) -> dict[str, dict[str, float]]:
         for name in names:
             cells[name][row.cluster].append(abs(row.off))
     found = {
-        name: {cluster: _spread(errors) for cluster, errors in of_cell.items() if len(errors) >= intervals.FEWEST}
+        name: {cluster: errors for cluster, errors in of_cell.items() if len(errors) >= intervals.FEWEST}
         for name, of_cell in cells.items()
     }
     return {name: of_cell for name, of_cell in found.items() if of_cell}
@@ -74,28 +79,34 @@ def teacher(setting: Setting, cluster: str, known: Mapping[str, Mapping[str, flo
     return None
 
 
-def _of_next(spreads: Sequence[float]) -> float:
-    """Return the spread within which that of the next cluster is with chance NEXT: of `n` that were drawn alike the one
-    of rank NEXT × (n + 1), between ranks by parts, and never beyond the largest."""
-    return float(np.quantile(spreads, NEXT, method="weibull"))
+def _spread(clusters: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation of normal errors of which HELD are as small as the same share of these, where each
+    cluster counts once."""
+    errors = np.concatenate(clusters)
+    shares = np.repeat([1 / len(each) / len(clusters) for each in clusters], [len(each) for each in clusters])
+    order = np.argsort(errors)
+    held = int(np.searchsorted(np.cumsum(shares[order]), HELD - 1e-9))  # the sum of shares may miss HELD by rounding
+    return max(intervals.LEAST_NOISE, float(errors[order][held]) / intervals.NORMAL_90)
 
 
-def _spread(errors: Sequence[float]) -> float:
-    return max(intervals.LEAST_NOISE, float(np.percentile(errors, 90)) / intervals.NORMAL_90)
+def of_others(rows: Sequence[ClusterRow]) -> dict[str, ModelErrors]:
+    """Return what the other clusters teach each, by its name; nothing of one by itself."""
+    others = {name: [row for row in rows if row.cluster != name] for name in dict.fromkeys(row.cluster for row in rows)}
+    return {name: learnt(taught) for name, taught in others.items() if taught}
 
 
-def with_intervals(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
-    """Give each row the 90 % interval of a single measurement that the other clusters teach."""
+def with_intervals(rows: Sequence[ClusterRow], taught: Mapping[str, ModelErrors]) -> list[ClusterRow]:
+    """Give each row the 90 % interval of a single measurement that the other clusters teach, as `of_others` has it, or
+    what is shipped where there is none."""
     done: list[ClusterRow] = []
-    for cluster, own in grouped(rows, lambda row: row.cluster).items():
-        known = learnt([row for row in rows if row.cluster != cluster])
-        for row in own:
-            ends = _around(row.predicted_us, row.setting, known)
-            left_out = row.left_out and _around(row.left_out_us or 0.0, row.left_out[0], known)
-            done.append(dataclasses.replace(row, ends=ends, left_out_ends=left_out))
+    for row in rows:
+        known = taught.get(row.cluster)
+        ends = _around(row.predicted_us, row.setting, known)
+        left_out = row.left_out and _around(row.left_out_us or 0.0, row.left_out[0], known)
+        done.append(dataclasses.replace(row, ends=ends, left_out_ends=left_out))
     return done
 
 
-def _around(time_us: float, setting: Setting, known: ModelErrors) -> tuple[float, float]:
+def _around(time_us: float, setting: Setting, known: ModelErrors | None) -> tuple[float, float]:
     factor = math.exp(confidence.of_another_machine(setting, known).single)
     return time_us / factor, time_us * factor

@@ -33,10 +33,10 @@ from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_file
 from simcoll.measurement.run_cases import Tell
-from simcoll.prediction import sweep
-from simcoll.prediction.model_errors import Kind, Setting
+from simcoll.prediction.model_errors import Kind, ModelErrors, Setting
 from simcoll.prediction.placing import network_of
-from simcoll.prediction.predict import busiest_link, place, predict
+from simcoll.prediction.predict import busiest_link, lent, place, predict
+from simcoll.prediction.predict import row as result_of
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import Profile, find_profile, load_network, load_profile
@@ -69,8 +69,8 @@ class ClusterFile(Model):
 
 @dataclass(frozen=True, eq=False)
 class ClusterRow:
-    """A measured row of a cluster with its point, its prediction in us, `place` and `busy` as `model_errors.Setting`
-    has them.
+    """A measured row of a cluster with its point, its prediction in us, `place`, `busy` and `lent` as
+    `model_errors.Setting` has them.
 
     `seen`: costs of a shipped profile were fitted to its table; `gpus_seen`: of that of its GPUs, which stays where its
     transport is left out. `region`: see `scores.located`. `ends` are those of the interval
@@ -89,6 +89,7 @@ class ClusterRow:
     predicted_us: float
     seen: bool
     gpus_seen: bool = False
+    lent: bool = False
     lacks: str = ""
     outside: str = ""
     region: str = ""
@@ -123,7 +124,9 @@ class ClusterRow:
     @property
     def setting(self) -> Setting:
         """The place of the call, for its cells."""
-        return Setting(self.row.collective, self.nodes, self.place, self.busy, self.point.scenario.launch.way)
+        return Setting(
+            self.row.collective, self.nodes, self.place, self.busy, self.point.scenario.launch.way, self.lent
+        )
 
     @property
     def left_out(self) -> tuple[Setting, float] | None:
@@ -199,8 +202,8 @@ def _predicted(
         binding = busiest_link(prediction)
         where, busy = place(prediction), binding.busy if binding else 0.0
         took = prediction.time_ps / 1e6
-        prose = cluster.lacks, cluster.outside
-        found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, gpus_seen, *prose))
+        more = lent(prediction), cluster.lacks, cluster.outside
+        found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, gpus_seen, *more))
     for why, count in refused.items():
         tell(f"left out: {count} rows of {cluster.name}: {why}")
     return found
@@ -228,11 +231,15 @@ def _in_regions(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
 
 
 def fitted(
-    rows: Sequence[ClusterRow], tell: Tell, networks: Mapping[str, Profile] | None = None
+    rows: Sequence[ClusterRow],
+    tell: Tell,
+    networks: Mapping[str, Profile] | None = None,
+    taught: Mapping[str, ModelErrors] | None = None,
 ) -> tuple[list[ClusterRow], dict[Kind, float]]:
     """Fit each cluster to its rows on one and two nodes where it has more, and predict the others. A cluster of few
     nodes is fitted to all-reduce on FEW_RANKS or fewer, and to nothing where it has no other rank count. `networks` are
-    the NICs of a cluster with which its fit begins; default: the shipped ones.
+    the NICs of a cluster with which its fit begins; default: the shipped ones. `taught` is what a cluster may know of
+    errors on others; default: what is shipped.
 
     Also returns the spread of the model's own error by what rows have that a fit has not seen, over all fits.
     """
@@ -253,7 +260,7 @@ def fitted(
         for kind, errors in found.document["left_out"].items():
             if errors:
                 shown[kind].append(math.sqrt(float(np.mean(np.square(errors)))))
-        timed = by_profile(found.text, own)
+        timed = by_profile(found.text, own, (taught or {}).get(cluster))
         done += [
             dataclasses.replace(
                 row,
@@ -295,15 +302,18 @@ def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | 
     return calibrate.fitted(data, np.ones(len(data), bool), begin, notes=notes)
 
 
-def by_profile(text: str, rows: Sequence[ClusterRow]) -> list[tuple[float, tuple[float, float] | None]]:
-    """Predict rows of a cluster by the profile of this text: the time in us and the ends of its interval."""
+def by_profile(
+    text: str, rows: Sequence[ClusterRow], known: ModelErrors | None = None
+) -> list[tuple[float, tuple[float, float] | None]]:
+    """Predict rows of a cluster by the profile of this text: the time in us and the ends of its interval, to which
+    other machines teach what is `known`; default: what is shipped."""
     found: list[tuple[float, tuple[float, float] | None]] = []
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         path = Path(folder) / "fitted.yaml"
         write_atomically(path, text)
         for row in rows:
             asked = row.point.scenario.model_copy(update={"profile": str(path)})
-            result = sweep.run_point(dataclasses.replace(row.point, scenario=asked), related=True)
+            result = result_of(predict(dataclasses.replace(row.point, scenario=asked), related=True), known)
             ends = None if result.low_us is None or result.high_us is None else (result.low_us, result.high_us)
             assert result.time_us is not None  # its times are not random
             found.append((result.time_us, ends))

@@ -17,6 +17,7 @@ from simcoll.accuracy.studies.clusters import ClusterRow, by_profile, fit_to
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
+from simcoll.prediction.model_errors import ModelErrors
 from simcoll.scenario.profile import Profile, load_network, load_profile, shipped_profiles
 
 NODE_COUNTS: Final = 3  # of a cluster, from which on two are left where one is left out
@@ -71,10 +72,13 @@ def _kin(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile]) -> di
 
 
 def with_node_counts_left_out(
-    rows: Sequence[ClusterRow], tell: Tell, networks: Mapping[str, Profile]
+    rows: Sequence[ClusterRow],
+    tell: Tell,
+    networks: Mapping[str, Profile],
+    taught: Mapping[str, ModelErrors] | None = None,
 ) -> list[ClusterRow]:
     """Give the rows of clusters of NODE_COUNTS node counts or more the times by a fit to the cluster's other counts;
-    `networks` as `clusters.fitted` has them."""
+    `networks` and `taught` as `clusters.fitted` has them."""
     done = list(rows)
     for cluster, numbers in grouped(range(len(rows)), lambda i: rows[i].cluster).items():
         own, counts = [rows[i] for i in numbers], grouped(numbers, lambda i: rows[i].nodes)
@@ -85,6 +89,7 @@ def with_node_counts_left_out(
             except (InputError, RefusedError) as error:
                 tell(f"{cluster}: not fitted: {error}")
                 continue
-            for i, (time_us, ends) in zip(left, by_profile(text, [rows[i] for i in left]), strict=True):
+            timed = by_profile(text, [rows[i] for i in left], (taught or {}).get(cluster))
+            for i, (time_us, ends) in zip(left, timed, strict=True):
                 done[i] = dataclasses.replace(rows[i], other_nodes_us=time_us, other_nodes_ends=ends)
     return done
