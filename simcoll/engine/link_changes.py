@@ -77,6 +77,15 @@ class LinkChanges:
             for link, turns in rows.items()
         }
 
+    def kept(self, bandwidths: Index, until: int) -> dict[int, float]:
+        """The mean bandwidth of each link that changes, from 0 to `until` ps, as a share of what it begins with."""
+        return {
+            link: sum(bandwidth * (min(end, until) - start) for start, end, bandwidth, _ in spans if start < until)
+            / (until * int(bandwidths[link]))
+            for link, spans in self.spans(bandwidths).items()
+            if until and bandwidths[link]
+        }
+
 
 def serve(spans: Sequence[BandwidthSpan], nbytes: int, came: int, free: int, lost: Callable[[int], bool]) -> Served:
     """The service, by a link with these spans, of a chunk that came at `came` and is next when the link is `free`.

@@ -23,7 +23,15 @@ class Binding(NamedTuple):
 
 def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
     """Bytes carried over what the link could have carried in the run, float64 (links,); 0 where it is down."""
-    return busy(program.carried, program.bandwidths, makespan_ps)
+    return busy(program.carried, program.bandwidths * kept(program, makespan_ps), makespan_ps)
+
+
+def kept(program: Program, makespan_ps: int) -> NDArray[np.float64]:
+    """Share of its bandwidth that each link has in the mean of the run, float64 (links,): 1 without faults."""
+    shares = np.ones(len(program.bandwidths))
+    for link, share in (program.changes.kept(program.bandwidths, makespan_ps) if program.changes else {}).items():
+        shares[link] = share
+    return shares
 
 
 def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:

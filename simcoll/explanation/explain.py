@@ -21,7 +21,6 @@ from simcoll.units import format_duration, format_size
 Explained = Mapping[str, Any]  # a point of the document, or a part of it
 SCHEMA: Final = "simcoll.explain/1"
 ENDS: Final = 100  # parts at either end of the path that a document holds; a whole path may have millions
-QUEUED: Final = ("serialisation", "contention")  # causes that faster links shorten
 SHOWN: Final = 10  # links in a document
 STRETCHES: Final = 4  # lines of text for either end of the path: with the gap a dozen lines at most
 GAIN: Final = 1.005  # a change that gains less than half a percent is listed as no gain
@@ -103,10 +102,10 @@ def _links(
 def _binds(
     run: ExplainedRun, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The kind of links for whose bytes at least half of the path goes, with its busiest link; None if no kind has."""
+    """The kind of links on which at least half of the path is spent, with its busiest link; None if no kind has."""
     on_kind: Counter[str] = Counter()
     for (cause, where), ps in shares.items():
-        if where and cause in QUEUED:
+        if where and cause in LINKED:
             on_kind[kinds[where]] += ps
     kind, ps = max(on_kind.items(), key=lambda each: each[1], default=("", 0))
     if not kind or 2 * ps < run.time_ps:

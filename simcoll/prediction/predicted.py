@@ -223,11 +223,15 @@ class Prediction:
     @cached_property
     def links(self) -> CountedLinks:
         """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
-        it uses."""
-        if self.seen:
-            return self.seen
-        served = self.lowered.capacities(self.costs) if self.lowered else self.topology.bandwidths
-        return CountedLinks(self.topology.link_names, self.topology.link_kinds, served)
+        it uses; of links that change, those of the mean of the run."""
+        links = self.seen
+        if not links:
+            served = self.lowered.capacities(self.costs) if self.lowered else self.topology.bandwidths
+            links = CountedLinks(self.topology.link_names, self.topology.link_kinds, served)
+        if not self.scenario.striking:  # else a long program would be made
+            return links
+        kept = link_usage.kept(self.run.program, self.totals.makespan_ps).reshape(-1, len(links.names))
+        return links._replace(capacities=links.capacities * kept.min(axis=0))
 
     @cached_property
     def rails(self) -> dict[int, tuple[int, ...]]:

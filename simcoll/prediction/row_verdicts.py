@@ -204,7 +204,7 @@ def _interval(row: ResultRow) -> str:
 def busiest(link: str | None, busy: float | None) -> str:
     """Say how busy the busiest link is; only a path shows whether it binds, and `explain` follows that."""
     if link is None or busy is None:
-        return "no link is used"
+        return "no link carries data"
     if link == "host":
         return "the host's launches bind"
     kind = next((kind for end, kind in _KINDS.items() if end in link), "its busiest link")
@@ -242,7 +242,8 @@ def _winners(rows: Sequence[ResultRow], name: Name) -> str:
         slowest = max(map(_time, top)) / (_time(fastest) or 1.0)  # one rank takes no time at all
         where = f", {took(fastest.time_us)}" + (f" at {short_size(sizes[-1])}" if sizes[-1] else "")
         everywhere = "at every size " if len(sizes) > 1 else ""
-        behind = f"; the slowest takes {slowest:.3g} times as long" if slowest > TIE else ""  # a tie has no slowest
+        there = " there" if everywhere else ""
+        behind = f"; the slowest{there} takes {slowest:.3g} times as long" if slowest > TIE else ""  # a tie has none
         return f"{ranges[0][0]} {everywhere}".strip() + where + behind
     parts = [f"{names} to {short_size(held[-1])}" for names, held in ranges[:-1]]
     parts.append(f"{ranges[-1][0]} from {short_size(ranges[-1][1][0])}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Final
 
+from simcoll.config.machine_memory import check_memory
 from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
 from simcoll.schedule.ir import Schedule
@@ -14,6 +15,7 @@ from simcoll.schedule.steps import Step, StepPattern
 from simcoll.schedule.symmetry import Rotation
 
 HELD: Final = 5_000_000  # rows up to which the parts of a stream are kept, and the whole of it: some 90 MB each
+ROW_BYTES: Final = 21  # of a transfer in a table: five int32 and a bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,9 @@ class StreamedSchedule:
         return sum(steps), sum(transfers), max(slots, default=-1)
 
     def schedule(self) -> Schedule:
-        """The schedule with all its transfers in memory; the same each time where these are few enough to be kept."""
+        """The schedule with all its transfers in memory; the same each time where these are few enough to be kept.
+
+        Raises InputError where they need more memory than there is."""
         return self._whole if self.transfers <= HELD else self._written_out()
 
     @cached_property
@@ -113,6 +117,7 @@ class StreamedSchedule:
         return self._written_out()
 
     def _written_out(self) -> Schedule:
+        check_memory(ROW_BYTES * self.transfers, f"{self.transfers} transfers in a table", "take fewer ranks", "ranks")
         names = ("collective", "algorithm", "n", "n_chunks", "agents", "pipelined", "root")
         return Schedule.from_steps(self.parts(), in_order=True, **{name: getattr(self, name) for name in names})
 

@@ -286,10 +286,14 @@ class Operations(Model):
     @model_validator(mode="after")
     def _names_before(self) -> Operations:
         known: list[str] = []
+        all_names = [operation.name for operation in self.operations]
         if not self.operations:
             raise ValueError("no operation; write at least one, e.g. {name: a, time: 1 ms}")
         for operation in self.operations:
             for name in operation.after:
+                if name not in all_names:
+                    cure = did_you_mean(name, all_names)
+                    raise ValueError(f"{operation.name!r} comes after {name!r}, and no operation is called so; {cure}")
                 if name not in known:
                     raise ValueError(f"{operation.name!r} comes after {name!r}, which is not before it; order them")
             if operation.name in known:

@@ -262,6 +262,19 @@ def test_a_fault_is_blamed_on_its_link() -> None:
     assert shares["fault", "host1->host2"] == found.time_ps - ring.time_ps
 
 
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+@pytest.mark.parametrize("at", ["0 us", "30 us"])
+def test_a_slowed_link_is_busy_by_the_rate_it_has(sharing: str, at: str) -> None:
+    """A link that is slow from some time on carries bytes all the time, binds, and is never busier than the run is
+    long."""
+    slow = {"link": "host1->host2", "at": at, "kind": "slow", "factor": 3}
+    run = explained_run(points({**RING, "model": {"sharing": sharing}, "size": "64 MiB", "faults": [slow]})[0])
+    bound = explanation(run, what_if=False)["binds"]
+    assert bound["link"] == run.row["binding_link"] == "host1->host2"
+    assert bound["busy"] == pytest.approx(run.row["binding_busy"])
+    assert 0.99 < bound["busy"] <= 1
+
+
 VARIES = {
     "launch_skew": {"distribution": "uniform", "low": "20 us", "high": "90 us"},
     "slow": [{"rank": 3, "factor": 5}],

@@ -78,6 +78,12 @@ def test_no_row_stands_for_another(rows: sc.Results) -> None:
         key_figure(kept, "oversubscriptoin")
 
 
+def test_text_is_not_drawn_upwards(rows: sc.Results) -> None:
+    """A column of words is no height, and the error says so."""
+    with pytest.raises(sc.SimcollError, match="confidence is text"):
+        rows.plot(x="size", y="confidence")
+
+
 def test_one_size_is_bars(rows: sc.Results) -> None:
     """A key without an order, or with one value, makes bars: as many as rows, as long as they are."""
     kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)

@@ -637,3 +637,9 @@ def test_sending_what_was_never_put_there_is_refused() -> None:
     played = Schedule.from_rows(rows, collective="broadcast", algorithm="early", n=3, n_chunks=1)
     with pytest.raises(ScheduleError, match=r"step 0: rank 1 sends chunk 0 to rank 2, but nothing was ever put there"):
         prove(played)
+
+
+def test_a_schedule_beyond_memory_is_refused_in_words() -> None:
+    """A table of 2 × 10^14 transfers is not begun."""
+    with pytest.raises(InputError, match=r"199999980000000 transfers in a table take 4200000 GB of memory"):
+        build("all_reduce", "ring", 10**7)

@@ -447,7 +447,11 @@ def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str
         ({"workload": {"operations": [{"name": "a", "time": "1 ms", "groups": [[0], []]}]}}, "nobody is in it"),
         ({"workload": {"operations": [{"name": "a", "time": "1 ms", "size": "4 MiB"}]}}, "computation has no 'size'"),
         ({"workload": {"operations": [{"name": "a"}]}}, "either a 'time' or a 'collective'"),
-        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "after": ["b"]}]}}, "comes after 'b'"),
+        ({"workload": {"operations": [{"name": "a", "time": "1 ms", "after": ["b"]}]}}, "no operation is called so"),
+        (
+            {"workload": {"operations": [{"name": n, "time": "1 ms", "after": [m]} for n, m in ("ab", "ba")]}},
+            "comes after 'b', which is not before it",
+        ),
         ({"workload": {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 2}}, "activations"),
         ({"collective": "workload", "size": "4 MiB"}, "'workload' is no collective"),
         ({"workload": ddp(algorithm="rring")}, "'rring' is no algorithm"),

@@ -67,6 +67,8 @@ def key_figure(
     apart = [column_of(rows, key) for key in facet]
     lines = [column_of(rows, key) for key in group] if group is not None else ["algorithm"] * (across != "algorithm")
     timed = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and isinstance(row.get(up), int | float)]
+    if not timed and any(isinstance(row.get(up), str) for row in rows):
+        raise InputError(f"{y} is text, and cannot be drawn upwards", "take a column of numbers, e.g. time or busbw")
     timed = [row for row in timed if row.get(across) is not None]
     if not timed:
         raise InputError(f"no row has both {x} and {y}", "see the columns and the status of results.csv")
