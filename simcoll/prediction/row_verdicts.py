@@ -91,11 +91,11 @@ def _span(rows: Sequence[ResultRow], name: Name) -> str:
     ends = []
     for row in (first, last):
         texts = [name(row)] if name(first) != name(last) else []
-        ends.append(", ".join([*texts, *(_said(column, row.get(column)) for column in columns[:_SHOWN])]))
+        ends.append(", ".join([*texts, *(said(column, row.get(column)) for column in columns[:_SHOWN])]))
     return f"{took(first.time_us)} ({ends[0]}) to {took(last.time_us)} ({ends[1]})"
 
 
-def _said(column: str, value: Any) -> str:
+def said(column: str, value: Any) -> str:
     """A value of a column with as much of its name as it needs."""
     if column in ("nodes", "ranks"):
         return f"{value} {column if value != 1 else column[:-1]}"

@@ -9,7 +9,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
-from simcoll.prediction.row_verdicts import of_rows, transports, unanswered
+from simcoll.prediction.row_verdicts import of_rows, said, transports, unanswered
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_titles import described, titled
@@ -155,11 +155,12 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
         return []
     size, ranks = max((row["size_bytes"] or 0, row["ranks"] or 0) for row in used)
     largest = [row for row in used if ((row["size_bytes"] or 0), row["ranks"]) == (size, ranks)]
-    apart = _telling_apart(largest)
+    apart, keys = _telling_apart(largest), swept(rows)
     busiest: dict[str, list[str]] = {}
     waiting = []
     for row in largest:
-        name = " ".join(str(row.get(column)) for column in apart if row.get(column) is not None)
+        values = {column: row.get(column) for column in apart if row.get(column) is not None}
+        name = " ".join(said(key, value) if key in keys else str(value) for key, value in values.items())
         share = row["binding_busy"] or 0.0
         busiest.setdefault(str(row["binding_link"]), []).append(f"{name} {share:.0%}")
         waiting += [name] if round(share, 2) < MOSTLY else []

@@ -24,6 +24,14 @@ def test_a_tie_has_no_slowest() -> None:
     assert "the slowest takes 1." in apart
 
 
+def test_a_swept_value_has_its_key() -> None:
+    """Whose link is how busy is told by the swept key and its value: a bare number may be a rank or a step."""
+    cable = {"bandwidth": "50 GB/s", "latency": "1 us"}
+    fabric = {"fabric": "fat-tree", "hosts": 32, "oversubscription": [1, 2], "link": cable}
+    text = str(sc.run({"topology": fabric, "collective": "all_to_all", "size": "1 MiB"}))
+    assert "direct oversubscription 1 " in " ".join(text.replace("#", "").split())
+
+
 def test_a_tie_is_not_called_a_win() -> None:
     """Of all_gather `auto` runs the ring: where the two take the same time, neither is the fastest alone."""
     asked = {"collective": ["all_reduce", "all_gather"], "algorithm": ["ring", "auto"], "size": "64 MiB", "plots": []}
