@@ -359,6 +359,25 @@ def test_debug_lines_within_a_row(host: str):
     assert parse_measured(text, "log") == parse_measured(new(), "log")
 
 
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7", "10-0-0-1"])
+def test_debug_lines_after_wrong_elements(host: str):
+    """A count of wrong elements stays what it was where a host that begins with digits is glued to it, as other lines
+    begin with that host."""
+    debug = DEBUG.replace("gpu-7.example", host)
+    text = new().replace("       0  ", f"       0{debug}\n  ").replace("# Using", f"{debug}\n{debug}\n# Using")
+    assert text.count(debug) == 4
+    assert parse_measured(text, "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
+def test_a_library_by_its_number(code: str, version: str):
+    """nccl-tests from 2.17 on prints the number of the library; a line with its version outranks it."""
+    numbered = f"# nccl-tests version 2.18.3 nccl-headers=22902 nccl-library={code}\n{new()}"
+    assert {row.library_version for row in parse_measured(numbered, "log")} == {version}
+    both = f"NCCL version 2.30.1+cuda13.0\n{numbered}"
+    assert {row.library_version for row in parse_measured(both, "log")} == {"2.30.1"}
+
+
 @pytest.mark.parametrize("label", ["", "[1,0]<stdout>:", "[rank0]: "])
 def test_debug_lines_within_the_first_columns(label: str):
     """A row may be broken anywhere in its first columns, also within a number, by several lines of debug output: it is
