@@ -18,7 +18,7 @@ from typing import Final
 
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells, wrong_cell
+from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
@@ -281,7 +281,7 @@ def _said(
     called = next(iter(test.calls)) if len(test.calls) == 1 else None  # sends and receives name none
     collective = programs[-1] if programs else called
     if ranks is None and "ranks" not in given:
-        mistakes.append(Diagnostic("nothing says how many ranks took part", "give ranks=N", "", test.place))
+        mistakes.append(unsaid("ranks", test.place))
     elif collective is None:
         candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
         asked = given.get("collective", ("", None))[0]
@@ -289,8 +289,7 @@ def _said(
             collective, timing = candidates[0], "nccl-tests; collective inferred from busbw, redop and root"
         elif asked not in candidates:
             contrary = f", and its columns are not those of {asked}" if asked else ""
-            cure = f"give collective=NAME, with --collective NAME, one of {', '.join(candidates)}"
-            unnamed.append(Diagnostic(f"nothing says which collective this is{contrary}", cure, "", test.place))
+            unnamed.append(unsaid("collective", test.place, contrary, candidates))
             return None
     graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9]\d*)", line))), None)
     forced = {
