@@ -407,7 +407,6 @@ def test_every_step_is_drawn() -> None:
     assert "shortest: ring at bucket cap none" in words(figure)
 
 
-
 def left_over() -> list[dict[str, Any]]:
     """What a fit leaves; the smallest size was fitted, and one row is far out."""
     found = [{**point, "fitted": point["size_bytes"] == points()[0]["size_bytes"]} for point in points()]
