@@ -349,7 +349,7 @@ def test_debug_lines_between_rows(debug: str):
     assert parse_measured(f"\n{debug}\n".join(lines), "log") == parse_measured(new(), "log")
 
 
-@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "10.0.0.1"])
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
 def test_debug_lines_within_a_row(host: str):
     """A row that debug output broke in two is put together again, though the host's name is glued to its number, and
     begins with digits: no root is below -1."""
@@ -359,7 +359,7 @@ def test_debug_lines_within_a_row(host: str):
     assert parse_measured(text, "log") == parse_measured(new(), "log")
 
 
-@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "10.0.0.1"])
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
 def test_debug_lines_after_wrong_elements(host: str):
     """A count of wrong elements stays what it was where a host that begins with digits is glued to it, as other lines
     begin with that host."""

@@ -66,7 +66,7 @@ _PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.l
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
-    """What is wrong where neither a table nor the user says its collective or its ranks; the collective may be one `of`
+    """The mistake of a table whose collective or ranks neither it nor the user says; the collective may be one `of`
     a few."""
     said = {
         "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
