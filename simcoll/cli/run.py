@@ -315,7 +315,7 @@ def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], qu
     for note in run_plots.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
     plots = journal.folder / "plots"
-    drawn = run_plots.draw(scenarios, rows, plots, kind)
+    drawn = run_plots.draw(points, rows, plots, kind)
     journal.drop()
     if not quiet:
         pictures = f" and {len(drawn)} plot{'s' * (len(drawn) != 1)} in {plots}" if drawn else ""

@@ -30,8 +30,8 @@ class Point:
     """One point of a sweep.
 
     `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. `places` gives the line of each
-    key of the file, and `swept` the swept values without a column in the results, by dotted path. `replicas` is the
-    share of the replications to run.
+    key of the file, `varied` the values of every swept key, by dotted path, and `swept` those of keys without a column
+    in the results. `replicas` is the share of the replications to run.
 
     >>> [point.swept for point in load("llama3-step", ["workload.bucket_cap=[4 MiB, 16 MiB]"])]
     [{'workload.bucket_cap': '4 MiB'}, {'workload.bucket_cap': '16 MiB'}]
@@ -41,6 +41,7 @@ class Point:
     optional: bool = False
     places: Mapping[str, Place] = field(default_factory=dict)
     swept: Mapping[str, object] = field(default_factory=dict)
+    varied: Mapping[str, object] = field(default_factory=dict)
     replicas: tuple[int, int] | None = None
 
 
@@ -167,13 +168,14 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
     """Make the points, with `algorithm: all` multiplied out; a barrier has no size, so its repetitions are dropped."""
     expanded: dict[str, Point] = {}
     machines: dict[int, TopologySpec] = {}  # by the node that says it, which points share whose machine is the same
-    for scenario, tree, swept in zip(scenarios, trees, differences(trees, WITH_COLUMN), strict=True):
+    for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
+        swept = {path: value for path, value in varied.items() if path not in WITH_COLUMN}
         for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
             machine = machines.setdefault(id(tree.get("topology")), scenario.topology)
             changes: dict[str, Any] = {"algorithm": name, "topology": machine}
             chosen = scenario.model_copy(update=changes)
             expanded.setdefault(
-                chosen.model_dump_json(), Point(chosen, scenario.algorithm == "all", _places(tree), swept)
+                chosen.model_dump_json(), Point(chosen, scenario.algorithm == "all", _places(tree), swept, varied)
             )
     return list(expanded.values())
 

@@ -22,6 +22,7 @@ ALIASES: Final = {  # as one says it: the column
     "topology.hosts": "ranks",
     "workload.algorithm": "algorithm",
 }
+LONGEST: Final = 40  # characters of a value in a title: of a list of faults its beginning
 WORDS: Final = {
     "time_us": "Time",
     "busbw_GBps": "Bus bandwidth",
@@ -142,7 +143,8 @@ def said(column: str, row: PlotRow) -> str:
     ):
         return str(value)
     size = units.size_in(value)
-    return f"{word(column)} {value if size is None else short_size(size)}"
+    text = str(value) if size is None else short_size(size)
+    return f"{word(column)} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def label_of(row: PlotRow, columns: Sequence[str]) -> str:
