@@ -166,7 +166,7 @@ def predict(
         "topology": given(listed(system), "--on"),
         "collective": given(collective, "COLLECTIVE"),
         "algorithm": given(listed(algorithm or "auto"), "--algorithm"),
-        "size": given(size, "--size"),
+        "size": given(size and listed(size), "--size"),
     }
     keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
     keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
