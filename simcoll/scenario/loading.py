@@ -17,6 +17,7 @@ from simcoll.config.yaml_tree import Node
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
+from simcoll.scenario._other_files import refuse_folder, refuse_other
 from simcoll.scenario._ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.schedule import registry
@@ -63,6 +64,7 @@ def find_scenario(name: str) -> Path:
             f"name a collective, and the system with --on, e.g. `simcoll predict all_reduce --on {name} --size 64MiB`"
         )
         raise InputError(f"{name}: a system, and no scenario", cure)
+    refuse_folder(path)
     own = {file.stem: str(file) for file in path.parent.glob("*.yaml") if file.is_file()}
     near = difflib.get_close_matches(stem, [*own, *known, *COLLECTIVES], n=1)
     cure = "give a path, or a name that `simcoll list scenarios` prints"
@@ -73,7 +75,13 @@ def find_scenario(name: str) -> Path:
 def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
     """The tree of a scenario's file, named as the file is unless it has a name of its own; see `yaml_tree.read`."""
     path = find_scenario(name)
-    tree = yaml_tree.read(path, str(path), mistakes)
+    try:
+        tree = yaml_tree.read(path, str(path), mistakes)
+    except InputError:
+        refuse_other(path)
+        raise
+    if not isinstance(tree.value, dict) or "transfers" in tree.value:  # a list, a word, or a schedule
+        refuse_other(path)
     if not isinstance(tree.value, dict) or "name" in tree.value:
         return tree
     return Node({"name": Node(path.stem, tree.place), **tree.value}, tree.place, tree.keys)

@@ -175,3 +175,31 @@ def test_a_scenario_of_windows_is_read(tmp_path: Path) -> None:
         assert simcoll("run", tmp_path / "s.yaml", "--json").status == 0
         (tmp_path / "s.yaml").write_bytes(GOOD.replace("ring", "rng").replace("\n", "\r\n").encode(encoding))
         assert "s.yaml:4:12: algorithm: 'rng'" in simcoll("run", tmp_path / "s.yaml").err
+
+
+@pytest.mark.parametrize("command", ["explain", "run", "recommend"])
+def test_a_file_of_another_kind_is_called_by_its_kind(
+    command: str, scenario: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no scenario is said to be what it is; each command that the message proposes takes the file."""
+    monkeypatch.chdir(tmp_path)
+    out, program, own = tmp_path / "out", tmp_path / "ring.xml", tmp_path / "own.json"
+    assert simcoll("run", scenario, "-o", out, "-q").status == 0
+    assert simcoll("export", "all_reduce/ring", "--ranks", 4, "--to", "msccl", "-o", program).status == 0
+    assert simcoll("import", program, "-o", own).status == 0
+    for file, what in (
+        (out, "results of simcoll"),
+        (out / "results.csv", "results of simcoll"),
+        (measured, "a table of measured times"),
+        (program, "a schedule as another program writes it"),
+        (own, "a schedule"),
+    ):
+        refused = simcoll(command, file)
+        assert refused.status == 2
+        assert f": {what}, and no scenario; give a scenario's file or name, or a collective" in refused.err
+        for words in re.findall(r"`simcoll ([^`]*)`", refused.err):
+            known = {"MEASURED.csv": str(measured), "SYSTEM": "hgx-h100"}
+            proposed = [known.get(word, word) for word in words.split()]
+            if proposed == ["diagnose"]:
+                continue
+            assert simcoll(*proposed).status == 0, words
