@@ -30,9 +30,9 @@ from simcoll.topology.topology_keys import TopologySpec
 class Point:
     """One point of a sweep.
 
-    `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. `places` gives the line of each
-    key of the file, `varied` the values of every swept key, by dotted path, and `swept` those of keys without a column
-    in the results. `replicas` is the share of the replications to run.
+    `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. By dotted path: `places` gives
+    the place of each key, `varied` the values of every swept key, and `swept` those of keys without a column in the
+    results. `replicas` is the share of the replications to run.
 
     >>> [point.swept for point in load("llama3-step", ["workload.bucket_cap=[4 MiB, 16 MiB]"])]
     [{'workload.bucket_cap': '4 MiB'}, {'workload.bucket_cap': '16 MiB'}]
@@ -194,8 +194,13 @@ def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
     return tuple(called) or registry.names(scenario.collective)
 
 
-def _places(tree: Node) -> dict[str, Place]:
-    return {key: child.place for key, child in tree.value.items()}
+def _places(tree: Node, above: str = "") -> dict[str, Place]:
+    """The place of every key, by dotted path, and of the keys below it."""
+    places: dict[str, Place] = {}
+    for key, child in tree.value.items():
+        places[f"{above}{key}"] = child.place
+        places |= _places(child, f"{above}{key}.") if isinstance(child.value, dict) else {}
+    return places
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:

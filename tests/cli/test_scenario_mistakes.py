@@ -203,3 +203,27 @@ def test_a_file_of_another_kind_is_called_by_its_kind(
             if proposed == ["diagnose"]:
                 continue
             assert simcoll(*proposed).status == 0, words
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--ranks", "9"], "--ranks:1:1: ranks: "),
+        (["--ranks", "9", "--algorithm", "all"], "--ranks:1:1: ranks: "),
+        (["--set", "ranks=[9, 10]"], "--set[1]:1:8: ranks: "),
+        (["--nodes", "1000000000"], "--nodes:1:1: topology.nodes: "),
+        (["--set", "topology.nodes=1000000000"], "--set[1]:1:16: topology.nodes: "),
+    ],
+)
+def test_a_number_too_large_is_a_mistake_of_its_option(words: list[str], place: str) -> None:
+    """More ranks or nodes than there can be are wrong input, at the place that asks for them, whatever finds it."""
+    refused = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", *words)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.startswith(place)
+
+
+def test_a_point_too_large_does_not_end_a_sweep() -> None:
+    """Of several numbers of ranks those that fit are answered."""
+    some = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", "--set", "ranks=[8, 9]", "--json")
+    assert some.status == 0
+    assert [point["status"].partition(":")[0] for point in some.json["points"]] == ["ok", "refused"]
