@@ -265,3 +265,17 @@ def test_the_title_of_a_step_says_which() -> None:
     title = point_plots.overlap(shortest).texts[0].get_text()
     best = min(rows, key=lambda row: row.time_ps)["workload.bucket_cap"]
     assert f", bucket cap {best}:" in title
+
+
+@pytest.mark.parametrize("keys", [{"x": "foo"}, {"x": "oversubscripton"}, {"x": "size", "y": "bandwidth"}])
+def test_what_can_be_drawn_is_said(keys: dict[str, Any], rows: sc.Results) -> None:
+    """A key that is none is answered with the nearest, and with every key that these rows differ in."""
+    with pytest.raises(InputError) as error:
+        rows.plot(**keys)
+    message = str(error.value)
+    assert (
+        "differ in algorithm, topology.oversubscription, topology.hosts_per_leaf, and hold e.g. time, busbw" in message
+    )
+    assert ("did you mean 'topology.oversubscription'?" in message) == (keys["x"] == "oversubscripton")
+    for key in ("algorithm", "topology.oversubscription", "topology.hosts_per_leaf"):
+        assert rows.plot(x=key, group=[k for k in KEYS["topology"] if k not in STAR and k not in key] + ["algorithm"])
