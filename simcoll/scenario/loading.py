@@ -18,6 +18,7 @@ from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
 from simcoll.scenario._other_files import refuse_folder, refuse_other
+from simcoll.scenario._ranges import MAX_VARIANTS as MAX_VARIANTS
 from simcoll.scenario._ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.schedule import registry
