@@ -21,8 +21,8 @@ _PLACE: Final = frozenset({"topology.system", "topology.nodes"})  # keys that th
 
 
 def swept_words(point: Point, place: bool = True) -> list[str]:
-    """The values of swept keys at a point, in words, but for the ones that its name has: by them it differs from others of
-    its run. Without `place` those are left out that the name of its machine says."""
+    """The values of swept keys at a point, in words, but for the ones that its name has: by them it differs from others
+    of its run. Without `place` those are left out that the name of its machine says."""
     from simcoll.report.plot.key_columns import ALIASES, said
 
     keys = {path: value for path, value in point.varied.items() if path not in _NAMED and (place or path not in _PLACE)}
