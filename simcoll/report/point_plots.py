@@ -131,7 +131,8 @@ def _figures(point: Point, wanted: Sequence[str]) -> dict[str, Any]:
     elif "timeline" in wanted and len(program) <= SMALL:
         launch_ps = prediction.waited_ps + prediction.launch_ps
         channels = prediction.lowered.count if prediction.lowered else 1
-        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title, launch_ps, channels)
+        drawn = program, prediction.timeline, prediction.devices, title, launch_ps, channels
+        figures["timeline"] = gantt_figure(*drawn, prediction.fault_windows)
     elif "timeline" in wanted:
         note = f"timeline: not drawn: {ran} has {len(program)} transfers, and of more than {SMALL} none could be seen"
         print(wrapped(f"{note}: ask for fewer ranks, or give --trace FILE.json", "  "), file=sys.stderr)
