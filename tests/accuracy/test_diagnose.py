@@ -292,6 +292,29 @@ def test_one_direction_of_one_gpu(tmp_path: Path):
     assert (found["verdict"], found["hypotheses"][0]["value"]) == ("slow nvlink", "one way of one at 50%")
 
 
+@pytest.mark.parametrize(
+    ("floor", "verdict", "value"),
+    [(None, "healthy", ""), (0, "own processes", ""), (27, "host", "27.0 us"), (80, "host", "80.0 us")],
+)
+def test_who_launches_is_judged_by_what_the_log_says(
+    tmp_path: Path, floor: float | None, verdict: str, value: str
+) -> None:
+    """A log of `-g 8` is held against one process that launches for eight GPUs. Times that only processes of their own
+    make, and hosts that are quicker or slower than the profile's, are explained by who launches; what is faster than
+    expected is called no fault."""
+    keys = {"launch.gpus_per_process": "8"}
+    took = times(H100, **keys) if floor is None else {s: max(floor, time) for s, time in times(H100).items()}
+    path = tmp_path / "log.txt"
+    rows = [f"{size} {size // 2} half sum -1 {time:.3f} 0 0 0" for size, time in took.items()]
+    head = ["# nThread 1 nGpus 8", "# size count type redop root time algbw busbw #wrong"]
+    path.write_text("\n".join([*head, *rows]), encoding="utf-8")
+    found = diagnosed(path, "hgx-h100", "--collective", "all_reduce")
+    assert (found["verdict"], found["hypotheses"][0]["value"]) == (verdict, value)
+    first = simcoll("diagnose", path, "--on", "hgx-h100", "--collective", "all_reduce").out.split(":")[0]
+    quicker = floor is not None and floor < min(times(H100, **keys).values())
+    assert first == ("Healthy" if floor is None else "Faster than expected, which is no fault" if quicker else "Off")
+
+
 def test_the_nearer_explanation_comes_first(tmp_path: Path):
     """Calls that go by trees, where small and large ones take a little longer: an explanation that leaves their region
     off is not behind one that is farther from the times, and happens to leave none off."""
