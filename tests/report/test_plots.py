@@ -696,10 +696,23 @@ def test_large_runs_are_refused_and_many_links_are_cut() -> None:
     with pytest.raises(ValueError, match=r"4,160 transfers.*fewer ranks"):
         gantt_figure(program, timeline, star.devices)
     figure, *_ = picture("broadcast", "naive", 66)
-    assert "the busiest 32 of 66 ranks" in words(figure)
-    assert "the busiest 32 of 66 links" in words(figure)
+    for kind in ("ranks", "links"):
+        assert f"32 of 66 {kind}: of each time the busiest" in words(figure).replace("\n", " ")
     lanes = [label.get_text() for label in figure.axes[1].get_yticklabels()]
     assert (len(lanes), lanes[0]) == (32, "host0->switch")
+
+
+def test_links_that_are_left_out_leave_no_phase_empty() -> None:
+    """While ranks send, a drawn link carries data, whichever kind of link is the busiest of all."""
+    keys = {"topology.nodes": 2, "collective": "all_reduce", "algorithm": "hierarchical", "size": "64 MiB"}
+    (point,) = load(None, ["topology.system=hgx-h100", "profile=one-port", *(f"{k}={v}" for k, v in keys.items())])
+    (figure,) = dict(point_plots.single([point], ["timeline"])).values()
+    ranks, links = figure.axes[:2]
+    assert "32 of 128 links" in words(figure)
+    at = np.linspace(0, ranks.get_xlim()[1], 1000)
+    drawn = (bars(ranks, "sends"), bars(links, "links"))
+    working = [np.any([(left < at) & (at < right) for left, right, *_ in each], axis=0) for each in drawn]
+    assert working[0].sum() > 900 and (working[0] & ~working[1]).sum() < 10
 
 
 # --- files ---

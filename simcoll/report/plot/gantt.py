@@ -32,6 +32,7 @@ from simcoll.units import format_duration
 MAX_TRANSFERS: Final = 4000
 MAX_LANES: Final = 64
 KEPT_LANES: Final = 32  # of more than MAX_LANES
+_GLANCES: Final = 1000  # points in time at which lanes are compared
 WIDTH: Final = 9.0  # inches
 LANE: Final = 0.21  # inches, the height of a lane with a single row
 STACKED: Final = 0.6  # height of a row among several of its lane, of a lone row 1
@@ -104,8 +105,8 @@ def gantt_figure(
     """Lanes of ranks (sends thick, from start to sent; receive sides thin, from arrive to end) above lanes of links.
 
     `devices` are named by participant. Time counts from the call: the program begins `launch_ps` later, and stands for
-    each of `channels` alike. Of more than 64 links, or ranks, the busiest 32 are drawn, and those that are disturbed:
-    links by `faults`, ranks that come late until they are there.
+    each of `channels` alike. Of more than 64 links, or ranks, 32 are drawn: the busiest of each phase, and those that
+    are disturbed, links by `faults`, ranks that come late until they are there.
     Raises ValueError above 4,000 transfers.
     """
     if len(program) > MAX_TRANSFERS:
@@ -196,16 +197,31 @@ def _link_lanes(
 
 
 def _cut(lanes: list[Lane], kind: str, disturbed: Sequence[Disturbance]) -> str:
-    """Keep the busiest of too many lanes, first those that are disturbed, in their order, and say so."""
+    """Keep those of too many lanes that are busiest while they are at work, first those that are disturbed, in their
+    order, and say so."""
     total = len(lanes)
     if total <= MAX_LANES:
         return ""
     first = frozenset[int]().union(*(each.lanes for each in disturbed))
-    kept = sorted(lanes, key=lambda lane: (lane.number not in first, -lane.busy))[:KEPT_LANES]
+    before = _busier(lanes)
+    kept = sorted(lanes, key=lambda lane: (lane.number not in first, before[lane.number], -lane.busy))[:KEPT_LANES]
     shown = {lane.number for lane in kept}
     lanes[:] = [lane for lane in lanes if lane.number in shown]
     also = ", and what is disturbed" if shown & first else ""
-    return f"the busiest {KEPT_LANES} of {total} {kind}{also}"
+    return f"{KEPT_LANES} of {total} {kind}: of each time the busiest{also}"
+
+
+def _busier(lanes: Iterable[Lane]) -> dict[int, float]:
+    """How many busier lanes are at work while a lane is, in the mean: the busiest of each phase have none."""
+    ordered = sorted(lanes, key=lambda lane: -lane.busy)
+    times = np.linspace(0, max((span.end for lane in ordered for span in lane.spans), default=0), _GLANCES)
+    others, found = np.zeros(_GLANCES), dict[int, float]()
+    for lane in ordered:
+        begins, ends = (np.sort([span[end] for span in lane.spans]) for end in (0, 1))
+        at_work = np.searchsorted(begins, times, "right") > np.searchsorted(ends, times, "right")
+        found[lane.number] = float(others[at_work].mean()) if at_work.any() else np.inf
+        others += at_work
+    return found
 
 
 # --- what disturbs a run ---
