@@ -212,7 +212,7 @@ def _cut(lanes: list[Lane], kind: str, disturbed: Sequence[Disturbance]) -> str:
 
 
 def _busier(lanes: Iterable[Lane]) -> dict[int, float]:
-    """How many busier lanes are at work while a lane is, in the mean: the busiest of each phase have none."""
+    """The mean number of busier lanes at work while a lane is: the busiest of each phase have none."""
     ordered = sorted(lanes, key=lambda lane: -lane.busy)
     times = np.linspace(0, max((span.end for lane in ordered for span in lane.spans), default=0), _GLANCES)
     others, found = np.zeros(_GLANCES), dict[int, float]()
