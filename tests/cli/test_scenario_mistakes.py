@@ -212,6 +212,7 @@ def test_a_file_of_another_kind_is_called_by_its_kind(
         (["--ranks", "9", "--algorithm", "all"], "--ranks:1:1: ranks: "),
         (["--set", "ranks=[9, 10]"], "--set[1]:1:8: ranks: "),
         (["--nodes", "1000000000"], "--nodes:1:1: topology.nodes: "),
+        (["--set", "launch.gpus_per_process=9"], "--set[1]:1:25: launch.gpus_per_process: "),
         (["--set", "topology.nodes=1000000000"], "--set[1]:1:16: topology.nodes: "),
     ],
 )

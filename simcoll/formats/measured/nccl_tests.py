@@ -79,17 +79,20 @@ class _Test:
 
 def looks(text: str) -> bool:
     """Whether a line is the header of its table, or lines are rows of one whose header was left out."""
+    return _has_header(text) or _bare(text) is not None
+
+
+def _has_header(text: str) -> bool:
     debug = _debug("")
-    return _has_header(text, debug) or _bare(text, debug) is not None
-
-
-def _has_header(text: str, debug: re.Pattern[str]) -> bool:
     return any("size" in line and _header(_plain(line, debug), Place("", 1, 1), []) for line in text.splitlines())
 
 
-def _bare(text: str, debug: re.Pattern[str]) -> str | None:
+def _bare(text: str) -> str | None:
     """The header that was left out of a text, where its rows say which it was."""
-    return None if _has_header(text, debug) else header_of([_plain(line, debug) for line in text.splitlines()])
+    if _has_header(text):
+        return None
+    debug = _debug(text)
+    return header_of([_plain(line, debug) for line in text.splitlines()])
 
 
 def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> list[LocatedCells]:
@@ -120,11 +123,11 @@ def unread(text: str) -> list[int]:
 
 def _tests(text: str, source: str) -> list[_Test]:
     tests: list[_Test] = []
-    debug = _debug(text)
-    bare = _bare(text, debug)
+    bare = _bare(text)
     before: list[str] = []
     partial: LocatedCells = {}
     values: list[tuple[str, Place | None]] = []
+    debug = _debug(text)
     label = held = ""  # held: the beginning of a row that debug output cut off, in line held_at
     held_at = 0
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -294,8 +297,9 @@ def _said(
     called = next(iter(test.calls)) if len(test.calls) == 1 else None  # sends and receives name none
     collective = programs[-1] if programs else called
     if ranks is None and "ranks" not in given:
-        also = "" if collective or "collective" in given else " and, if it is not known then, collective=NAME"
-        mistakes.append(unsaid("ranks", test.place, also=also))
+        named = collective or "collective" in given
+        also = "" if named else ", or names the collective (collective=NAME, unless its columns show it)"
+        mistakes.append(unsaid("ranks", test.place, also))
     elif collective is None:
         candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
         asked = given.get("collective", ("", None))[0]
