@@ -232,8 +232,13 @@ class NcclCall(CallShape):
         return min(_p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
 
     def leg_ps(self, costs: Kernels) -> int:
-        """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes."""
-        return service(self.message * self.heads, costs.NVLS.rate) // 4 if self.schedule == "nvls_tree" else 0
+        """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes,
+        and what a hop there takes longer than one between nodes. Up to the switch and down from it a block waits for
+        flags of all heads, as on one node; for the sum of its own head, and for what comes back, of that head alone."""
+        if self.schedule != "nvls_tree":
+            return 0
+        waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
+        return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
 
     def hop_ps(self, costs: Kernels) -> int:
         """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""
