@@ -241,9 +241,12 @@ class NcclCall(CallShape):
         return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
 
     def hop_ps(self, costs: Kernels) -> int:
-        """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""
+        """Time from when one rank has data until the next can go on, in ps, beside what its block does with them. Of
+        `looped` calls of a chain, where a rank begins the next call when it is done, all hops but one are hidden: the
+        first ranks of a chain are calls ahead of the last."""
         block = self.block(costs)
-        return block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
+        hop = block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
+        return hop // (self.communicator.ranks - 1) if self.looped and self.schedule == "chain" else hop
 
     @property
     def _stores(self) -> float:

@@ -56,6 +56,7 @@ class CallShape:
     version: str | None = None
     limited: bool = False
     registered: bool = False
+    looped: bool = False
     by_itself: bool = field(default=True, compare=False)
 
     @cached_property
