@@ -158,8 +158,10 @@ class NcclCall(CallShape):
         return reach if whole else reach * wire / (self.alike * self.stay)
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
-        """B/s of links to the host whose own are `bandwidth`, where data are staged there."""
-        rate = self.block(costs).host_rate
+        """B/s of links to the host whose own are `bandwidth`, where data are staged there. Two GPUs of which one sends
+        and the other receives do not write and read the host's memory in turn, and have the links as they are."""
+        one_way = self.communicator.ranks == 2 and self.collective in ("broadcast", "reduce", "gather", "scatter")
+        rate = 0 if one_way else self.block(costs).host_rate
         return bandwidth * rate / (bandwidth + rate) if rate else bandwidth
 
     def most(self, costs: Kernels, host: bool) -> float:
