@@ -349,7 +349,7 @@ def test_debug_lines_between_rows(debug: str):
     assert parse_measured(f"\n{debug}\n".join(lines), "log") == parse_measured(new(), "log")
 
 
-@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7", "10-0-0-1"])
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
 def test_debug_lines_within_a_row(host: str):
     """A row that debug output broke in two is put together again, though the host's name is glued to its number, and
     begins with digits: no root is below -1."""
@@ -357,6 +357,29 @@ def test_debug_lines_within_a_row(host: str):
     text = new().replace("    -1   ", f"    -1{debug}\n{debug}\n   ")
     assert text.count(debug) == 4
     assert parse_measured(text, "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
+def test_debug_lines_after_wrong_elements(host: str):
+    """A count of wrong elements stays what it was where a host that begins with digits is glued to it, as other lines
+    begin with that host."""
+    debug = DEBUG.replace("gpu-7.example", host)
+    text = new().replace("       0  ", f"       0{debug}\n  ").replace("# Using", f"{debug}\n{debug}\n# Using")
+    assert text.count(debug) == 4
+    assert parse_measured(text, "log") == parse_measured(new(), "log")
+    for column in ("  100.00", "  200.00", "   87.50"):  # a number that ends where the row is broken
+        text = new().replace(column, f"{column}{debug}\n{debug}\n")
+        assert text != new()
+        assert parse_measured(text, "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
+def test_a_library_by_its_number(code: str, version: str):
+    """nccl-tests from 2.17 on prints the number of the library; a line with its version outranks it."""
+    numbered = f"# nccl-tests version 2.18.3 nccl-headers=22902 nccl-library={code}\n{new()}"
+    assert {row.library_version for row in parse_measured(numbered, "log")} == {version}
+    both = f"NCCL version 2.30.1+cuda13.0\n{numbered}"
+    assert {row.library_version for row in parse_measured(both, "log")} == {"2.30.1"}
 
 
 @pytest.mark.parametrize("label", ["", "[1,0]<stdout>:", "[rank0]: "])
@@ -556,7 +579,7 @@ def test_files_of_rccl_tests():
     own = "size (B),type,time (us),algbw,busbw\n1024,half,10.5,1,1.75\n"
     assert only(own, collective="all_reduce", ranks=8).time_us == 10.5
     assert complaints(own, ranks=8) == [
-        "t.csv:2:1: collective: nothing says collective; give collective=NAME, with --collective NAME"
+        "t.csv:2:1: nothing says which collective this is; give collective=NAME, with --collective NAME"
     ]
 
 
@@ -685,7 +708,7 @@ def test_number_of_ranks():
     assert {row.ranks for row in parse_measured(threads, "t")} == {8}
     assert {row.ranks for row in parse_measured(threads, "t", {"ranks": 16})} == {16}
     for unknown in (text.replace("nThread", "n"), text.replace("nThread 1", "nThread 0")):
-        assert complaints(unknown)[0].endswith("nothing says how many ranks took part; give ranks=N")
+        assert "ranks took part; give ranks=N, with --where ranks=N" in complaints(unknown)[0]
 
 
 def test_split_groups():

@@ -78,6 +78,19 @@ def test_no_row_stands_for_another(rows: sc.Results) -> None:
         key_figure(kept, "oversubscriptoin")
 
 
+def test_a_filter_reads_quantities() -> None:
+    """A value is that of a row in whatever unit it is written, and no other kind of quantity."""
+    rows = [
+        {"algorithm": "ring", "size_bytes": 2**20, "link": link, "wait": "1 us"} for link in ("50 GB/s", "100 GB/s")
+    ]
+    for text in ("50 GB/s", "50GB/s", "400 Gb/s", "0.05 TB/s"):
+        assert filtered(rows, {"link": [text]}) == rows[:1]
+    assert filtered(rows, {"wait": ["1000 ns"], "size": ["1024 KiB"]}) == rows
+    for key, text in (("link", "50 GiB"), ("wait", "1000")):
+        with pytest.raises(InputError, match="no row has"):
+            filtered(rows, {key: [text]})
+
+
 def test_text_is_not_drawn_upwards(rows: sc.Results) -> None:
     """A column of words is no height, and the error says so."""
     with pytest.raises(sc.SimcollError, match="confidence is text"):

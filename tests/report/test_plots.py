@@ -31,6 +31,7 @@ from simcoll.report.plot.gantt import gantt_figure
 from simcoll.report.plot.looks import look, looks_of
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.residuals import residual_figure
+from simcoll.report.plot.steps import step_figure
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.units import format_duration
 
@@ -388,6 +389,22 @@ def test_comparison_tells_the_mean_error() -> None:
     assert entries(figure) == ["ring", "tree", "predicted", "measured"]
     with pytest.raises(ValueError, match="no point"):
         compare_figure([])
+
+
+def test_every_step_is_drawn() -> None:
+    """A step of a bucket size that is no size (`none`) stands apart, in the line's colour, and no line leads to it; it
+    may be the shortest."""
+    caps = {"none": 5.0, "1 MiB": 9.0, "25 MiB": 6.0}
+    swept = {"workload": "ddp", "compute_us": 4.0, "exposed_us": 1.0}
+    rows = [row(step_us=step, **swept, **{"workload.bucket_cap": cap}) for cap, step in caps.items()]
+    figure = step_figure(rows)
+    drawn = [line.get_xydata().tolist() for line in figure.axes[0].lines]
+    assert [[MIB, 9.0], [25 * MIB, 6.0]] in drawn
+    apart = [points[0] for points in drawn if len(points) == 1]
+    assert {y for _, y in apart} == {5.0, 4.0} and all(x < MIB for x, _ in apart)
+    figure.canvas.draw()
+    assert {tick.get_text() for tick in figure.axes[0].get_xticklabels()} == {"none", "1 MiB", "25 MiB"}
+    assert "shortest: ring at bucket cap none" in words(figure)
 
 
 def left_over() -> list[dict[str, Any]]:

@@ -67,10 +67,11 @@ def _asked(row: PlotRow, column: str) -> Any:
 
 
 def _plain(value: object) -> str:
-    size = units.size_in(value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value if size is None else size).lower()
+    kind = units.kind_of(str(value))  # `50GB/s` is `50 GB/s`, and `400 Gb/s`
+    exact = units.parse_exact(str(value), kind) if kind else None
+    return str(value).lower() if exact is None else str(exact) if kind == "size" else f"{kind} {exact}"
 
 
 # --- values ---
