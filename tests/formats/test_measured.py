@@ -465,6 +465,11 @@ def launches(text: str) -> str:
     return "\n".join(line for size in sizes for i, line in enumerate(lines) if i == size or i not in sizes)
 
 
+def headless(text: str) -> str:
+    """A text without the header of its table."""
+    return "\n".join(line for line in text.splitlines() if "algbw" not in line and "(us)" not in line)
+
+
 CALLED = (
     "box:41:42 [0] NCCL INFO AllGather: opCount 0 sendbuff 0x7f count 16 datatype 7 op 0 root 0 comm 0x7f [nranks=8]"
 )
@@ -487,6 +492,10 @@ DRESSED: dict[str, Callable[[str], str]] = {
     "colours": lambda text: re.sub(r"(\d{8})", "\x1b[32m\\1\x1b[0m", text).replace("# ", "\x1b[1m# "),
     "one size a launch": launches,
     "one size a launch, all # lost": lambda text: launches(bare(text)),
+    "no header": headless,
+    "no header, mpirun and INFO": lambda text: re.sub(
+        r"(?m)^", "[1,0]<stdout>:", headless(text).replace("\n", f"\n{CALLED}\n")
+    ),
     "units in the header": lambda text: text.replace("#       size ", "#  size (B) ").replace(" time ", " time (us) "),
     "Docker's JSON lines": lambda text: re.sub(
         r"(?m)^(.*)$", r'{"log":"\1\\n","stream":"stdout","time":"2026-10-05T12:00:00Z"}', text
@@ -500,6 +509,42 @@ DRESSED: dict[str, Callable[[str], str]] = {
 def test_logs_as_people_have_them(dress: str):
     """What a launcher, a terminal, an editor or a web page does to a log changes nothing that is read of it."""
     assert parse_measured(DRESSED[dress](new()), "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("wrong", ["#wrong", "error", None])
+@pytest.mark.parametrize("lead", ["sum -1", "none 0", "sum", "0", ""])
+@pytest.mark.parametrize("times", [(21.5, 52.43, 9000.0), (21.0, 107374.0, 107374.5)])
+def test_rows_alone_say_which_columns_they_have(
+    lead: str, wrong: str | None, runs: int, times: tuple[float, ...]
+) -> None:
+    """Rows without a header are read as with it, whichever version printed them; times may be printed without a point.
+
+    Without ranks the complaint says what is needed."""
+    columns = [*(["redop"] if lead[:1].isalpha() else []), *(["root"] if lead[-1:].isdigit() else [])]
+    run = ["time", "algbw", "busbw", *([wrong] if wrong else [])]
+    header = " ".join(["# size count type", *columns, *run * runs])
+    rows = [
+        " ".join(
+            [
+                f"{size} {size // 4} float {lead}",
+                *[f"{time:.7g} {size / time / 1e3:.2f} {size / time / 1e3:.2f}{' 0' * bool(wrong)}"] * runs,
+            ]
+        )
+        for time, size in zip(times, (2**10, 2**20, 2**30), strict=True)
+    ]
+    given = {"ranks": 8, "collective": "broadcast" if lead.endswith("0") else "all_gather"}
+    read = parse_measured("\n".join(rows), "t", given)
+    assert [(row.size_bytes, row.time_us) for row in read] == list(zip((2**10, 2**20, 2**30), times, strict=True))
+    assert read == parse_measured("\n".join([header, *rows]), "t", given)
+    (complaint,) = complaints("\n".join(rows))
+    assert "give ranks=N" in complaint and "collective=NAME" in complaint
+
+
+def test_rows_that_may_mean_two_things_are_not_read() -> None:
+    """A number that may be a root or a time, and rows whose bandwidth is not their size over their time, are none."""
+    for rows in ("1024 256 float 1 1.02 1.02 0.9 1.1", "1024 256 float sum -1 10.0 5.00 5.00 0", "1024 256 float"):
+        assert "holds no measurement" in complaints(rows, ranks=8)[0]
 
 
 def test_utf_16_without_its_mark(tmp_path: Path):

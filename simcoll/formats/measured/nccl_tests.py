@@ -2,9 +2,9 @@
 
 The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between the
 lines or in the middle of one, colours, bars of a Markdown table, and a header that lost its `#` (a heading, for
-Markdown). Rows without a whole out-of-place part, or that moved nothing (0 bytes: fewer elements than ranks) are left
-out; some programs measure out of place only, and print no more. Sizes are total buffers in bytes, times in
-microseconds.
+Markdown), or was not copied, where the rows leave no doubt. Rows without a whole out-of-place part, or that moved
+nothing (0 bytes: fewer elements than ranks) are left out; some programs measure out of place only, and print no more.
+Sizes are total buffers in bytes, times in microseconds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final
 
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.formats.measured._bare_rows import OPERATORS, header_of
 from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
@@ -52,12 +53,11 @@ _FORCED: Final = {  # by the environment as a command or NCCL's debug output has
     "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
 }
 CURE: Final = (
-    "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
+    "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, best with its header"
 )
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
-_OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
 _LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
-_OPERATOR: Final = re.compile("|".join(_OPERATORS))
+_OPERATOR: Final = re.compile("|".join(OPERATORS))
 _TYPED: Final = re.compile(rf"(?<!\S)\d+\s+\d+\s+(?:{'|'.join(_TYPES)})\s+$")  # of a row, up to its type
 LONGEST: Final = 10_000  # characters of a line that may be a row
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
@@ -78,9 +78,21 @@ class _Test:
 
 
 def looks(text: str) -> bool:
-    """Whether a line is the header of its table."""
+    """Whether a line is the header of its table, or lines are rows of one whose header was left out."""
+    return _has_header(text) or _bare(text) is not None
+
+
+def _has_header(text: str) -> bool:
     debug = _debug("")
     return any("size" in line and _header(_plain(line, debug), Place("", 1, 1), []) for line in text.splitlines())
+
+
+def _bare(text: str) -> str | None:
+    """The header that was left out of a text, where its rows say which it was."""
+    if _has_header(text):
+        return None
+    debug = _debug(text)
+    return header_of([_plain(line, debug) for line in text.splitlines()])
 
 
 def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> list[LocatedCells]:
@@ -111,6 +123,7 @@ def unread(text: str) -> list[int]:
 
 def _tests(text: str, source: str) -> list[_Test]:
     tests: list[_Test] = []
+    bare = _bare(text)
     before: list[str] = []
     partial: LocatedCells = {}
     values: list[tuple[str, Place | None]] = []
@@ -127,6 +140,9 @@ def _tests(text: str, source: str) -> list[_Test]:
             continue
         if tests and (call := _CALL.search(full)):
             tests[-1].calls.add(names.collective_named(call[1]))
+        if bare and not tests and (test := _header(bare, Place(source, number, 1), before)) and test.lead.search(line):
+            tests.append(test)
+            before = []
         start = tests[-1].lead.search(line) if tests else None
         if held and (whole := _joined(held, line, tests[-1].lead)):
             line, start = whole.string, whole
@@ -168,7 +184,7 @@ def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None
     if lead.search(line) and not (rest[:1].isdigit() and held[len(label) :].strip().isdigit()):
         return None  # a row of its own, and no first number that was broken
     words = match.groupdict()
-    return match if words["type"] in _TYPES and words.get("redop", "none") in _OPERATORS else None
+    return match if words["type"] in _TYPES and words.get("redop", "none") in OPERATORS else None
 
 
 def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:
@@ -281,7 +297,9 @@ def _said(
     called = next(iter(test.calls)) if len(test.calls) == 1 else None  # sends and receives name none
     collective = programs[-1] if programs else called
     if ranks is None and "ranks" not in given:
-        mistakes.append(unsaid("ranks", test.place))
+        named = collective or "collective" in given
+        also = "" if named else ", or names the collective (collective=NAME, unless its columns show it)"
+        mistakes.append(unsaid("ranks", test.place, also))
     elif collective is None:
         candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
         asked = given.get("collective", ("", None))[0]
