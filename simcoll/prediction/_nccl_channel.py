@@ -307,7 +307,8 @@ class NcclExecutor(PlainExecutor):
         graphs, nic = call.communicator.graphs, call.communicator.nic_GBps
         graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
         nics = math.ceil(graph.channels * graph.inter / nic) if nic else 1
-        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged)
+        looped = scenario.launch.paced
+        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged, looped=looped)
         return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
