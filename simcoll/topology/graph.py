@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
@@ -253,6 +253,15 @@ class Topology:
         outside: NDArray[np.bool_] = self._homes.of < 0
         found: NDArray[np.bool_] = np.logical_and(*outside[self._ends.T])
         return found
+
+    def of_ends(self, known: ArrayLike) -> NDArray[Any]:
+        """What is `known` of the devices at both ends of each link, (links, 2), from what is of each device."""
+        found: NDArray[Any] = np.asarray(known)[self._ends]
+        return found
+
+    def between_kinds(self, *kinds: str) -> NDArray[np.bool_]:
+        """Whether the devices at both ends of each link are of these kinds, bool (links, 2)."""
+        return self.of_ends([kind in kinds for kind in self.kinds.values()])
 
     @property
     def order_of_widths(self) -> bytes:
