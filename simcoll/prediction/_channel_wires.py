@@ -153,7 +153,8 @@ def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
     """Whether each link is by which a GPU's proxy brings data to a NIC, bool (links,); `inner` are kinds of links
     within nodes."""
     gpu = rated.between_kinds("gpu")
-    outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & np.array([kind not in inner for kind in rated.link_kinds], bool)
+    beyond = np.array([kind not in inner for kind in rated.link_kinds], bool)
+    outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & beyond
     if not outer.any():  # GPUs talk to each other by the links by which they talk to the network
         nic, switch = (np.any(rated.between_kinds(kind), axis=1) for kind in ("nic", "switch"))
         outer = np.asarray(nic & ~switch)
@@ -222,8 +223,9 @@ def _sorts(rated: Topology) -> Numbers:
 
 def _numbers(names: Iterable[Hashable]) -> Numbers:
     """A number for each, the same for those that are equal."""
-    known: dict[Hashable, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
+    names = tuple(names)
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array(list(map(number.__getitem__, names)), np.int64)
 
 
 def _switches(rated: Topology) -> dict[str, int]:
