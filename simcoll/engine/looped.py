@@ -63,12 +63,13 @@ class LoopedProgram:
         layout, _ = _LAID_OUT.get(like, lambda: (layout_of(self.one, self.piece, self.slots, loops), shared))
         if loops.compiled not in self._known:
             base = KernelRun(sized(layout.program, self.one.sizes, self.piece), loops, "ends")
-            self._known[loops.compiled] = base, side_by_side(self._numbered(layout, base))
-        base, columns = self._known[loops.compiled]
+            columns = side_by_side(self._numbered(layout, base))
+            self._known[loops.compiled] = base, columns, _states(layout.waiting, self.loops)
+        base, columns, state = self._known[loops.compiled]
         run_ = copy(base)
         run_.program, run_.busy = replace(base.program, arrivals=arrivals), busy[layout.links]
         done, kernel = run_.give(arrivals.copy()), loops.like(loop_kernel)
-        run = _begun(columns, layout.waiting, run_, done)
+        run = _begun(columns, state.copy(), run_, done)
         if len(self) < SHORT or arrivals.any() or busy.any():
             ended, latest = kernel.loops(run, 0, 0, self.loops)
         else:
@@ -105,8 +106,8 @@ class LoopedProgram:
         return replace(sums, messages=sums.messages * self.loops)
 
     @cached_property
-    def _known(self) -> dict[bool, tuple[KernelRun, LoopRun]]:
-        """The columns for the kernel, compiled or not, that are the same in all runs."""
+    def _known(self) -> dict[bool, tuple[KernelRun, LoopRun, Array]]:
+        """The columns for the kernel, compiled or not, that are the same in all runs, and the state at their begin."""
         return {}
 
     def _numbered(self, layout: LoopLayout, run_: KernelRun) -> LoopRun:
@@ -136,12 +137,11 @@ class LoopedProgram:
         )
 
 
-def _begun(columns: LoopRun, waiting: FirstWaits, run_: KernelRun, done: Array) -> LoopRun:
+def _begun(columns: LoopRun, state: Array, run_: KernelRun, done: Array) -> LoopRun:
     """The columns with new ones for a run to write, and those that follow from when ranks come."""
     room, arrivals = run_.loops.room, run_.program.arrivals
     streams, entries, many = columns.streams, int(columns.parts.room[-1]), len(columns.parts.room) - 1
     count, waiting_streams = len(streams.link), np.diff(np.asarray(streams.of_part)) > 0
-    state = _states(waiting, columns.loops)
     here = arrivals if arrivals.any() else NO_TIMES
     streams = streams._replace(
         at=run_.give(np.asarray(streams.begin, np.int32)[:-1].copy()),
