@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -245,7 +246,7 @@ class Topology:
     @cached_property
     def bandwidths(self) -> NDArray[np.int64]:
         """B/s of each link, int64 (links,)."""
-        return np.fromiter((link.bandwidth for link in self.every_link), np.int64, len(self.links))
+        return np.fromiter(map(attrgetter("bandwidth"), self.every_link), np.int64, len(self.links))
 
     @cached_property
     def trunks(self) -> NDArray[np.bool_]:
@@ -272,7 +273,7 @@ class Topology:
     @cached_property
     def latencies(self) -> NDArray[np.int64]:
         """ps of each link, int64 (links,)."""
-        return np.fromiter((link.latency_ps for link in self.every_link), np.int64, len(self.links))
+        return np.fromiter(map(attrgetter("latency_ps"), self.every_link), np.int64, len(self.links))
 
     # --- routes ---
 
