@@ -256,7 +256,7 @@ class Topology:
         return found
 
     def of_ends(self, known: ArrayLike) -> NDArray[Any]:
-        """What is `known` of the devices at both ends of each link, (links, 2), from what is of each device."""
+        """The values for the devices at both ends of each link, (links, 2), of those `known` of each device."""
         found: NDArray[Any] = np.asarray(known)[self._ends]
         return found
 

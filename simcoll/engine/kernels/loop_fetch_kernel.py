@@ -1,6 +1,6 @@
-"""What `loop_kernel` has the processor fetch before a part of the network takes its turn, so that it need not wait for
-the memory then. One thing is known by another: a row by its entry on the heap, its way and state by the row, a link by
-the way. So each is fetched a part before the next."""
+"""The processor fetches what a part of the network reads before that takes its turn in `loop_kernel`, so that it need
+not wait for the memory then. One thing is known by another: a row by its entry on the heap, its way and state by the
+row, a link by the way. So each is fetched a part before the next."""
 
 from __future__ import annotations
 
