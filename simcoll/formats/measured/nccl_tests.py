@@ -174,12 +174,16 @@ def _tests(text: str, source: str) -> list[_Test]:
 
 
 def _doubt(test: _Test) -> None:
-    """Of a table whose bandwidths are mostly sizes over times, the rows where they are not are damaged."""
-    told = [row for row in test.rows if _value(row, "algbw") > 0]
-    damaged = [row for row in told if not is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])]
-    if 2 * len(damaged) < len(told):
+    """Take the rows for damaged whose bandwidth is not their size over their time, where those of most rows are."""
+    with_bandwidth = [row for row in test.rows if _value(row, "algbw") > 0]
+    damaged = [row for row in with_bandwidth if not _is_whole(row)]
+    if 2 * len(damaged) < len(with_bandwidth):
         test.rows = [row for row in test.rows if not any(row is each for each in damaged)]
         test.unread += [place.line for row in damaged if (place := row["time_us"][1])]
+
+
+def _is_whole(row: LocatedCells) -> bool:
+    return is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])
 
 
 def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None:
