@@ -57,7 +57,8 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     """Simulate a sweep, or points, in order; an impossible one is a row whose `status` says why.
 
     `keys` are those of a scenario, and come on top of `asked`; see `Sweep`. `jobs` processes share the work (-1: one a
-    core), or the workers of the Dask scheduler at the address `cluster`. Raises InputError for wrong keys.
+    core), or the workers of the Dask scheduler at the address `cluster`. Raises InputError for wrong keys, and where
+    what they name is wrong at every point, as a file that is not there.
 
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
@@ -65,6 +66,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     _check_jobs(jobs)
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
+    sweep.check_answerable(rows)
     notes = caveats.notes(point.scenario for point in points)
     shown = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
     return Results(shown, notes)

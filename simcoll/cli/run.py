@@ -210,12 +210,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
             reused += again
             watch.finished(index)
     rows = sweep.ordered(finished)
-    wrong = [row.status for row in rows if row.wrong_input]
-    if wrong and len(wrong) == len(rows):
-        once: dict[str, str] = {}  # what cures a mistake may differ from point to point
-        for line in "\n".join(reason.removeprefix("failed: ") for reason in wrong).splitlines():
-            once.setdefault(line.partition("; ")[0], line)
-        raise InputError("\n".join(once.values()))
+    sweep.check_answerable(rows)
     return rows, reused
 
 

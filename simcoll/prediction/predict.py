@@ -62,7 +62,10 @@ def steps(
     keep: Keep = "auto",
 ) -> RunSteps[Prediction]:
     """The same in steps, so that several points may have alike runs made together."""
-    scenario = point.scenario if isinstance(point, Point) else point
+    if isinstance(point, Point):
+        with point.placing():
+            return (yield from steps(point.scenario, topology, costs=costs, related=related, keep=keep))
+    scenario = point
     profile = load_profile(scenario.profile)
     if (profile.generations or profile.transport) and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
