@@ -26,7 +26,7 @@ FEW: Final = 0.1  # of the calls that are apart, what may stay so within each va
 _ABOUT_TIMES: Final = ("time_us", "in_place_time_us", "runs")  # columns of outcomes, and not of what was measured
 MOST_LISTED: Final = 12  # values of a column that an error message lists: about two lines of a terminal
 # Columns of results, and endings of their names: rows of one question differ in them, so no complaint mentions them.
-# Nor does one mention a column of fractions, whatever its name: those are measured, unless a swept key (`a.b`) has them.
+# Nor does one mention a column of fractions, whatever its name: they are measured, unless a swept key (`a.b`) has them.
 _OUTCOMES: Final = ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps",
                     "engine", "staged", "point", "spread", "verified", "wrong", "date", "low", "high",
                     "of_library")  # fmt: skip

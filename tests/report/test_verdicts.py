@@ -189,3 +189,18 @@ def test_a_schedule_without_a_proof_is_said() -> None:
     )
     assert not sc.run("all_reduce", **own).notes
     assert not sc.run("all_reduce", **{**own, "algorithm": "ring"}, proof="off").notes
+
+
+def test_what_was_measured_opens_with_a_sentence() -> None:
+    """`measure` and `lab`: one point by itself, of several the ends of the span; and how far runs are apart."""
+    row = {"collective": "all_reduce", "algorithm": "ring", "ranks": 4, "size_bytes": 2**20, "harness": "p2p"}
+    row |= {"backend": "gloo", "time_us": 1500.0, "spread": 0.25}
+    long = {**row, "time_us": 3e6, "spread": 1.5, "algorithm": None, "harness": "library"}
+    one = "all_reduce/ring on 4, 1 MiB"
+    assert verdicts.of_measured([row]) == (
+        f"Measured over gloo: {one}: 1.5 ms; the middle half of its runs spans 25% of that."
+    )
+    ends = f"1.5 ms ({one}) to 3 s (all_reduce/library on 4, 1 MiB)"
+    assert verdicts.of_measured([long, row]) == (
+        f"Measured over gloo: 2 points: {ends}; the middle half of the runs of a point spans 150% of its median at most."
+    )
