@@ -145,12 +145,16 @@ def over(below: Node, above: Node) -> Node:
 # --- validation ---------------------------------------------------------------------------------------------------
 
 
-class MisplacedKeyError(ValueError):
-    """A key that does not go with others of its mapping: the mistake stands at the key, not at the mapping."""
+class BelowError(ValueError):
+    """What is wrong with a value stands at some `path` below it, not at the value that was checked."""
 
-    def __init__(self, key: str, problem: str):
-        self.key = key
+    def __init__(self, path: Sequence[str | int], problem: str):
+        self.path = tuple(path)
         super().__init__(problem)
+
+
+class MisplacedKeyError(BelowError):
+    """A key that does not go with others: the mistake stands at the key, not at its value."""
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
@@ -179,7 +183,7 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
     for detail in details:
         node, place, path = tree, tree.place, []
         misplaced = detail.get("ctx", {}).get("error")
-        for part in (*detail["loc"], *([misplaced.key] if isinstance(misplaced, MisplacedKeyError) else [])):
+        for part in (*detail["loc"], *(misplaced.path if isinstance(misplaced, BelowError) else ())):
             children = node.value
             if isinstance(children, dict) and str(part) in children:
                 node, place = children[str(part)], node.keys.get(str(part), node.place)

@@ -202,5 +202,6 @@ def test_what_was_measured_opens_with_a_sentence() -> None:
     )
     ends = f"1.5 ms ({one}) to 3 s (all_reduce/library on 4, 1 MiB)"
     assert verdicts.of_measured([long, row]) == (
-        f"Measured over gloo: 2 points: {ends}; the middle half of the runs of a point spans 150% of its median at most."
+        f"Measured over gloo: 2 points: {ends}; "
+        "the middle half of the runs of a point spans 150% of its median at most."
     )
