@@ -67,7 +67,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     sweep.check_answerable(rows)
-    notes = caveats.notes(point.scenario for point in points)
+    notes = caveats.notes(points)
     shown = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
     return Results(shown, notes)
 

@@ -243,7 +243,7 @@ def _show(rows: list[ResultRow], points: Sequence[Point], as_json: bool, quiet: 
         print(result_rows.document(rows, reused), flush=True)
     elif not quiet:
         table = step_table if rows and rows[0].workload else run_table
-        print(table(rows, [point.scenario for point in points]), flush=True)
+        print(table(rows, points), flush=True)
         if varied := varied_table(rows):
             print(varied, flush=True)
     for reason in dict.fromkeys(row.status for row in rows if row.status.startswith("failed")):

@@ -146,7 +146,7 @@ def over(below: Node, above: Node) -> Node:
 
 
 class BelowError(ValueError):
-    """What is wrong with a value stands at some `path` below it, not at the value that was checked."""
+    """A mistake that stands at some `path` below the value that was checked, not at this."""
 
     def __init__(self, path: Sequence[str | int], problem: str):
         self.path = tuple(path)

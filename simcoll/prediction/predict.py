@@ -163,7 +163,8 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     if scenario.workload:
         return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
     usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
-    setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
+    places = prediction.devices[: prediction.plan.n]
+    setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
     nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
     where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way, lent(prediction)
