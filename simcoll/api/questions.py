@@ -79,7 +79,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
 
     >>> print(predict("all_reduce", on="hgx-h100", size="64 MiB"))
-    nvls Simple, 325 us (90 %: 297 to 355 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
+    nvls Simple, 325 us (90 %: 297 to 355 us), 206.4 GB/s; fitted to 132 rows on hgx-h100; NVLink is 53% busy.
     """
     if topology is not None and (asked is None or isinstance(asked, str | Path | Mapping | Sweep)):
         keys, topology = {"topology": topology, **keys}, None
@@ -218,7 +218,7 @@ def calibrate(
     >>> kept = {"ranks": 8, "collective": "all_gather", "dtype": "float16"}
     >>> fitted = calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept, free=["launch"])
     >>> fitted["profile_text"].splitlines()[1]
-    'description: fitted to 21 rows of the harness library on hgx-h100'
+    'description: fitted to 11 rows of the harness library on hgx-h100'
     """
     from simcoll.accuracy.fit import calibrate as fits
     from simcoll.report import console

@@ -251,7 +251,7 @@ def of_dry_run(lines: Sequence[str]) -> str:
 
 
 def of_measured(rows: Sequence[JsonAnswer]) -> str:
-    """What was measured, the shortest and the longest of its times, and how far runs of a point are apart."""
+    """The points that were measured, the shortest and the longest of its times, and how far runs of a point are apart."""
     short, long = (pick(rows, key=lambda row: float(row["time_us"])) for pick in (min, max))
     widest = f"{max(float(row['spread']) for row in rows):.0%}"
     if len(rows) == 1:
@@ -270,6 +270,6 @@ def _measured(row: JsonAnswer) -> str:
 
 
 def of_studies(carried: int, studies: int, missed: int) -> str:
-    """How many studies were carried out, and whether their goals are reached."""
+    """The number of studies that were carried out, and whether their goals are reached."""
     goals = f"{_counted(missed, 'goal')} missed" if missed else "no goal missed"
     return f"{carried} of {studies} {'study' if studies == 1 else 'studies'} carried out, {goals}."
