@@ -315,7 +315,7 @@ def table(measured: Measured) -> tuple[str, str]:
         return measured, "measured"
     if isinstance(measured, str | Path):
         path = find_measured(str(measured))
-        return decoded(input_files.bytes_of(path, "give a file, or a name of a shipped table")), str(path)
+        return decoded(input_files.bytes_of(path, "give a file, or a name of a shipped table"), str(path)), str(path)
     if hasattr(measured, "to_csv"):
         return str(measured.to_csv(index=False)), "data frame"
     import csv

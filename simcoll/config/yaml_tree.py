@@ -77,7 +77,7 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _parsed
-    return _checked(*making(decoded(data), source, str(path).startswith(_SHIPPED)), errors)
+    return _checked(*making(decoded(data, source), source, str(path).startswith(_SHIPPED)), errors)
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:

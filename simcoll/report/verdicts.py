@@ -32,7 +32,8 @@ def _bound(document: JsonAnswer) -> str:
     if links is None:
         return "no link binds"
     kind = _SPELLED.get(links["kind"], links["kind"])
-    return f"{kind} binds ({links['link']} is {links['busy']:.0%} busy)"
+    busy = f"{links['busy']:.0%} busy"
+    return f"{links['link']} binds ({busy})" if kind == "link" else f"{kind} binds ({links['link']} is {busy})"
 
 
 def of_several(documents: Sequence[JsonAnswer]) -> str:
@@ -251,7 +252,7 @@ def of_dry_run(lines: Sequence[str]) -> str:
 
 
 def of_measured(rows: Sequence[JsonAnswer]) -> str:
-    """The points that were measured, the shortest and the longest of its times, and how far runs of a point are apart."""
+    """The points that were measured, the ends of their times, and how far runs of a point are apart."""
     short, long = (pick(rows, key=lambda row: float(row["time_us"])) for pick in (min, max))
     widest = f"{max(float(row['spread']) for row in rows):.0%}"
     if len(rows) == 1:
