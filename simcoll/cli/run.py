@@ -166,7 +166,7 @@ def predict(
         "topology": given(listed(system), "--on"),
         "collective": given(collective, "COLLECTIVE"),
         "algorithm": given(listed(algorithm or "auto"), "--algorithm"),
-        "size": given(size, "--size"),
+        "size": given(size and listed(size), "--size"),
     }
     keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
     keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
@@ -310,7 +310,7 @@ def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], qu
     for note in run_plots.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
     plots = journal.folder / "plots"
-    drawn = run_plots.draw(scenarios, rows, plots, kind)
+    drawn = run_plots.draw(points, rows, plots, kind)
     journal.drop()
     if not quiet:
         pictures = f" and {len(drawn)} plot{'s' * (len(drawn) != 1)} in {plots}" if drawn else ""

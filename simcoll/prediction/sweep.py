@@ -88,13 +88,14 @@ def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunS
         if point.replicas:
             from simcoll.prediction import monte_carlo
 
-            with point.placing():
-                return monte_carlo.part(point)
-        return row((yield from steps(point, related=related, keep=keep)))
+            return monte_carlo.part(point)
+        return row((yield from steps(point.scenario, related=related, keep=keep)))
     except RefusedError as error:
-        return describe(point.scenario, refusal(error, point), left_out=point.optional)
+        marks = {"left_out": point.optional, "wrong_input": bool(error.path)}
+        return describe(point.scenario, refusal(error, point), **marks)
     except InputError as error:
-        return describe(point.scenario, f"failed: {error}", wrong_input=True, passing=True)
+        located = InputError(map(point.placed, error.diagnostics))
+        return describe(point.scenario, f"failed: {located}", wrong_input=True, passing=True)
     except SimcollError as error:
         return describe(point.scenario, f"failed: {error}")
     except MemoryError:
@@ -103,7 +104,7 @@ def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunS
 
 def check_answerable(rows: Iterable[ResultRow]) -> None:
     """Raise InputError where nothing but wrong input stands in the way of every row: then there is no table to show."""
-    wrong = [row.status.removeprefix("failed: ") if row.wrong_input else None for row in rows]
+    wrong = [row.status.partition(": ")[2] if row.wrong_input else None for row in rows]  # failed, or refused at a key
     mistakes = [reason for reason in wrong if reason is not None]
     if not mistakes or len(mistakes) < len(wrong):
         return

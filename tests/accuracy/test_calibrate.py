@@ -598,7 +598,9 @@ def test_a_profile_changes_links_and_not_routes(lab: Path):
     assert used["slow.yaml"] == used["one-port"]
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_profiles() if (about := load_network(name).calibration) and about.covers])
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_profiles() if (about := load_network(name).calibration) and about.covers]
+)
 def test_a_profile_says_of_how_many_rows_it_is_made(name: str) -> None:
     """The words of a shipped profile count the rows that were fitted, not those that only scored it."""
     profile = load_profile(name)
