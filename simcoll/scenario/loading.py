@@ -16,7 +16,7 @@ from typing import Any, Final
 from simcoll.config import assignments, yaml_tree
 from simcoll.config.yaml_tree import Node
 from simcoll.dataclass import dataclass
-from simcoll.errors import Diagnostic, InputError, Place, RefusedError
+from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
 from simcoll.scenario._other_files import refuse_folder, refuse_other
 from simcoll.scenario._ranges import MAX_VARIANTS as MAX_VARIANTS
@@ -63,10 +63,6 @@ class Point:
             yield
         except InputError as error:
             raise type(error)(map(self.placed, error.diagnostics)) from None
-        except RefusedError as error:
-            if not error.path:
-                raise
-            raise InputError([self.placed(Diagnostic.of(error, error.path))]) from None
 
 
 _OF_SCENARIOS: Final = frozenset({"collective", "workload", "topology"})  # each scenario has one of these
