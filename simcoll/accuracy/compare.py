@@ -76,7 +76,9 @@ def _predictions(
         return result_rows.read(Path(predicted))
     points = load(predicted, sets) if isinstance(predicted, str) else predicted
     _check_harness(points, measured)
-    return [{**row, "point": point} for row, point in zip(sweep.run_points(points), points, strict=True)]
+    rows = sweep.run_points(points)
+    sweep.check_answerable(rows)
+    return [{**row, "point": point} for row, point in zip(rows, points, strict=True)]
 
 
 def _computing_as_measured(
@@ -105,6 +107,7 @@ def _on_system(
     points = {sweep.key(point): point for of_row in asked for point in of_row}
     _check_harness(points.values(), measured)
     rows = dict(zip(points, sweep.run_points(list(points.values())), strict=True))
+    sweep.check_answerable(rows.values())
     joined = table_join.answered(measured, [[rows[sweep.key(p)] for p in of_row] for of_row in asked])
     return joined, list(rows.values()), caveats.notes(point.scenario for point in points.values())
 

@@ -6,6 +6,7 @@ anything. Pure functions: other modules read the tables and print the result.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -25,10 +26,12 @@ FEW: Final = 0.1  # of the calls that are apart, what may stay so within each va
 _ABOUT_TIMES: Final = ("time_us", "in_place_time_us", "runs")  # columns of outcomes, and not of what was measured
 MOST_LISTED: Final = 12  # values of a column that an error message lists: about two lines of a terminal
 # Columns of results, and endings of their names: rows of one question differ in them, so no complaint mentions them.
+# Nor does one mention a column of fractions, whatever its name: they are measured, unless a swept key (`a.b`) has them.
 _OUTCOMES: Final = ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps",
-                    "engine", "staged", "point")  # fmt: skip
+                    "engine", "staged", "point", "spread", "verified", "wrong", "date", "low", "high",
+                    "of_library")  # fmt: skip
 _OUTCOME_ENDINGS: Final = ("binding_link", "binding_busy", "staged_bytes", "_us", "_us_min", "_us_max", "_GBps",
-                           "wire_bytes", "_per_rank")  # fmt: skip
+                           "wire_bytes", "_per_rank", "_ns")  # fmt: skip
 
 Record = Mapping[str, Any]
 
@@ -244,10 +247,11 @@ def _comparable(column: str, value: object, option: str = "--where") -> float | 
 
 
 def _asked_alike(measured: Record, predicted: Sequence[Record]) -> list[Record]:
-    """The predicted rows that match. Of several that ran the same, a row that names an algorithm takes the one asked
-    for by that name, and a row that names none takes that of `auto`."""
+    """The predicted rows that match. Of several that ran the same, a row takes the one that was asked for as it was:
+    by its column `asked`, else by its algorithm, and a row that names none by `auto`."""
     matches = [record for record in predicted if _match(measured, record)]
-    return [record for record in matches if record.get("asked") == (measured["algorithm"] or "auto")] or matches
+    asked = measured.get("asked" if "asked" in measured else "algorithm") or "auto"  # which tables read as nothing
+    return [record for record in matches if record.get("asked") == asked] or matches
 
 
 def _match(measured: Record, predicted: Record) -> bool:
@@ -288,7 +292,8 @@ def _complain(
     complaints: dict[tuple[str, ...], Diagnostic], conflict: str, rivals: Sequence[Record], place: Place | None
 ) -> None:
     """Add a complaint about several rows with one partner, and the condition that would choose one of them."""
-    columns = [c for c in rivals[0] if c not in _OUTCOMES and not c.endswith(_OUTCOME_ENDINGS)]
+    named = [c for c in rivals[0] if c not in _OUTCOMES and not c.endswith(_OUTCOME_ENDINGS)]
+    columns = [c for c in named if "." in c or not any(_is_fraction(record.get(c)) for record in rivals)]
     values = {c: sorted({_shown(record.get(c)) for record in rivals}) for c in columns}
     differing = [c for c in columns if len(values[c]) > 1]
     if {"asked", "algorithm"} <= {*differing}:
@@ -301,6 +306,11 @@ def _complain(
         cure = "remove the duplicates (--where cannot tell them apart)"
     problem = f"{len(rivals)} {conflict} and differ in {where}"
     complaints.setdefault((conflict, *differing), Diagnostic(problem, cure, "", place))
+
+
+def _is_fraction(value: object) -> bool:
+    """Whether a cell is a number that is not whole; a release (`2.27`) stands in a column of texts."""
+    return isinstance(value, float | str) and re.fullmatch(r"-?\d+\.\d{3,}(e[-+]?\d+)?", str(value)) is not None
 
 
 def _shown(value: object) -> str:

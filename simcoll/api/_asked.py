@@ -172,7 +172,8 @@ def python_words() -> Iterator[None]:
         yield
     except InputError as error:
         error.diagnostics = tuple(
-            replace(d, what=named(_in_python(d.what)), cure=named(_in_python(d.cure))) for d in error.diagnostics
+            replace(d, **{part: named(_in_python(getattr(d, part))) for part in ("what", "cure", "path")})
+            for d in error.diagnostics
         )
         error.args = ("\n".join(map(str, error.diagnostics)),)
         raise

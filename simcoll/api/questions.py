@@ -57,7 +57,8 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     """Simulate a sweep, or points, in order; an impossible one is a row whose `status` says why.
 
     `keys` are those of a scenario, and come on top of `asked`; see `Sweep`. `jobs` processes share the work (-1: one a
-    core), or the workers of the Dask scheduler at the address `cluster`. Raises InputError for wrong keys.
+    core), or the workers of the Dask scheduler at the address `cluster`. Raises InputError for wrong keys, and where
+    what they name is wrong at every point, as a file that is not there.
 
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
@@ -65,7 +66,8 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     _check_jobs(jobs)
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
-    notes = caveats.notes(point.scenario for point in points)
+    sweep.check_answerable(rows)
+    notes = caveats.notes(points)
     shown = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
     return Results(shown, notes)
 
@@ -77,7 +79,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
 
     >>> print(predict("all_reduce", on="hgx-h100", size="64 MiB"))
-    nvls Simple, 325 us (90 %: 298 to 354 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
+    nvls Simple, 325 us (90 %: 298 to 354 us), 206.4 GB/s; fitted to 132 rows on hgx-h100; NVLink is 53% busy.
     """
     if topology is not None and (asked is None or isinstance(asked, str | Path | Mapping | Sweep)):
         keys, topology = {"topology": topology, **keys}, None
@@ -216,7 +218,7 @@ def calibrate(
     >>> kept = {"ranks": 8, "collective": "all_gather", "dtype": "float16"}
     >>> fitted = calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept, free=["launch"])
     >>> fitted["profile_text"].splitlines()[1]
-    'description: fitted to 21 rows of the harness library on hgx-h100'
+    'description: fitted to 11 rows of the harness library on hgx-h100'
     """
     from simcoll.accuracy.fit import calibrate as fits
     from simcoll.report import console
@@ -313,7 +315,7 @@ def table(measured: Measured) -> tuple[str, str]:
         return measured, "measured"
     if isinstance(measured, str | Path):
         path = find_measured(str(measured))
-        return decoded(input_files.bytes_of(path, "give a file, or a name of a shipped table")), str(path)
+        return decoded(input_files.bytes_of(path, "give a file, or a name of a shipped table"), str(path)), str(path)
     if hasattr(measured, "to_csv"):
         return str(measured.to_csv(index=False)), "data frame"
     import csv

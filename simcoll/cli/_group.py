@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from simcoll import __version__
-from simcoll.cli._streams import lasting
+from simcoll.cli._streams import PLAIN, lasting
 from simcoll.config import collector
 from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _start_in_utf8()
     sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a locale without "×" gets "?"
+        sys.stdout.reconfigure(errors=PLAIN)  # a locale without "→" gets "->"
     gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
     atexit.register(gc.freeze)  # and goes with the process: Python would search all of it for cycles as it ends
     try:

@@ -281,7 +281,7 @@ def read_text(path: Path) -> str:
 
     if str(path) == "-":
         return input_files.text_of_stdin()
-    return decoded(input_files.bytes_of(path, "give the path of a text file"))
+    return decoded(input_files.bytes_of(path, "give the path of a text file"), str(path))
 
 
 def measured_text(name: str) -> str:

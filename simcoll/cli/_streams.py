@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
-from typing import Any
+from typing import Any, Final
+
+PLAIN: Final = "simcoll.plain"  # how a stream writes what its encoding has not
+_IN_ASCII: Final = {
+    "→": "->",
+    "←": "<-",
+    "×": "x",
+    "−": "-",
+    "–": "-",
+    "…": "...",
+    "·": ".",
+    "●": "o",
+    "─": "-",
+    "│": "|",
+}
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_IN_ASCII.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(PLAIN, _in_ascii)
 
 
 class _Lasting(io.FileIO):

@@ -131,11 +131,13 @@ def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backe
     """Print measured rows, and write them where asked to."""
     from simcoll.config import text_table
     from simcoll.measurement import real_run as real
+    from simcoll.report.verdicts import of_measured
 
     if output:
         real.write(output, rows, backend)
         real.log_beside(output).drop()
         print(output, file=sys.stderr)
+    print(text_table.wrapped(of_measured(rows), "  "))
     table = real.beside_library(rows)
     print(text_table.render([column for column in SHOWN if any(made.get(column) is not None for made in table)], table))
 

@@ -210,12 +210,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
             reused += again
             watch.finished(index)
     rows = sweep.ordered(finished)
-    wrong = [row.status for row in rows if row.wrong_input]
-    if wrong and len(wrong) == len(rows):
-        once: dict[str, str] = {}  # what cures a mistake may differ from point to point
-        for line in "\n".join(reason.partition(": ")[2] for reason in wrong).splitlines():
-            once.setdefault(line.partition("; ")[0], line)
-        raise InputError("\n".join(once.values()))
+    sweep.check_answerable(rows)
     return rows, reused
 
 
@@ -248,7 +243,7 @@ def _show(rows: list[ResultRow], points: Sequence[Point], as_json: bool, quiet: 
         print(result_rows.document(rows, reused), flush=True)
     elif not quiet:
         table = step_table if rows and rows[0].workload else run_table
-        print(table(rows, [point.scenario for point in points]), flush=True)
+        print(table(rows, points), flush=True)
         if varied := varied_table(rows):
             print(varied, flush=True)
     for reason in dict.fromkeys(row.status for row in rows if row.status.startswith("failed")):

@@ -41,6 +41,7 @@ def validate(
     from simcoll.accuracy.studies import cluster_board, study_report
     from simcoll.accuracy.studies import study_file as known
     from simcoll.accuracy.studies.validate import StudyOptions, carry_out
+    from simcoll.report.verdicts import of_studies
 
     check_timeout(timeout)
     tell = (lambda line: None) if quiet else Lines()
@@ -50,6 +51,7 @@ def validate(
         print(cluster_board.write(tables, folder, options.output, tell))
     findings = [carry_out(study, options) for study in asked]
     missed = study_report.check(findings)
+    print(of_studies(sum(not finding.why_not for finding in findings), len(findings), len(missed)))
     if studies and output is None:  # the report in the folder is of all its studies
         print(study_report.text(findings))
         print(

@@ -35,14 +35,16 @@ def check_text(head: bytes, source: str, cure: str) -> None:
         raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters stand for nothing", cure)
 
 
-def decoded(data: bytes) -> str:
+def decoded(data: bytes, source: str = "") -> str:
     """Text, whatever its encoding: what a mark says, else UTF-8 with what cannot be read replaced; gzip is unpacked.
+    `source` names the file in errors.
 
     Raises InputError for gzip that is damaged, or that holds too much, or no text.
     """
     if data.startswith(_GZIP):
-        data = _unpacked(data)
-        check_text(data[:4096], "a gzip file", "give packed text")
+        named = f"{source}: a gzip file" if source else "a gzip file"
+        data = _unpacked(data, named)
+        check_text(data[:4096], named, "give packed text")
     return _as_text(data)
 
 
@@ -54,11 +56,11 @@ def _as_text(data: bytes) -> str:
     return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpacked(data: bytes, named: str) -> bytes:
     try:
         text = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"a gzip file that cannot be unpacked: {error}", "give the whole file, or its text") from None
+        raise InputError(f"{named} that cannot be unpacked: {error}", "give the whole file, or its text") from None
     if len(text) > MOST_BYTES:
-        raise InputError(f"a gzip file of more than {MOST_BYTES >> 20} MiB of text", "give a part of it")
+        raise InputError(f"{named} of more than {MOST_BYTES >> 20} MiB of text", "give a part of it")
     return text

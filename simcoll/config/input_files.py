@@ -73,12 +73,12 @@ def text_of(path: Path) -> str:
             state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
             if time.time_ns() - status.st_mtime_ns > TICK_NS:
                 return _text(path, state)
-    return decoded(_bytes(path, str(path), MOST_BYTES, "split the file"))
+    return decoded(_bytes(path, str(path), MOST_BYTES, "split the file"), str(path))
 
 
 @functools.lru_cache(maxsize=64)
 def _text(path: Path, state: tuple[int, ...]) -> str:
-    return decoded(path.read_bytes())
+    return decoded(path.read_bytes(), str(path))
 
 
 def bytes_of(

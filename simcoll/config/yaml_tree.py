@@ -78,7 +78,7 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _parsed
-    tree = _checked(*making(decoded(data), source, str(path).startswith(_SHIPPED)), errors)
+    tree = _checked(*making(decoded(data, source), source, str(path).startswith(_SHIPPED)), errors)
     folder = path.parent
     return tree if folder == Path() or str(path).startswith(_SHIPPED) else _with_files(tree, folder)
 
@@ -162,12 +162,16 @@ def over(below: Node, above: Node) -> Node:
 # --- validation ---------------------------------------------------------------------------------------------------
 
 
-class MisplacedKeyError(ValueError):
-    """A key that does not go with others of its mapping: the mistake stands at the key, not at the mapping."""
+class BelowError(ValueError):
+    """A mistake that stands at some `path` below the value that was checked, not at this."""
 
-    def __init__(self, key: str, problem: str):
-        self.key = key
+    def __init__(self, path: Sequence[str | int], problem: str):
+        self.path = tuple(path)
         super().__init__(problem)
+
+
+class MisplacedKeyError(BelowError):
+    """A key that does not go with others: the mistake stands at the key, not at its value."""
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
@@ -196,7 +200,7 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
     for detail in details:
         node, place, path = tree, tree.place, []
         misplaced = detail.get("ctx", {}).get("error")
-        for part in (*detail["loc"], *([misplaced.key] if isinstance(misplaced, MisplacedKeyError) else [])):
+        for part in (*detail["loc"], *(misplaced.path if isinstance(misplaced, BelowError) else ())):
             children = node.value
             if isinstance(children, dict) and str(part) in children:
                 node, place = children[str(part)], node.keys.get(str(part), node.place)

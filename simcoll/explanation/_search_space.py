@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from simcoll.dataclass import dataclass
-from simcoll.errors import InputError, RefusedError, did_you_mean
+from simcoll.errors import RefusedError, did_you_mean, wrong
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call_names import name_of, names
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
@@ -115,7 +115,7 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
     served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
     for name in among or ():
         if name not in served:
-            raise InputError(f"--among: {name!r} does not serve here", did_you_mean(name, served))
+            raise wrong("--among", f"{name!r} does not serve here", did_you_mean(name, served))
     if among is not None:
         return [candidate for candidate in listed if candidate.algorithm in among]
     schedules = {(each.algorithm, each.groups): each for each in listed if each.algorithm not in named}

@@ -221,6 +221,9 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
     scenario = point.scenario if isinstance(point, Point) else point
     if replication is not None:
         _check_replication(scenario, replication)
+    if isinstance(point, Point):
+        with point.placing():
+            return explained_run(scenario, replication)
     drawn = None if replication is None else monte_carlo.drawing(scenario, replication)
     plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     if scenario.in_buckets:

@@ -97,7 +97,8 @@ class Recommendation:
                 self.timed.clear()
                 raise
         if not any(self.timed.values()):
-            raise InputError(next(iter(self.left_out.values())), "choose another collective or topology")
+            reason = next(iter(self.left_out.values())).removeprefix("failed: ")
+            raise InputError([Diagnostic.of(reason, cure="choose another collective or topology")])
         if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
             raise InputError("nothing takes any time", "ask for two ranks or more")
         if nccl := nccl_choice(self.scenario):
@@ -395,7 +396,8 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
         named = list(dict.fromkeys(scenario.algorithm for scenario in group))
         sizes = [0] if first.workload else [scenario.nbytes for scenario in group]
         try:
-            of = [each for one in by_protocol.values() for each in candidates(one, named, among)]
+            with asked[0].placing():
+                of = [each for one in by_protocol.values() for each in candidates(one, named, among)]
             made.append((Point(first, places=asked[0].places), sizes, list(dict.fromkeys(of))))
         except RefusedError as error:
             refused.append(_at(error, asked[0]))
@@ -416,7 +418,7 @@ def _distinct(point: Point, of: Sequence[Candidate]) -> list[Candidate]:
 def _at(error: RefusedError, point: Point) -> RefusedError:
     """The error; raises InputError, with its place in the file, where a key asks for what the topology has not."""
     if error.path:
-        raise InputError([sweep.placed(Diagnostic.of(error, error.path), point)]) from None
+        raise InputError([point.placed(Diagnostic.of(error, error.path))]) from None
     return error
 
 

@@ -53,7 +53,7 @@ Reader = Callable[[str, str, ImportOptions], Imported]
 
 def read_bounded(path: Path) -> str:
     """The text of a file; raises InputError if it cannot be read or is too large."""
-    return decoded(input_files.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"))
+    return decoded(input_files.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"), str(path))
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 
 OWN: Final = (  # columns after those that every measured table has
-    *("op", "root", "in_place", "buckets", "async_op", "calls", "launches", "launch_us"),
+    *("asked", "op", "root", "in_place", "buckets", "async_op", "calls", "launches", "launch_us"),
     *("spread", "late_us", "skew_us", "overhead_us", "clock_ns"),
     *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
     *("simcoll", "date"),

@@ -105,7 +105,7 @@ def _case(point: Point, backend: Backend) -> Case:
     columns = {**_columns(prediction, measure.harness), "launches": measure.launches, "backend": backend, **point.swept}
     columns["in_place"] = done_in_place(measure.harness, scenario.collective, scenario.in_place)
     if library:
-        columns |= {"algorithm": None, "steps": None, "messages": None, "bytes_per_rank": None}
+        columns |= {"asked": None, "algorithm": None, "steps": None, "messages": None, "bytes_per_rank": None}
         columns |= {"buckets": measure.buckets, "async_op": measure.async_op, "launch.registered": registered or None}
     means = measure.harness in MEANS
     if means:
@@ -179,7 +179,7 @@ def _contract_only(schedule: Schedule) -> Schedule:
 def _columns(prediction: Prediction, harness: str) -> CaseRow:
     """Return the columns of a row that do not depend on the run."""
     predicted = row(prediction)
-    names = ("collective", "ranks", "nodes", "dtype", "algorithm", "protocol", "size_bytes", "op", "root")
+    names = ("collective", "ranks", "nodes", "dtype", "algorithm", "protocol", "size_bytes", "op", "root", "asked")
     return {
         "system": predicted.topology,
         **{name: predicted[name] for name in names},

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
-from simcoll.errors import InputError
+from simcoll.errors import InputError, wrong
 from simcoll.nccl.call_names import MESSAGES
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 
@@ -173,9 +173,10 @@ def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[i
     wanted = newest if version is None else numbers(version)
     if wanted < oldest:
         problem = f"{name} {version}: the constants of this release are not known"
-        cut = version is not None and re.fullmatch(r"\d\.\d", version)  # a number loses its last zero
-        text = f"; write {version}0 as a text, '{version}0', if that is meant" if cut else ""
-        raise InputError(problem, f"the oldest is {file['oldest']}{text}")
+        lost = re.fullmatch(r"\d\.\d", version or "")  # Python's numbers lose their last zero
+        cut = lost and oldest <= numbers(f"{version}0") <= newest
+        text = f"; quote it, '{version}0', if that is meant" if cut else ""
+        raise wrong("library_version", problem, f"the oldest is {file['oldest']}{text}")
     return wanted
 
 

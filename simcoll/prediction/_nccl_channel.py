@@ -290,8 +290,11 @@ class NcclExecutor(PlainExecutor):
             raise RefusedError("kernels are modelled for two ranks or more; take another profile")
         if scenario.protocol == "pull":
             raise RefusedError("NCCL's calls do not read peers' memory; write executor: msccl, or another protocol")
-        if scenario.subgroups or scenario.weights:
-            raise RefusedError("kernels are modelled for one group with equal blocks; take another profile")
+        if scenario.subgroups:
+            cure = "ask for an operation of a workload, which has groups, or take another profile"
+            raise RefusedError(f"kernels are modelled for one group with equal blocks; {cure}", "subgroups")
+        if scenario.weights:
+            raise RefusedError("kernels are modelled for one group with equal blocks; take another profile", "weights")
         comm = communicator_of(scenario, rated, places)
         call = chosen_call.call(
             comm,

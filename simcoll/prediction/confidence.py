@@ -71,17 +71,21 @@ NEWER: Final = frozenset(["channels_by"])
 _FINGERPRINTS: Final[LruCache[tuple[int, str]]] = LruCache(1_000_000, lambda found: found[0])
 
 
-def fingerprint(topology: Topology, params: Params) -> str:
+def fingerprint(topology: Topology, params: Params, places: Sequence[str]) -> str:
     """Stands for everything but collective, algorithm, ranks and size that decides a time: what kinds of links, as they
-    serve, join what kinds of devices, and the parameters. How many of them there are does not count."""
-    return _FINGERPRINTS.get((topology, params), lambda: (len(topology.links), _digest(topology, params)))[1]
+    serve, join what kinds of devices, and the parameters. How many of them there are does not count; where the `places`
+    of ranks are all on one machine, neither does what joins it to others."""
+    alone = topology.nodes > 1 and topology.nodes_of(tuple(places)) == 1
+    key = (topology, params, alone)
+    return _FINGERPRINTS.get(key, lambda: (len(topology.links), _digest(topology, params, alone)))[1]
 
 
-def _digest(topology: Topology, params: Params) -> str:
-    kinds = topology.kinds
+def _digest(topology: Topology, params: Params, alone: bool) -> str:
+    kinds, names, every = topology.kinds, list(topology.links), list(topology.every_link)
+    counted = topology.links_within_nodes.tolist() if alone else range(len(names))
     links = {
-        (kinds[u], kinds[v], link.kind, link.bandwidth, link.latency_ps)
-        for (u, v), link in zip(topology.links, topology.every_link, strict=True)
+        (kinds[names[i][0]], kinds[names[i][1]], every[i].kind, every[i].bandwidth, every[i].latency_ps)
+        for i in counted
     }
     plain = vars(Params())
     own = {name: value for name, value in vars(params).items() if name not in NEWER or value != plain[name]}

@@ -62,7 +62,10 @@ def steps(
     keep: Keep = "auto",
 ) -> RunSteps[Prediction]:
     """The same in steps, so that several points may have alike runs made together."""
-    scenario = point.scenario if isinstance(point, Point) else point
+    if isinstance(point, Point):
+        with point.placing():
+            return (yield from steps(point.scenario, topology, costs=costs, related=related, keep=keep))
+    scenario = point
     struck = scenario.striking
     profile = load_profile(scenario.profile)
     if (profile.generations or profile.transport) and costs is None and not related:
@@ -163,7 +166,8 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     if scenario.workload:
         return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
     usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
-    setting = fingerprint(prediction.topology, scenario.params()) if usual else ""
+    places = prediction.devices[: prediction.plan.n]
+    setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
     nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
     where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way, lent(prediction)

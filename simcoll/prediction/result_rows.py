@@ -189,7 +189,7 @@ def _cell(row: ResultRow, column: str) -> str:
 
 def read(path: Path) -> list[ResultRow]:
     """Rows of a results.csv; raises InputError with line and column of what is not a number."""
-    text = decoded(input_files.bytes_of(path, "give the path of a results.csv"))
+    text = decoded(input_files.bytes_of(path, "give the path of a results.csv"), str(path))
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:

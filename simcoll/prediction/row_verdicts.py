@@ -207,6 +207,9 @@ def _interval(row: ResultRow) -> str:
     return f" (90 %: {low} to {high})"
 
 
+IDLE: Final = 0.005  # what would be written as 0%
+
+
 def busiest(link: str | None, busy: float | None) -> str:
     """Say how busy the busiest link is; only a path shows whether it binds, and `explain` follows that."""
     if link is None or busy is None:
@@ -214,7 +217,7 @@ def busiest(link: str | None, busy: float | None) -> str:
     if link == "host":
         return "the host's launches bind"
     kind = next((kind for end, kind in _KINDS.items() if end in link), "its busiest link")
-    return f"{kind} is {busy:.0%} busy"
+    return f"{kind} is {busy:.0%} busy" if busy >= IDLE else f"{kind} is hardly busy"
 
 
 def _places(rows: Sequence[ResultRow]) -> list[str]:

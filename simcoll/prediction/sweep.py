@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -94,7 +94,7 @@ def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunS
         marks = {"left_out": point.optional, "wrong_input": bool(error.path)}
         return describe(point.scenario, refusal(error, point), **marks)
     except InputError as error:
-        located = InputError(placed(d, point) for d in error.diagnostics)
+        located = InputError(map(point.placed, error.diagnostics))
         return describe(point.scenario, f"failed: {located}", wrong_input=True, passing=True)
     except SimcollError as error:
         return describe(point.scenario, f"failed: {error}")
@@ -102,18 +102,21 @@ def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunS
         return describe(point.scenario, f"failed: {NO_MEMORY}", passing=True)
 
 
-def placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
-    """The diagnostic with the place of the key that it names; what names none comes from the topology."""
-    if diagnostic.place:
-        return diagnostic
-    path = diagnostic.path or "topology"
-    known = [".".join(path.split(".")[:count]) for count in range(path.count(".") + 1, 0, -1)]
-    return replace(diagnostic, path=path, place=next((point.places[key] for key in known if key in point.places), None))
+def check_answerable(rows: Iterable[ResultRow]) -> None:
+    """Raise InputError where nothing but wrong input stands in the way of every row: then there is no table to show."""
+    wrong = [row.status.partition(": ")[2] if row.wrong_input else None for row in rows]  # failed, or refused at a key
+    mistakes = [reason for reason in wrong if reason is not None]
+    if not mistakes or len(mistakes) < len(wrong):
+        return
+    once: dict[str, str] = {}  # what cures a mistake may differ from point to point
+    for line in "\n".join(mistakes).splitlines():
+        once.setdefault(line.partition("; ")[0], line)
+    raise InputError(map(Diagnostic.of, once.values()))
 
 
 def refusal(error: RefusedError, point: Point) -> str:
     """The status of a point that is refused, with the place of the key that asks for too much."""
-    return f"refused: {placed(Diagnostic.of(error, error.path), point) if error.path else error}"
+    return f"refused: {point.placed(Diagnostic.of(error, error.path)) if error.path else error}"
 
 
 def in_words(point: Point) -> str:

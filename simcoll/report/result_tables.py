@@ -11,6 +11,7 @@ from simcoll.config import text_table
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
 from simcoll.prediction.row_verdicts import of_rows, said, transports, unanswered
 from simcoll.scenario import caveats
+from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_titles import described, titled
 from simcoll.scenario.scenario import Scenario
@@ -34,9 +35,9 @@ _SPARE: Final = (
 )  # if too wide
 
 
-def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> str:
+def run_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
     """The head, a line a collective, and the lines that name the busiest links."""
-    good = [row for row in rows if row.status == "ok"]
+    good, scenarios = [row for row in rows if row.status == "ok"], list(map(caveats.scenario_of, points))
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
     judged = any(row.low_us is not None for row in rows)
     columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ())]
@@ -55,7 +56,7 @@ def run_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> 
         *([f"# {shared}"] if shared else []),
         body,
         *(f"# {reason}" for reason in unanswered(rows)),
-        *(f"# {note}" for note in caveats.notes(scenarios)),
+        *(f"# {note}" for note in caveats.notes(points)),
         *_busiest_lines(good),
     ]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *(_line(line) for line in lines if line)])
@@ -65,7 +66,7 @@ def _line(line: str) -> str:
     return text_table.wrapped(line) if line.startswith("#") else line
 
 
-def step_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) -> str:
+def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
     """The head, a line a workload, and the one that is done first."""
     good = [row for row in rows if row.status == "ok"]
     columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
@@ -78,7 +79,7 @@ def step_table(rows: Sequence[ResultRow], scenarios: Sequence[Scenario] = ()) ->
     lines += [*([f"# {shared}"] if shared else []), *([body] if body else [])]
     lines += [
         *(f"# {reason}" for reason in unanswered(rows)),
-        *(f"# {note}" for note in caveats.notes(scenarios)),
+        *(f"# {note}" for note in caveats.notes(points)),
     ]
     return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
 

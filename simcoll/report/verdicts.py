@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from simcoll.prediction.row_verdicts import took, trusted
+from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 
 _SHOWN: Final = 4  # ranges of sizes, or points, in a sentence
@@ -31,7 +32,8 @@ def _bound(document: JsonAnswer) -> str:
     if links is None:
         return "no link binds"
     kind = _SPELLED.get(links["kind"], links["kind"])
-    return f"{kind} binds ({links['link']} is {links['busy']:.0%} busy)"
+    busy = f"{links['busy']:.0%} busy"
+    return f"{links['link']} binds ({busy})" if kind == "link" else f"{kind} binds ({links['link']} is {busy})"
 
 
 def of_several(documents: Sequence[JsonAnswer]) -> str:
@@ -248,3 +250,28 @@ def _counted(count: int, what: str) -> str:
 def of_dry_run(lines: Sequence[str]) -> str:
     """The length of a rehearsal."""
     return f"Nothing was run: {len(lines)} lines of what every rank would do."
+
+
+def of_measured(rows: Sequence[JsonAnswer]) -> str:
+    """The points that were measured, the ends of their times, and how far runs of a point are apart."""
+    short, long = (pick(rows, key=lambda row: float(row["time_us"])) for pick in (min, max))
+    widest = f"{max(float(row['spread']) for row in rows):.0%}"
+    if len(rows) == 1:
+        once = f"{took(short['time_us'])}; the middle half of its runs spans {widest} of that"
+        return f"Measured over {short['backend']}: {_measured(short)}: {once}."
+    span = " to ".join(f"{took(row['time_us'])} ({_measured(row)})" for row in (short, long))
+    apart = f"the middle half of the runs of a point spans {widest} of its median at most"
+    return f"Measured over {short['backend']}: {len(rows)} points: {span}; {apart}."
+
+
+def _measured(row: JsonAnswer) -> str:
+    named = row["algorithm"] or row.get("workload") or row["harness"]
+    what = f"{row['collective']}/{named}" if row["collective"] != WORKLOAD else str(named)
+    size = f", {short_size(row['size_bytes'])}" if row["size_bytes"] else ""
+    return f"{what} on {row['ranks']}{size}"
+
+
+def of_studies(carried: int, studies: int, missed: int) -> str:
+    """The number of studies that were carried out, and whether their goals are reached."""
+    goals = f"{_counted(missed, 'goal')} missed" if missed else "no goal missed"
+    return f"{carried} of {studies} {'study' if studies == 1 else 'studies'} carried out, {goals}."

@@ -36,6 +36,16 @@ def of_registry(collective: str, spec: str) -> str:
     return entry.spelt(options)
 
 
+def algorithm_for(collective: str | None, spec: str) -> str:
+    """A name that a scenario may ask for, as the registry spells it: a file of a schedule, a word that chooses, a name
+    of NCCL's or of the registry. Raises ValueError for all else."""
+    if schedule_json.is_file(spec):
+        return schedule_of(spec, collective)
+    if collective is None or spec in CHOSEN or spec in call_names.names(collective):
+        return spec
+    return of_registry(collective, spec)
+
+
 def every_algorithm() -> set[str]:
     """The names of all algorithms, of any collective."""
     return {name for which in registry.ALGORITHMS for name in registry.names(which)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -27,4 +28,4 @@ def check_release(release: str | None, collective: str) -> None:
     try:
         tuner_constants.check(release, collective)
     except InputError as error:
-        raise ValueError(str(error.diagnostics[0])) from None
+        raise ValueError(str(replace(error.diagnostics[0], path=""))) from None  # the key is known where it is checked

@@ -1,5 +1,6 @@
 """Sentences about what scenarios ask for and is answered otherwise: releases of NCCL and RCCL that are newer than all
-whose rules are known, and registered buffers where no kernel that is modelled uses them.
+whose rules are known, registered buffers where no kernel that is modelled uses them, nodes that have no rank, and
+algorithms that `all` leaves out.
 
 What NCCL makes of a call is imported where a scenario asks for one of these: others do not pay for it.
 """
@@ -10,7 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simcoll.errors import InputError
+from simcoll.nccl import call_names
+from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import registry
 from simcoll.topology import systems
 from simcoll.topology.machine_files import SystemFile
 
@@ -24,14 +28,44 @@ _CHOSEN = (
 )
 
 
-def notes(scenarios: Iterable[Scenario]) -> list[str]:
-    """A sentence for each such release that scenarios ask for, by the rules of which release they are answered, and for
-    each collective, or choice that is not left to NCCL, whose registered buffers change nothing; and for each schedule
-    of a file that is taken without a proof."""
-    scenarios = list(scenarios)
+def notes(points: Iterable[Scenario | Point]) -> list[str]:
+    """A sentence for each such release that scenarios ask for, by the rules of which release they are answered; for
+    each collective, or choice that is not left to NCCL, whose registered buffers change nothing; for each schedule of a
+    file that is taken without a proof; for nodes without a rank, and for schedules that `all` does not name."""
+    points = list(points)
+    scenarios = [scenario_of(point) for point in points]
     asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
     found = (note for scenario, system in asked for note in (_release(scenario, system), _windows(scenario, system)))
-    return [note for note in dict.fromkeys([*map(_unproved, scenarios), *found]) if note]
+    others = (note for point in points for note in (_idle(scenario_of(point)), _all(point)))
+    return [note for note in dict.fromkeys([*map(_unproved, scenarios), *found, *others]) if note]
+
+
+def scenario_of(point: Scenario | Point) -> Scenario:
+    """The scenario of a point, or itself."""
+    return point.scenario if isinstance(point, Point) else point
+
+
+def _idle(scenario: Scenario) -> str | None:
+    """Nodes that are asked for, and have no rank as ranks fill node after node."""
+    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1
+    if nodes == 1 or ranks is None or scenario.placement is not None:
+        return None
+    system = systems.described(scenario.topology)
+    taken = -(-ranks // _gpus(system)) if system else nodes
+    if taken >= nodes:
+        return None
+    said = f"{ranks} {'rank stands' if ranks == 1 else 'ranks stand'} on {taken} of the {nodes} nodes"
+    even = f"; `placement: {{per_node: {ranks // nodes}}}` spreads them" if ranks % nodes == 0 else ""
+    return said + even
+
+
+def _all(point: Scenario | Point) -> str | None:
+    """The meaning of `all` where calls are NCCL's own."""
+    if not (isinstance(point, Point) and point.optional) or point.scenario.executed_by != "nccl":
+        return None
+    if not set(registry.names(point.scenario.collective)) - {*call_names.names(point.scenario.collective)}:
+        return None
+    return "`all` means NCCL's own algorithms here; `executor: msccl` runs every schedule, each as one kernel"
 
 
 def _unproved(scenario: Scenario) -> str | None:

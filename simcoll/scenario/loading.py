@@ -7,8 +7,9 @@ varying fastest, and reports all mistakes of the file at once.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,23 @@ class Point:
     swept: Mapping[str, object] = field(default_factory=dict)
     varied: Mapping[str, object] = field(default_factory=dict)
     replicas: tuple[int, int] | None = None
+
+    def placed(self, diagnostic: Diagnostic) -> Diagnostic:
+        """The diagnostic with the place of the key that it names; what names none comes from the topology."""
+        if diagnostic.place:
+            return diagnostic
+        path = diagnostic.path or "topology"
+        known = [".".join(path.split(".")[:count]) for count in range(path.count(".") + 1, 0, -1)]
+        place = next((self.places[key] for key in known if key in self.places), None)
+        return replace(diagnostic, path=path, place=place)
+
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Wrong input that is found within is raised with its place in the scenario."""
+        try:
+            yield
+        except InputError as error:
+            raise type(error)(map(self.placed, error.diagnostics)) from None
 
 
 _OF_SCENARIOS: Final = frozenset({"collective", "workload", "topology"})  # each scenario has one of these

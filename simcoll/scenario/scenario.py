@@ -30,7 +30,7 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call_names
 from simcoll.nccl.environment import NcclEnv
 from simcoll.scenario._algorithm_names import CHOSEN as CHOSEN
-from simcoll.scenario._algorithm_names import every_algorithm, of_registry, schedule_of
+from simcoll.scenario._algorithm_names import algorithm_for, every_algorithm, of_registry
 from simcoll.scenario._measure_keys import MeasureSpec
 from simcoll.scenario._measured_key import check_table
 from simcoll.scenario._plot_keys import PLOTS as PLOTS
@@ -59,7 +59,11 @@ else:
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
-OF_ONE: Final = ("collective", "algorithm", "size", "root", "op", "in_place", "weights", "arrivals", "subgroups")
+OF_ONE: Final = {  # keys of one collective, each with the key of a workload's operation that says the same
+    **{key: key for key in ("collective", "algorithm", "size", "root")},
+    **dict.fromkeys(("op", "in_place", "weights", "arrivals"), ""),
+    "subgroups": "groups",
+}
 WITH_COLUMN: Final = frozenset(  # keys that have a column in the results, so that no column for swept keys is needed
     {"name", "seed", "collective", "algorithm", "ranks", "root", "op", "dtype", "in_place", "protocol", "profile"}
     | {"size", "engine", "shortcuts", "proof", "topology.system", "topology.nodes", "topology.hosts"}
@@ -205,10 +209,12 @@ class Scenario(Model):
             return data
         for key in OF_ONE:
             if key in data:
-                cure = "leave it out, or give it to its calls"
+                cure = (
+                    f"leave it out, or write {OF_ONE[key]} in an entry of operations" if OF_ONE[key] else "leave it out"
+                )
                 if key == "algorithm":  # of all templates
                     cure = "write it below workload, where it may be a list"
-                raise yaml_tree.MisplacedKeyError(key, f"{key!r} does not go with a workload; {cure}")
+                raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with a workload; {cure}")
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
     @field_validator("workload")
@@ -219,6 +225,13 @@ class Scenario(Model):
         for name in filter(None, asked):
             if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
                 raise ValueError(f"{name!r} is no algorithm; {did_you_mean(name, every)}")
+        for number, each in enumerate(getattr(value, "operations", ())):
+            path = ("operations", number, "algorithm") if each.algorithm else ("algorithm",)
+            try:
+                if each.collective:
+                    algorithm_for(each.collective, each.algorithm or value.algorithm)
+            except ValueError as error:
+                raise yaml_tree.BelowError(path, str(error)) from None
         return value
 
     @field_validator("workload")
@@ -242,12 +255,10 @@ class Scenario(Model):
     @classmethod
     def _known_algorithm(cls, value: str, info: ValidationInfo) -> str:
         name = info.data.get("collective")
-        if schedule_json.is_file(value):
-            return schedule_of(value, name)
-        if not name and value.partition("(")[0].strip() not in {*CHOSEN, *every_algorithm()}:
+        if name or schedule_json.is_file(value):
+            return algorithm_for(name, value)
+        if value.partition("(")[0].strip() not in {*CHOSEN, *every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, every_algorithm())}")
-        if name and value not in CHOSEN and value not in call_names.names(name):
-            return of_registry(name, value)
         return value
 
     @field_validator("op")
@@ -285,7 +296,8 @@ class Scenario(Model):
     @model_validator(mode="after")
     def _launched_back_to_back(self) -> Self:
         if self.workload and self.launch.paced:
-            raise ValueError("a workload's calls are not made back to back; leave out launch.gpus_per_process")
+            problem = "a workload's calls are not made back to back; leave out launch.gpus_per_process"
+            raise yaml_tree.MisplacedKeyError(["launch", "gpus_per_process"], problem)
         return self
 
     @model_validator(mode="after")

@@ -372,7 +372,12 @@ class Topology:
 
     def kinds_within_nodes(self) -> frozenset[str]:
         """Kinds of links that join devices of one machine."""
-        return frozenset(self.link_kinds[link] for link in self._homes.inner.tolist())
+        return frozenset(self.link_kinds[link] for link in self.links_within_nodes.tolist())
+
+    @property
+    def links_within_nodes(self) -> Numbers:
+        """The links that join devices of one machine, by number."""
+        return self._homes.inner
 
     @cached_property
     def _router(self) -> Router:

@@ -26,7 +26,7 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load
-from simcoll.scenario.profile import ModelSpec, load_profile, parse_profile
+from simcoll.scenario.profile import ModelSpec, load_network, load_profile, parse_profile, shipped_profiles
 from simcoll.scenario.profile_text import spelt
 
 pytestmark = needs("scipy")
@@ -596,3 +596,14 @@ def test_a_profile_changes_links_and_not_routes(lab: Path):
     points = {name: load("ask.yaml", [*asked, f"profile={name}"])[0] for name in ("one-port", "slow.yaml")}
     used = {name: predict(point).totals.carried.nonzero()[0].tolist() for name, point in points.items()}
     assert used["slow.yaml"] == used["one-port"]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_profiles() if (about := load_network(name).calibration) and about.covers]
+)
+def test_a_profile_says_of_how_many_rows_it_is_made(name: str) -> None:
+    """The words of a shipped profile count the rows that were fitted, not those that only scored it."""
+    profile = load_profile(name)
+    assert profile.calibration
+    fitted = sum(len(series.fitted) for series in profile.calibration.covers)
+    assert f"fitted to {fitted} rows" in profile.description

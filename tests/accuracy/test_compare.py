@@ -66,6 +66,17 @@ def test_rows_find_what_was_asked_as_they_say():
         assert [join([measured(algorithm=said)], [one], {})[0].algorithm for one in (auto, ring)] == ["ring", "ring"]
 
 
+def test_rows_are_told_apart_by_what_was_asked_for():
+    """Two measurements of one call, asked for by its name and by `auto`, have their predictions each, as their column
+    `asked` says; what was measured is never a condition to choose by."""
+    text = "collective,ranks,size_bytes,time_us,algorithm,asked,jitter\nall_reduce,8,1024,{},ring,{},{}\n"
+    rows = [parse_measured(text.format(*cells), "t")[0] for cells in ((10, "auto", 0.4739), (11, "ring", 5.654))]
+    auto, ring = (predicted(asked=how, algorithm="ring", time_us=us) for how, us in (("auto", 12), ("ring", 13)))
+    assert [point.predicted_us for point in join(rows, [ring, auto], {})] == [12, 13]
+    again = parse_measured(text.format(12, "ring", 1.4739), "t")[0]
+    assert complaints([rows[1], again], [ring])[0].endswith("(--where cannot tell them apart)")
+
+
 @pytest.mark.parametrize(
     ("column", "one", "other"),
     [("collective", "all_reduce", "reduce"), ("ranks", 8, 4), ("size_bytes", 1024, 1025), ("nodes", 1, 2),

@@ -79,7 +79,7 @@ def test_a_law_is_found_in_some_rows_and_predicts_the_others(studies: Path):
     """Naive transfers of a known law tell its parameters, and the ring, unseen, is predicted without error."""
     study(STUDY + "goals: {median: 1, p95: 1, in_order: 100, worst: 1}\n".replace("worst", "regret_worst"))
     found = simcoll("validate", "--reuse")
-    assert (found.status, found.out) == (0, "validation/REPORT.md\n")
+    assert (found.status, found.out.splitlines()[1:]) == (0, ["validation/REPORT.md"])
     text = report()
     goals = cells(text, "star")
     assert {row[1]: row[4] for row in goals if row[-1] in ("met", "**missed**")} == dict.fromkeys(
@@ -103,7 +103,7 @@ def test_a_named_study_leaves_the_report_of_all(studies: Path):
     assert "## other: " not in found.out
     assert "validation/REPORT.md stays as it is; -o DIR writes" in found.err
     assert report() == whole
-    assert simcoll("validate", "star", "--reuse", "-o", "out").out == "out/REPORT.md\n"
+    assert simcoll("validate", "star", "--reuse", "-o", "out").out.endswith("\nout/REPORT.md\n")
     assert cells(report("out"), "star") == cells(found.out, "star")
 
 
@@ -207,7 +207,7 @@ def test_tables_are_taken_from_the_studies_too(studies: Path):
     """With `--reuse` and a folder of its own the report is made of the tables that lie with the studies."""
     table = Path("validation/measured/star.csv").read_bytes()
     found = simcoll("validate", "--reuse", "-o", "elsewhere")
-    assert (found.status, found.out) == (0, "elsewhere/REPORT.md\n")
+    assert (found.status, found.out.splitlines()[1:]) == (0, ["elsewhere/REPORT.md"])
     assert not Path("elsewhere/measured").exists()
     assert Path("validation/measured/star.csv").read_bytes() == table
 

@@ -117,10 +117,12 @@ def test_registered_algorithms_in_parallel():
 
 
 def test_run_tells_of_what_is_impossible():
-    """An impossible point is a row whose status says why; predict raises the same."""
+    """An impossible point is a row whose status says why, where others have an answer; predict raises the same."""
     points = simcoll.load({**KEYS, "ranks": 9, "algorithm": "ring"})
-    (row,) = simcoll.run(points)
+    _, row = simcoll.run([*simcoll.load({**KEYS, "algorithm": "ring"})[:1], *points[:1]])
     assert row["time_us"] is None
+    with pytest.raises(simcoll.SimcollError, match="9 ranks do not fit 4 places"):
+        simcoll.run(points)
     with pytest.raises(simcoll.SimcollError, match="9 ranks do not fit 4 places") as caught:
         simcoll.predict(points[0].scenario)
     assert str(caught.value) in row["status"]

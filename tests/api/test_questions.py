@@ -528,3 +528,27 @@ def test_an_output_is_tried_before_the_fit(tmp_path: Path) -> None:
     with pytest.raises(sc.SimcollError, match=r"no-such-table.csv"):
         sc.calibrate("no-such-table.csv", on="hgx-h100", output=tmp_path / "new" / "p.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"topology": "nowhere.yaml"}, {"library_version": "2.19"}, {"launch": {"graph": True}}], ids=str
+)
+def test_wrong_input_is_wrong_at_every_door(more: dict[str, Any]) -> None:
+    """What every command refuses as wrong input raises InputError from every function, in the same words, at the key
+    that says it; nothing but that key is named."""
+    keys = {"topology": "mi300x", "collective": "all_reduce", "size": "1 MiB", **more}
+    sets = {key: value for key, value in keys.items() if key != "collective"}
+    words = [word for key, value in sets.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    errors = set[str]()
+    for ask in (sc.run, sc.predict, sc.explain, sc.recommend):
+        with pytest.raises(InputError) as caught:
+            ask(keys)
+        errors.add(str(caught.value))
+        assert len(caught.value.diagnostics) == 1
+    (error,) = errors
+    assert error.startswith(f"scenario:1:1: {next(iter(more))}")
+    for name in ("run", "explain", "recommend"):
+        refused = command(name, keys["collective"], *words)
+        assert (refused.status, refused.out, len(refused.err.splitlines())) == (2, "", 1)
+        place, _, told = refused.err.strip().partition(": ")
+        assert place.startswith("--set[") and told == error.removeprefix("scenario:1:1: ")

@@ -150,3 +150,11 @@ def test_what_is_too_large_is_refused_in_words(tmp_path: Path) -> None:
         file.truncate(input_files.MOST_BYTES + 1)  # a hole: it takes no room
     done = simcoll("diagnose", tmp_path / "log", "--on", "hgx-h100")
     assert (done.status, "larger than 64 MiB" in done.err) == (2, True)
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
+    """The message opens with the file's name, as that of any other file."""
+    file = tmp_path / "log.txt.gz"
+    file.write_bytes(gzip.compress(b"text " * 1000)[:-9])
+    with pytest.raises(InputError, match=rf"^{file}: a gzip file that cannot be unpacked"):
+        input_files.text_of(file)

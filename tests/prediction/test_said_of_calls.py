@@ -282,3 +282,30 @@ def test_no_link_is_busy_for_longer_than_a_call_runs(system: str, nodes: int) ->
             assert found.lowered  # whose links have numbers of their own where data go through the host
             rated = found.lowered.rated.bandwidths
             assert (found.totals.carried / rated <= found.time_ps / 1e12).all(), collective
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 8), (2, 2), (4, 16), (4, 6)])
+def test_nodes_without_a_rank_change_nothing(nodes: int, ranks: int) -> None:
+    """Ranks that fill node after node leave nodes idle: the same answer as without these, the same trust in it, and a
+    note that says so, whose cure spreads the ranks."""
+    asked = {"collective": "all_reduce", "size": "1 MiB", "ranks": ranks, "nodes": nodes}
+    needed = -(-ranks // 8)
+    (row,), (alone,) = (simcoll_api.run(on="hgx-h100", **{**asked, "nodes": each}) for each in (nodes, needed))
+    columns = ("nodes", "time_us", "low_us", "high_us", "confidence", "algorithm", "protocol")
+    assert [row[name] for name in columns] == [alone[name] for name in columns]
+    stand = f"{ranks} ranks stand on {needed} of the {nodes} nodes"
+    spread = f"; `placement: {{per_node: {ranks // nodes}}}` spreads them" if ranks % nodes == 0 else ""
+    assert simcoll_api.run(on="hgx-h100", **asked).notes == [stand + spread]
+    if spread:
+        spread_out = simcoll_api.run(on="hgx-h100", placement={"per_node": ranks // nodes}, **asked)
+        assert spread_out.notes == [] and spread_out["nodes"] == [nodes]
+
+
+def test_what_all_leaves_out_is_said() -> None:
+    """`all` is NCCL's own where its kernels run; a note names what runs every schedule, which has no such note."""
+    keys = {"on": "hgx-h100", "collective": "all_reduce", "size": "1 MiB", "algorithm": "all"}
+    (note,) = simcoll_api.run(**keys).notes
+    assert "executor: msccl" in note
+    every = simcoll_api.run(executor="msccl", **keys)
+    assert not any("executor" in each for each in every.notes) and {"naive", "all_pairs"} <= {*every["asked"]}
+    assert not any("executor" in each for each in simcoll_api.run(profile="ideal", **keys).notes)

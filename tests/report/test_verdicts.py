@@ -218,3 +218,40 @@ def test_a_schedule_without_a_proof_is_said() -> None:
     )
     assert not sc.run("all_reduce", **own).notes
     assert not sc.run("all_reduce", **{**own, "algorithm": "ring"}, proof="off").notes
+
+
+def test_what_was_measured_opens_with_a_sentence() -> None:
+    """`measure` and `lab`: one point by itself, of several the ends of the span; and how far runs are apart."""
+    row = {"collective": "all_reduce", "algorithm": "ring", "ranks": 4, "size_bytes": 2**20, "harness": "p2p"}
+    row |= {"backend": "gloo", "time_us": 1500.0, "spread": 0.25}
+    long = {**row, "time_us": 3e6, "spread": 1.5, "algorithm": None, "harness": "library"}
+    one = "all_reduce/ring on 4, 1 MiB"
+    assert verdicts.of_measured([row]) == (
+        f"Measured over gloo: {one}: 1.5 ms; the middle half of its runs spans 25% of that."
+    )
+    ends = f"1.5 ms ({one}) to 3 s (all_reduce/library on 4, 1 MiB)"
+    assert verdicts.of_measured([long, row]) == (
+        f"Measured over gloo: 2 points: {ends}; "
+        "the middle half of the runs of a point spans 150% of its median at most."
+    )
+
+
+def test_a_link_is_said_as_one_says_it() -> None:
+    """Nothing is 0% busy, and of links without a kind of their own one binds by its name."""
+    from simcoll.prediction.row_verdicts import busiest
+
+    assert busiest("node0.gpu0->node0.nvswitch0", 0.001).endswith(" is hardly busy")
+    assert busiest("node0.gpu0->node0.nvswitch0", 0.006).endswith(" is 1% busy")
+    links = {"kind": "link", "link": "host0->switch", "busy": 0.57}
+    assert verdicts._bound({"causes": [], "binds": links}) == "host0->switch binds (57% busy)"
+    assert (
+        verdicts._bound({"causes": [], "binds": {**links, "kind": "pcie"}}) == "PCIe binds (host0->switch is 57% busy)"
+    )
+
+
+def test_an_encoding_without_arrows_has_them_in_ascii() -> None:
+    """What an encoding has not is written as one types it, as wide as it was where it is part of a drawing."""
+    from simcoll.cli._streams import PLAIN
+
+    assert "auto → ring ●───│".encode("ascii", PLAIN) == b"auto -> ring o---|"
+    assert "é".encode("ascii", PLAIN) == b"?"

@@ -21,10 +21,12 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario import loading
+from simcoll.scenario.scenario import OF_ONE
 from simcoll.topology.graph import Link
 from simcoll.workload._buckets import buckets
 from simcoll.workload.models import load_model, models
 from simcoll.workload.templates import plan_of
+from simcoll.workload.workload_keys import OperationSpec
 
 NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain")
 MS = 10**9
@@ -468,7 +470,38 @@ def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) 
 def test_a_key_that_does_not_go_with_a_workload_is_named_where_it_stands(beside: str) -> None:
     """What the workload has itself is written there, and is swept there."""
     key = beside.partition(":")[0]
-    machine, work = "topology: {system: hgx-h100}", "workload:\n  operations: [{name: a, collective: barrier}]"
-    with pytest.raises(InputError, match=rf"^f:2:1: {key}: '{key}' does not go with a workload; .*(workload|calls)"):
+    call = "{name: a, collective: all_reduce, size: 1 MiB}"
+    machine, work = "topology: {system: hgx-h100}", f"workload:\n  operations: [{call}]"
+    with pytest.raises(
+        InputError, match=rf"^f:2:1: {key}: '{key}' does not go with a workload; .*(workload|operations)"
+    ):
         loading.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
     assert len(loading.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+
+
+@pytest.mark.parametrize("key", OF_ONE)
+def test_a_cure_of_a_key_beside_a_workload_works(key: str) -> None:
+    """The key of operations that a refusal names is one; where it names none there is none."""
+    fields = OperationSpec.model_fields
+    assert OF_ONE[key] in fields if OF_ONE[key] else key not in fields
+
+
+def test_mistakes_stand_where_they_are_written() -> None:
+    """An algorithm that its operation's collective has not, and a key beside the workload that its calls cannot have,
+    are reported at their own line, with all that could be written."""
+    text = (
+        "topology: hgx-h100\nworkload:\n  operations:\n  - name: a\n    collective: all_to_all\n    {}size: 1 MiB\n{}"
+    )
+    for own, beside, said in (
+        (
+            "algorithm: ring\n    ",
+            "",
+            "f:6:16: workload.operations.0.algorithm: 'ring' is no algorithm for all_to_all; ",
+        ),
+        ("", "  algorithm: ring\n", "f:7:14: workload.algorithm: 'ring' is no algorithm for all_to_all; choose from: "),
+        ("", "launch: {gpus_per_process: 8}\n", "f:7:10: launch.gpus_per_process: a workload's calls are not made "),
+    ):
+        with pytest.raises(InputError) as caught:
+            loading.points(yaml_tree.parse(text.format(own, beside), "f"))
+        assert str(caught.value).startswith(said)
+        assert "algorithm" not in said or {"auto,", "best,"} <= {*str(caught.value).split()}

@@ -13,7 +13,7 @@ from simcoll.accuracy.fit import _prior, parameters
 from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.scores import Document
 from simcoll.prediction.confidence import fingerprint
-from simcoll.prediction.placing import served_by
+from simcoll.prediction.placing import placed, served_by
 from simcoll.scenario.profile import Profile
 
 SERIES: Final = ("collective", "algorithm", "protocol", "ranks", "nodes", "topology", "setting")  # keys of one
@@ -28,7 +28,7 @@ def covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Do
         if which not in settings:
             model = scenario.model.model_copy(update=served.model.model_dump(exclude_none=True))
             params = scenario.model_copy(update={"model": model}).params()
-            settings[which] = fingerprint(served_by(topology, served.links), params)
+            settings[which] = fingerprint(served_by(topology, served.links), params, placed(scenario, topology))
         forced = "auto" if scenario.protocol == "none" else scenario.protocol
         key = (row.collective, scenario.algorithm, forced, row.ranks, row.nodes or 1, topology.name, settings[which])
         sizes[key][0 if fitted else 1].add(row.size_bytes)

@@ -200,7 +200,7 @@ def _written(
     """Write the profile, and score it with the values as rounded in the text."""
     texts = {name: parameters.text(name, cost) for name, cost in estimated.costs.items()}
     alone = bool(texts) and set(texts) <= set(parameters.BESIDE)
-    head = _beside(begin, texts) if alone else _head(data, begin, texts)
+    head = _beside(begin, texts) if alone else _head(data, chosen, begin, texts)
     served = parse_profile(yaml_tree.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
     predicted = data.times(ParameterSetting.of(served, freed))
@@ -244,7 +244,7 @@ def _ends(name: str, estimated: Estimate) -> tuple[float, float]:
     return (high, low) if parameters.falls(name) else (low, high)
 
 
-def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
+def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dict[str, str]) -> Document:
     """Build the profile's data without the record of the fit."""
     harness, topology = data.rows[0].harness, begin.topology
     model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
@@ -261,7 +261,7 @@ def _head(data: Samples, begin: Beginning, texts: dict[str, str]) -> Document:
     launch = texts.get("launch", parameters.text("launch", start.launch))
     return {
         "name": begin.name,
-        "description": f"{how} {len(data)} rows of the harness {harness} on {Path(topology).stem}",
+        "description": f"{how} {int(chosen.sum())} rows of the harness {harness} on {Path(topology).stem}",
         "source": f"simcoll calibrate, {time.strftime('%Y-%m-%d')}; see calibration",
         "harness": harness,
         **({"generations": list(begin.generations)} if blocks and begin.generations else {}),

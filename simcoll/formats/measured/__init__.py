@@ -67,7 +67,7 @@ def read_file(
 ) -> tuple[bytes, list[MeasuredRow]]:
     """Like `read_measured` and `parse_measured`; also returns the bytes of the file."""
     data = input_files.bytes_of(Path(path), "give the path of a measured table")
-    return data, parse_measured(decoded(data), str(path), defaults, chosen)
+    return data, parse_measured(decoded(data, str(path)), str(path), defaults, chosen)
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:

@@ -251,7 +251,8 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
     if values.get("harness") is None:
         by_tests = re.search(r"[nr]ccl[-_ ]tests", values.get("timing") or "", re.IGNORECASE)
         values["harness"] = "nccl-tests" if by_tests else "library"
-    swept = {column: cell for column, cell in cells.items() if "." in column and cell[0].strip()}  # none says something
+    said_so = {column: cell for column, cell in cells.items() if column == "asked" or "." in column}  # none, auto count
+    swept = {column: cell for column, cell in said_so.items() if cell[0].strip()}
     others = {column: text for column, (text, _) in {**said, **swept}.items() if column not in _READ}
     filled = tuple(column for column in given if column not in said)
     return MeasuredRow(**values, others=others, place=cells.get("time_us", nowhere)[1], given=filled)

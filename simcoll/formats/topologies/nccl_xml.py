@@ -198,7 +198,7 @@ def _tell(
     kind = "a skeleton (PCIe devices only)" if skeleton else "a full dump"
     sketch.notes.read.append(f"{len(gpus)} GPUs, {nets} NIC ports of NCCL's topology file, {kind}")
     reason = "as was asked for" if assumed else "it has such GPUs; --assume NAME takes another"
-    lent = "latencies, memory and what the file does not carry are" if not skeleton else "all but PCIe's speeds is"
+    lent = "latencies, memory and what the file does not carry are" if not skeleton else "all but the speeds of PCIe is"
     sketch.notes.assume(f"{lent} as in {sketch.pattern.name} ({reason})")
 
 

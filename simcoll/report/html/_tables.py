@@ -22,7 +22,8 @@ _PREDICTED: Final = (
 _ALWAYS: Final = frozenset({"algorithm", "ranks", "size_bytes", "time_us", "confidence", "algbw_GBps", "busbw_GBps"})
 _NAMES: Final = {"interval": ("90 %", ""), "path_share": ("of the path", ""), "binding_link": ("busiest link", ""),
           "binding_busy": ("busy", ""), "time_us_p50": ("median", "(us)"), "time_us_p95": ("95 %", "(us)"),
-          "time_us_p99": ("99 %", "(us)")}  # fmt: skip
+          "time_us_p99": ("99 %", "(us)"),
+          "lower_bound_us": ("bound", "(us)")}  # fmt: skip
 TableRow = Mapping[str, Any]  # values by the names of columns
 WORTH: Final = {
     "calibrated": "fitted to a measurement of this very point",

@@ -24,7 +24,6 @@ from simcoll.report.result_tables import SIZE_CONVENTION, values_of
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Scenario
 
 
 def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, command: str) -> str:
@@ -32,7 +31,7 @@ def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, comman
     scenarios = [point.scenario for point in points]
     name = scenarios[0].name
     sections = [
-        ("results", "Results", _results(rows, scenarios)),
+        ("results", "Results", _results(rows, points)),
         ("plots", "Plots", _plots(rows, points)),
         ("points", "Where the time goes", "\n".join(closely(points, rows))),
         ("scenario", "Scenario", f"<p><code>{escape(command)}</code></p>\n<pre>{escape(text)}</pre>"),
@@ -71,15 +70,15 @@ def _worths(rows: Sequence[ResultRow]) -> list[str]:
     return list(dict.fromkeys(row.confidence or "uncalibrated" for row in rows if row.status == "ok"))
 
 
-def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
+def _results(rows: Sequence[ResultRow], points: Sequence[Point]) -> str:
     good = sum(row.status == "ok" for row in rows)
     many = f"{len(rows)} points" if len(rows) > 1 else "1 point"
     count = many if good == len(rows) else f"{many}, {good} of them with a time"
     worth = "".join(f"<li>{badge(word)} {escape(WORTH[word])}</li>" for word in _worths(rows))
-    sizes = "" if scenarios[0].workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
+    sizes = "" if points[0].scenario.workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
     hint = '<span class="screen">A click on a name sorts.</span>'
     answer = f'<p class="verdict"><strong>{escape(of_rows(rows))}</strong></p>'
-    worth += "".join(f"<li>{escape(note)}</li>" for note in caveats.notes(scenarios))
+    worth += "".join(f"<li>{escape(note)}</li>" for note in caveats.notes(points))
     return f'{answer}\n<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 
