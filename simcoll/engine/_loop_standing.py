@@ -13,10 +13,12 @@ from simcoll.config.lru import LruCache
 from simcoll.engine._loop_period import Columns, Standing, period
 from simcoll.engine.kernels.loop_records import NOBODY, LoopRun
 from simcoll.engine.kernels.waits import COMPLETE
+from simcoll.engine.timing_model import NEVER
 
 MOST: Final = 128 << 20  # bytes of all that are kept
 AHEAD: Final = 2  # loops that may begin in one window
-LOOKS: Final = 6  # in a row, a few loops apart, whether a run repeats itself
+LOOKS: Final = 4  # times as many loops as connections have slots, after which it is first looked for a period
+SEEN: Final = 3  # states, each a period behind the other: windows in which parts go on alone may first be others
 MOST_SEEN: Final = 8 << 20  # bytes of a state that is looked at so
 WORTH_LISTS: Final = 10_000  # transfers still to be run, uncompiled, from which on it is looked
 WORTH_ARRAYS: Final = 2_000_000  # and compiled
@@ -37,45 +39,62 @@ def run_on(run: LoopRun, go_on: Callable[..., tuple[int, int]], like: Hashable, 
             if not repeats:
                 _KEPT.drop(like)
         del there  # it takes about as much memory as the run does
-        if not repeats and (found := _repeating(run, go_on, pause, before, ended, latest)):
-            repeats = found.period is not None
-            if repeats:
+        if not repeats:
+            before, ended, latest, found = _repeating(run, go_on, pause, before, ended, latest)
+            if found:
+                repeats = True
                 _KEPT.keep(like, (found, shared))
-            if _stand(run, found := found.towards(pause)):
-                before, ended, latest = found.before, found.ended, found.latest
-        ended, latest = go_on(run, ended, latest, pause)
+                if _stand(run, found := found.towards(pause)):
+                    before, ended, latest = found.before, found.ended, found.latest
+        ended, latest = go_on(run, ended, latest, pause, NEVER)
         if not repeats and (found := _standing(run, before, ended, latest)):
             _KEPT.keep(like, (found, shared))
-    return go_on(run, ended, latest, run.loops)
+    return go_on(run, ended, latest, run.loops, NEVER)
 
 
 def _repeating(
     run: LoopRun, go_on: Callable[..., tuple[int, int]], pause: int, before: int, ended: int, latest: int
-) -> Standing | None:
-    """Run on, and look whether the run begins to repeat itself before the loop `pause`. Returns the last state seen;
-    None where it was not looked for, or that state cannot be kept.
+) -> tuple[int, int, int, Standing | None]:
+    """Run on, and look whether the run begins to repeat itself before the loop `pause`. Returns the loop before which
+    all is over, how many transfers ended, the latest time, and the state from which on it does; None if it does not.
 
-    A run is looked at some times in a row, then as often after twice as many loops, so that looking costs little.
+    It is looked for after twice as many loops each time, so that looking costs little. What was complete in loops long
+    over says what the period may be. Whether the run repeats itself is what states say that lie so far apart, in which
+    all has happened before a time.
     """
-    slots, begun = run.streams.slots, max(0, int(run.parts.begun[0]))
+    slots, clock = run.streams.slots, run.parts.clock
     least = WORTH_LISTS if isinstance(run.state.state, list) else WORTH_ARRAYS
-    here: Standing | None = None
-    at = begun + slots
-    while slots and at + LOOKS * slots < pause and (pause - at) * len(run.pieces.kind) > least:
-        seen: list[Standing] = []
-        for _ in range(LOOKS):
-            ended, latest = go_on(run, ended, latest, at)
+    at = max(0, int(run.parts.begun[0])) + LOOKS * slots
+    while slots and 2 * at < pause and (pause - at) * len(run.pieces.kind) > least:
+        ended, latest = go_on(run, ended, latest, at, NEVER)
+        here = _standing(run, before, ended, latest)
+        if here is None or here.nbytes > MOST_SEEN:
+            break
+        before, end = here.before, max(map(int, clock))
+        guess = _guessed(run, before) if end < NEVER else 0
+        for _ in range(SEEN if guess else 0):
+            there = here
+            ended, latest = go_on(run, ended, latest, pause, end)
             here = _standing(run, before, ended, latest)
-            if here is None or here.nbytes > MOST_SEEN:
-                return here
-            before = here.before
-            for there in reversed(seen):
-                if found := period(there, here, slots):
-                    return here._replace(period=found)
-            seen.append(here)
-            at = here.begun + slots
-        at *= 2
-    return here
+            if here is None:
+                return before, ended, latest, None
+            if found := period(there, here, slots):
+                return here.before, ended, latest, here._replace(period=found)
+            before, end = here.before, end + guess
+        at = 2 * here.begun
+    return before, ended, latest, None
+
+
+def _guessed(run: LoopRun, over: int) -> int:
+    """The time in ps after which a run may repeat itself, by when what is awaited was complete in loops that are over:
+    of as many loops as connections have slots, or a multiple. 0 if there is no such time."""
+    awaited = _awaited(run)
+    when = _by_loop(run.state.when, run, 0, over - 1)[:, awaited] if over and len(awaited) else np.zeros((0, 0))
+    for loops in range(run.streams.slots, len(when) // 2, run.streams.slots):
+        later = when[-loops:] - when[-2 * loops : -loops]
+        if later[0, 0] > 0 and (later == later[0, 0]).all():
+            return int(later[0, 0])
+    return 0
 
 
 def _last_alike(run: LoopRun) -> int:

@@ -69,7 +69,7 @@ class LoopedProgram:
         done, kernel = run_.give(arrivals.copy()), loops.like(loop_kernel)
         run = _begun(columns, layout.waiting, run_, done)
         if len(self) < SHORT or arrivals.any() or busy.any():
-            ended, latest = kernel.loops(run, 0, 0, self.loops)
+            ended, latest = kernel.loops(run, 0, 0, self.loops, NEVER)
         else:
             ended, latest = run_on(run, kernel.loops, like, shared)
         if ended < len(self):
