@@ -131,6 +131,11 @@ MOST_TOLD: Final = 60  # choices
 _TWINS: Final = {"hgx-": "dgx-", "dgx-": "hgx-"}  # NVIDIA's names of a machine, and of the board that others build in
 
 
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice that a word was misspelt of; None where none is like it."""
+    return next(iter(difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)), None)
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """The cure for a misspelt name: the nearest choice, or all of them; of very many how many, and the nearest few.
 
@@ -144,12 +149,11 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     if twin in choices:
         return f"did you mean {twin!r}?"
     words = [choice for choice in choices if not choice.isdecimal()]
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    if near := nearest(word, words):
+        return f"did you mean {near!r}?"
     if len(choices) > MOST_TOLD:
-        nearest = difflib.get_close_matches(word, choices, n=3, cutoff=0)
-        return f"there are {len(choices)}, e.g. {', '.join(nearest)}"
+        likest = difflib.get_close_matches(word, choices, n=3, cutoff=0)
+        return f"there are {len(choices)}, e.g. {', '.join(likest)}"
     return f"choose from: {', '.join(choices)}"
 
 

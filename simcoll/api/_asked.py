@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, KeysView, Mapping, Sequence, Set, ValuesView
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +68,7 @@ class Sweep:
     """
 
     def __init__(self, source: str | Path | Mapping[str, Any] | Sweep | None = None, /, **keys: Any):
+        keys = {key: _kept_values(value) for key, value in keys.items()}
         self.keys: dict[str, Any] = keys
         self.source: str | Path | Mapping[str, Any] | None
         if isinstance(source, str) and collective_named(source) and not Path(source).exists():
@@ -75,7 +78,7 @@ class Sweep:
             kept = {key: value for key, value in source.keys.items() if _name(key) not in given}
             self.source, self.keys = source.source, {**kept, **keys}
         else:
-            self.source = source
+            self.source = _kept_values(source) if isinstance(source, Mapping) else source
 
     @functools.cached_property
     def points(self) -> list[Point]:
@@ -188,9 +191,33 @@ def machine(topology: Machine) -> str:
     return json.dumps(plain)
 
 
+def _listed(value: Any) -> Any:
+    """A list of what can be gone through only once (a generator, `map`), and of a view; all else as it is.
+
+    Raises InputError for one without end, and for a set, whose order is another in each process.
+    """
+    if isinstance(value, Set) and not isinstance(value, KeysView):
+        raise InputError(f"{value!r} has no order", "give a list: sorted(…)")
+    if not isinstance(value, Iterator | KeysView | ValuesView | deque):
+        return value
+    most = loading.MAX_VARIANTS
+    values = list(itertools.islice(value, most + 1))
+    if len(values) > most:
+        raise InputError(f"a {type(value).__name__} of more than {most} values", "give fewer")
+    return values
+
+
+def _kept_values(value: Any) -> Any:
+    """Lists in place of what can be gone through only once, also below keys: a sweep is asked more than once."""
+    value = _listed(value)
+    if isinstance(value, Mapping):
+        return {name: _kept_values(each) for name, each in value.items()}
+    return [_kept_values(each) for each in value] if type(value) is list else value
+
+
 def spelt(value: Any, key: str = "") -> Any:
     """A value as a file has it: objects by their files, numbers of bytes and B/s with their units."""
-    value = unboxed(value)
+    value = _listed(unboxed(value))
     if type(value).__module__.startswith("networkx."):  # which is loaded then, and not else
         value = Topology.from_graph(value)
     if isinstance(value, Topology):

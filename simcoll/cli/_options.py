@@ -165,7 +165,7 @@ def with_topology(command: Command) -> Command:
         *args: Any, system: str | None, nodes: str | None, size: str | None, sets: tuple[str, ...], **options: Any
     ) -> Any:
         machine = [*assigned("topology", system and listed(system), "--on"), *of_nodes(nodes)]
-        return command(*args, sets=(*machine, *assigned("size", size, "--size"), *sets), **options)
+        return command(*args, sets=(*machine, *assigned("size", size and listed(size), "--size"), *sets), **options)
 
     return _ON(_NODES(SIZE(asked)))
 

@@ -48,9 +48,9 @@ def import_(
 ) -> None:
     """Turn a file of another program into one of simcoll, and list what was read and assumed.
 
-    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph), schedules become
-    JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements become measured tables
-    (nccl-tests, rccl-tests, OSU, IMB, CSV).
+    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML), schedules
+    become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements become measured
+    tables (nccl-tests, rccl-tests, OSU, IMB, CSV).
     """
     from simcoll.config import input_files
     from simcoll.formats import importers

@@ -166,7 +166,7 @@ def predict(
         "topology": given(listed(system), "--on"),
         "collective": given(collective, "COLLECTIVE"),
         "algorithm": given(listed(algorithm or "auto"), "--algorithm"),
-        "size": given(size, "--size"),
+        "size": given(size and listed(size), "--size"),
     }
     keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
     keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
@@ -213,7 +213,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
     wrong = [row.status for row in rows if row.wrong_input]
     if wrong and len(wrong) == len(rows):
         once: dict[str, str] = {}  # what cures a mistake may differ from point to point
-        for line in "\n".join(reason.removeprefix("failed: ") for reason in wrong).splitlines():
+        for line in "\n".join(reason.partition(": ")[2] for reason in wrong).splitlines():
             once.setdefault(line.partition("; ")[0], line)
         raise InputError("\n".join(once.values()))
     return rows, reused
@@ -315,7 +315,7 @@ def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], qu
     for note in run_plots.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
     plots = journal.folder / "plots"
-    drawn = run_plots.draw(scenarios, rows, plots, kind)
+    drawn = run_plots.draw(points, rows, plots, kind)
     journal.drop()
     if not quiet:
         pictures = f" and {len(drawn)} plot{'s' * (len(drawn) != 1)} in {plots}" if drawn else ""

@@ -26,6 +26,7 @@ from simcoll.config.late_type import LateType
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
+_FILES: Final = (".yaml", ".yml", ".json", ".xml")  # ends of the names of files that files of simcoll name
 
 
 class Model(BaseModel):
@@ -69,7 +70,7 @@ _SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), s
 
 
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
-    """Read one YAML document.
+    """Read one YAML document. A text in it that names a file beside it (`topology: machine.yaml`) is that file.
 
     Raises InputError if the file is missing, too large, not YAML, or has a key twice; mistakes after which reading can
     go on are collected in `errors` where that is given.
@@ -77,7 +78,23 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _parsed
-    return _checked(*making(decoded(data), source, str(path).startswith(_SHIPPED)), errors)
+    tree = _checked(*making(decoded(data), source, str(path).startswith(_SHIPPED)), errors)
+    folder = path.parent
+    return tree if folder == Path() or str(path).startswith(_SHIPPED) else _with_files(tree, folder)
+
+
+def _with_files(tree: Node, folder: Path) -> Node:
+    """The tree with the paths of files of this folder that it names by their names there."""
+    if isinstance(tree.value, dict):
+        return replace(tree, value={key: _with_files(child, folder) for key, child in tree.value.items()})
+    if isinstance(tree.value, list):
+        return replace(tree, value=[_with_files(child, folder) for child in tree.value])
+    if not (isinstance(tree.value, str) and tree.value.endswith(_FILES)):
+        return tree
+    try:
+        return replace(tree, value=str(beside)) if (beside := folder / tree.value).is_file() else tree
+    except (OSError, ValueError):  # what no file can be called
+        return tree
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:

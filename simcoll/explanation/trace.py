@@ -5,10 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from simcoll.dataclass import dataclass
 from simcoll.named_tuple import NamedTuple
+
+FAULTS: Final = "faults"  # the process whose tracks are faults
 
 
 class Slice(NamedTuple):

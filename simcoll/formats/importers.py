@@ -20,10 +20,10 @@ from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you
 from simcoll.formats import measured
 from simcoll.formats.measured import MeasuredRow, gpu_names
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
-from simcoll.formats.topologies import graph_file, infragraph, nccl_xml, nvidia_smi
+from simcoll.formats.topologies import graph_file, graphml, infragraph, nccl_xml, nvidia_smi
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
-from simcoll.topology.systems import load_system
+from simcoll.topology.systems import dump, load_system
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 
@@ -85,7 +85,9 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
         raise InputError([Diagnostic("nested too deeply", "flatten the file", "", Place(source, 1, 1))]) from None
 
 
-_WHAT: Final = "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, or a measured table"
+_WHAT: Final = (
+    "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, or a measured table"
+)
 _TRACES: Final = (
     '"traceEvents"',
     '"workload_graph"',
@@ -95,7 +97,12 @@ _TRACES: Final = (
 )  # events, graphs of nodes
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
-_ROOTS: Final = {nccl_xml.ROOT: "nccl-topology", graph_file.ROOT: "nccl-graph", msccl.ROOT: "msccl"}
+_ROOTS: Final = {
+    nccl_xml.ROOT: "nccl-topology",
+    graph_file.ROOT: "nccl-graph",
+    graphml.ROOT: "graphml",
+    msccl.ROOT: "msccl",
+}
 
 
 def recognise(text: str) -> str | None:
@@ -123,6 +130,11 @@ def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reade
         return Imported(kind, sketch.document(Path(source).name), (".yaml", ".yml"), sketch.notes)
 
     return read
+
+
+def _graph(text: str, source: str, asked: ImportOptions) -> Imported:
+    notes = ImportLog()
+    return Imported("topology", dump(graphml.read(text, source, notes)), (".yaml", ".yml"), notes)
 
 
 def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> Reader:
@@ -211,6 +223,7 @@ KINDS: Final[Mapping[str, Reader]] = {
     "nccl-topology": _topology(nccl_xml.read, "topology"),
     "nccl-graph": _topology(graph_file.read, "topology"),
     "infragraph": _topology(infragraph.read, "topology"),
+    "graphml": _graph,
     "msccl": _msccl,
     "mscclpp": _schedule(mscclpp.read),
     "goal": _schedule(goal.read),

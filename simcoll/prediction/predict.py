@@ -63,6 +63,7 @@ def steps(
 ) -> RunSteps[Prediction]:
     """The same in steps, so that several points may have alike runs made together."""
     scenario = point.scenario if isinstance(point, Point) else point
+    struck = scenario.striking
     profile = load_profile(scenario.profile)
     if (profile.generations or profile.transport) and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
@@ -85,7 +86,9 @@ def steps(
     elif costs is None:
         profile.check_launch(scenario.launch)
     asked = asked_of(scenario)
-    return prediction if prediction.asked == asked else replace(prediction, asked=asked)
+    if (prediction.asked, prediction.struck) == (asked, struck):
+        return prediction
+    return replace(prediction, asked=asked, struck=struck)
 
 
 def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 
 if TYPE_CHECKING:
     from simcoll.engine.call_program import CallProgram
+    from simcoll.scenario.faults import Fault, FaultWindow
 
 COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 
@@ -72,7 +73,7 @@ class Prediction:
     to results. `host_ps` is the host's time for a call: the next begins no sooner. `asked` is the algorithm as the
     point asked for it, of which `scenario` may have the choice. `seen` are the links of a joined plan.
     `bound_ps` finds `lower_bound_ps`, `anew` predicts the same under other costs. `only` is the call by itself, where
-    an undisturbed workload is no more than one call of all ranks.
+    an undisturbed workload is no more than one call of all ranks. `struck` are the faults that happened.
     """
 
     scenario: Scenario
@@ -94,6 +95,7 @@ class Prediction:
     seen: CountedLinks | None = None
     columns: Mapping[str, object] = field(default_factory=dict)
     only: Prediction | None = None
+    struck: tuple[Fault, ...] = ()
 
     def __repr__(self) -> str:
         size = [] if self.scenario.workload or not self.scenario.nbytes else [format_size(self.scenario.nbytes)]
@@ -115,6 +117,15 @@ class Prediction:
     def time_ps(self) -> int:
         """Time of the point: as long as on the GPUs, or as the host where that is slower."""
         return max(self.called_ps, self.host_ps)
+
+    @cached_property
+    def fault_windows(self) -> Sequence[FaultWindow]:
+        """The times, from the call on, in which faults acted on links of the topology."""
+        if not self.struck:
+            return ()
+        from simcoll.scenario.faults import windows
+
+        return windows(self.struck, self.topology.link_names)
 
     @cached_property
     def lower_bound_ps(self) -> int:

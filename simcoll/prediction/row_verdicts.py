@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -85,14 +86,19 @@ def _span(rows: Sequence[ResultRow], name: Name) -> str:
     first, last = min(rows, key=_time), max(rows, key=_time)
     if _time(last) <= _time(first) * TIE:
         return f"each takes {took(first.time_us)}"
-    named = [each for each in (*_places(rows), "size_bytes") if first.get(each) != last.get(each)]
-    follows = {"ranks": "nodes", "op": "collective", "root": "collective"}
-    columns = [each for each in named if follows.get(each) not in named]
+    columns = _differing([first, last], _places(rows))
     ends = []
     for row in (first, last):
         texts = [name(row)] if name(first) != name(last) else []
         ends.append(", ".join([*texts, *(said(column, row.get(column)) for column in columns[:_SHOWN])]))
     return f"{took(first.time_us)} ({ends[0]}) to {took(last.time_us)} ({ends[1]})"
+
+
+def _differing(rows: Sequence[ResultRow], places: Sequence[str] = ()) -> list[str]:
+    """The columns, of `places` and of sizes, in which rows differ by themselves, not as others make them."""
+    named = [each for each in (*(places or _places(rows)), "size_bytes") if len({str(r.get(each)) for r in rows}) > 1]
+    follows = {"ranks": "nodes", "op": "collective", "root": "collective"}
+    return [each for each in named if follows.get(each) not in named]
 
 
 def said(column: str, value: Any) -> str:
@@ -251,23 +257,34 @@ def _winners(rows: Sequence[ResultRow], name: Name) -> str:
 
 
 def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
-    """The one that is fastest at most points, alone or not; empty where all have one name."""
-    wins: dict[str, int] = {}
-    ties: set[str] = set()
-    points = 0
-    for rows in places.values():
-        for alike in grouped(rows, lambda row: row.size_bytes).values():
-            if len(set(map(name, alike))) > 1:
-                points += 1
-                best = _best(alike, name)
-                ties.update(best[1:] and best)
-                for each in best:
-                    wins[each] = wins.get(each, 0) + 1
-    if not wins:
+    """The one that is fastest at most points, alone or not, and what is at the others; empty where all have one name.
+
+    `tree is fastest at 2 of 3 questions, ring at 1 (4 nodes)`.
+    """
+    every = [of for rows in places.values() for of in grouped(rows, lambda row: row.size_bytes).values()]
+    questions = [alike for alike in every if len(set(map(name, alike))) > 1]
+    if not questions:
         return ""
+    best = [_best(alike, name) for alike in questions]
+    wins = Counter(each for names in best for each in names)
     most = max(wins, key=lambda each: wins[each])
-    how = "fastest or as fast as another" if most in ties else "fastest"
-    return f"{most} is {how} at {wins[most]} of {points} questions; "
+    tied = any(most in names and len(names) > 1 for names in best)
+    won: dict[str, list[ResultRow]] = {most: []}  # a row of each question, by what is fastest there
+    for names, alike in zip(best, questions, strict=True):
+        won.setdefault(most if most in names else _tied(names), []).append(alike[0])
+    columns = _differing([row for alike in questions for row in alike])[:_SHOWN]
+    others = sorted([names for names in won if names != most], key=lambda names: -len(won[names]))
+    said_of = {names: f"{names} at {len(rows)}{_single(rows, columns)}" for names, rows in won.items()}
+    shown = [said_of[names] for names in others]
+    shown = shown if len(shown) < _SHOWN else [*shown[: _SHOWN - 2], "…"]
+    how = "fastest or as fast as another" if tied else "fastest"
+    where = _single(won[most], columns) if others else ""
+    return f"{', '.join([f'{most} is {how} at {len(won[most])} of {len(questions)} questions{where}', *shown])}; "
+
+
+def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
+    """The place of a single question, in brackets; nothing of several."""
+    return f" ({', '.join(said(column, rows[0].get(column)) for column in columns)})" if len(rows) == 1 else ""
 
 
 def _steps(rows: Sequence[ResultRow]) -> str:

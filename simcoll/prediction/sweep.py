@@ -91,7 +91,8 @@ def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunS
             return monte_carlo.part(point)
         return row((yield from steps(point.scenario, related=related, keep=keep)))
     except RefusedError as error:
-        return describe(point.scenario, refusal(error, point), left_out=point.optional)
+        marks = {"left_out": point.optional, "wrong_input": bool(error.path)}
+        return describe(point.scenario, refusal(error, point), **marks)
     except InputError as error:
         located = InputError(placed(d, point) for d in error.diagnostics)
         return describe(point.scenario, f"failed: {located}", wrong_input=True, passing=True)
@@ -105,8 +106,9 @@ def placed(diagnostic: Diagnostic, point: Point) -> Diagnostic:
     """The diagnostic with the place of the key that it names; what names none comes from the topology."""
     if diagnostic.place:
         return diagnostic
-    key = diagnostic.path.partition(".")[0] or "topology"
-    return replace(diagnostic, path=diagnostic.path or key, place=point.places.get(key))
+    path = diagnostic.path or "topology"
+    known = [".".join(path.split(".")[:count]) for count in range(path.count(".") + 1, 0, -1)]
+    return replace(diagnostic, path=path, place=next((point.places[key] for key in known if key in point.places), None))
 
 
 def refusal(error: RefusedError, point: Point) -> str:

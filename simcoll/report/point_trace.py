@@ -12,7 +12,7 @@ import simcoll
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError
-from simcoll.explanation.trace import Arrow, Slice, Spot, Trace, Track
+from simcoll.explanation.trace import FAULTS, Arrow, Slice, Spot, Trace, Track
 from simcoll.explanation.transfer_lanes import Played, Tracks
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predicted import LAUNCHING, PlanTasks, Prediction
@@ -68,11 +68,22 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         about |= {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": count}
         tracks = _kernels(prediction, names)
     played = Played(program, timeline, names, owners, shift, count)
-    about = _about(scenario, prediction.time_ps, about)
+    about, struck = _about(scenario, prediction.time_ps, about), _faults(prediction)
     if not transfers:
-        return Trace(tracks, behind, [], about, names[:n])
+        return Trace([*tracks, *struck], behind, [], about, names[:n])
     drawn = Tracks(played, tracks)
-    return Trace(drawn.tracks, [*drawn.arrows, *behind], drawn.counters, about, names[:n])
+    return Trace([*drawn.tracks, *struck], [*drawn.arrows, *behind], drawn.counters, about, names[:n])
+
+
+def _faults(prediction: Prediction) -> list[Track]:
+    """A track for each fault, with the times in which it acts, up to the end of the run."""
+    tracks: dict[tuple[str, str], Track] = {}
+    for window in prediction.fault_windows:
+        if window.begin < prediction.time_ps:
+            track = tracks.setdefault((window.link, window.effect), Track(FAULTS, window.link))
+            args = {"link": window.link, "kind": window.kind}
+            track.add(Slice(window.begin, min(window.end, prediction.time_ps), window.effect, "fault", args))
+    return list(tracks.values())
 
 
 def _counts(prediction: Prediction) -> NDArray[Any]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from simcoll.config import csv_text
 from simcoll.config.groups import grouped
-from simcoll.config.text_table import remarks_wrapped, wrapped
-from simcoll.errors import InputError, RefusedError
+from simcoll.config.text_table import wrapped
+from simcoll.errors import InputError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
+from simcoll.report import point_plots
+from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import KeyPlot, Scenario
 
 Named = tuple[str, Any]  # a plot's name, and its figure
@@ -20,12 +21,12 @@ CURVES: Final = ("busbw", "latency", "scaling", "crossover")
 STEP: Final = "step"  # the one of workloads
 OVERLAP: Final = "overlap"  # of the shortest step
 _DRAWN: Final = ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")  # of measured rows
-SMALL: Final = 4000  # transfers: a timeline of more cannot be read
 
 
-def draw(scenarios: Sequence[Scenario], rows: Sequence[ResultRow], folder: Path, kind: str = "png") -> list[Path]:
+def draw(points: Sequence[Point], rows: Sequence[ResultRow], folder: Path, kind: str = "png") -> list[Path]:
     """Write the plots that the scenario asks for, as files of a kind."""
-    return write([*asked(scenarios, rows), *_single(scenarios)], folder, kind)
+    single = point_plots.single(points, _wanted([point.scenario for point in points], point_plots.SINGLE))
+    return write([*asked(points, rows), *single], folder, kind)
 
 
 def write(figures: Iterable[Named], folder: Path, kind: str = "png") -> list[Path]:
@@ -45,42 +46,18 @@ def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
     return [plot for plot in asked if isinstance(plot, str) and plot in which]
 
 
-def asked(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[Named]:
+def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]:
     """Name and figure of the curves and maps that the scenarios ask for."""
+    scenarios = [point.scenario for point in points]
     alone = [scenario for scenario in scenarios if not scenario.workload]
     yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
-    if _wanted(scenarios, [OVERLAP]) and (shortest := _shortest(scenarios, rows)):
-        yield OVERLAP, _overlap(shortest)
+    if _wanted(scenarios, [OVERLAP]) and (shortest := point_plots.shortest(points, rows)):
+        yield OVERLAP, point_plots.overlap(shortest)
     for plot in dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots if isinstance(plot, KeyPlot)):
         try:
             yield plot.name, over_key(rows, plot)
         except InputError as reason:
             print(wrapped(f"{plot.name}: not drawn: {reason}", "  "), file=sys.stderr)
-
-
-def _shortest(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Scenario | None:
-    """The workload with the shortest step; None where rows do not stand beside scenarios."""
-    timed = [
-        (row.time_ps, place)
-        for place, (scenario, row) in enumerate(zip(scenarios, rows, strict=False))
-        if scenario.workload and row.status == "ok"
-    ]
-    return scenarios[min(timed)[1]] if timed and len(scenarios) == len(rows) else None
-
-
-def _overlap(scenario: Scenario) -> Any:
-    from simcoll.prediction.predict import predict
-    from simcoll.report import point_trace
-    from simcoll.report.overlap import overlaps, summary
-    from simcoll.report.plot.overlap import overlap_figure
-
-    work, once = scenario.workload, {"replications": None, "variability": None}
-    prediction = predict(scenario.model_copy(update=once))
-    assert work
-    words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.plan.n} ranks"]
-    title = ", ".join(word for word in words if word and len(word) < 40)
-    print(remarks_wrapped("\n".join(summary(prediction))), file=sys.stderr)
-    return overlap_figure(overlaps(point_trace.of_prediction(prediction, transfers=False)), f"Step of {title}")
 
 
 def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
@@ -184,73 +161,3 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
                 busbw = row.size_bytes / row.time_us / 1e3 * factor
                 points.append({**{name: getattr(row, name) for name in _DRAWN}, "busbw_GBps": busbw})
     return points
-
-
-def _single(scenarios: Sequence[Scenario]) -> Iterator[Named]:
-    """Timeline and utilisation of each example, as far as scenarios ask for them."""
-    wanted = _wanted(scenarios, ("timeline", "utilisation"))
-    if wanted and any(scenario.workload for scenario in scenarios):
-        print(f"{', '.join(wanted)}: of single collectives; a workload has overlap, step and --trace", file=sys.stderr)
-    alone = [scenario for scenario in scenarios if not scenario.workload]
-    chosen = [each for each in examples(scenarios) if place_of(each) == place_of(alone[0])] if wanted else []
-    others, drawn = len(alone) - len(chosen), 0
-    for scenario in chosen:
-        name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
-        try:
-            figures = _figures(scenario, wanted)
-        except (RefusedError, InputError):
-            continue
-        drawn += len(figures)
-        yield from ((f"{kind}-{name}", figure) for kind, figure in figures.items())
-    if drawn and others:
-        note = f"{', '.join(wanted)}: of the largest size, on the first topology; {others} more points have none"
-        print(wrapped(f"{note} of their own: narrow the run with --set for another", "  "), file=sys.stderr)
-
-
-def examples(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """The largest size of each collective and algorithm on each topology and number of ranks."""
-    alone = [scenario for scenario in scenarios if not scenario.workload]
-    alike = grouped(alone, lambda scenario: (place_of(scenario), scenario.collective, scenario.algorithm)).values()
-    return [max(group, key=lambda scenario: scenario.nbytes) for group in alike]
-
-
-def by_turns(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """One of each topology and number of ranks before the second of any."""
-    return [each for turn in zip_longest(*grouped(scenarios, place_of).values()) for each in turn if each]
-
-
-def place_of(scenario: Scenario) -> str:
-    """The topology on which a scenario runs, and its number of ranks."""
-    return repr((scenario.topology, scenario.ranks))
-
-
-def _figures(scenario: Scenario, wanted: Sequence[str]) -> dict[str, Any]:
-    from simcoll.prediction.predict import predict
-    from simcoll.report.plot.gantt import gantt_figure
-    from simcoll.report.plot.topology import topology_figure
-    from simcoll.units import short_size
-
-    prediction = predict(scenario)
-    program, topology = prediction.program, prediction.topology
-    nodes = f"{topology.nodes} × " if topology.nodes > 1 and scenario.topology.system else ""
-    ran = (
-        prediction.algorithm
-        if scenario.algorithm == prediction.algorithm
-        else f"{scenario.algorithm} ({prediction.algorithm})"
-    )
-    title = f"{scenario.collective}, {ran}, {short_size(scenario.nbytes)}, {nodes}{topology.name}"
-    figures: dict[str, Any] = {}
-    if "timeline" in wanted and scenario.measure.buckets > 1 and not scenario.measure.async_op:
-        note = "timeline: not drawn: buckets one after another are several calls; draw one: --set measure.buckets=1"
-        print(wrapped(note, "  "), file=sys.stderr)
-    elif "timeline" in wanted and len(program) <= SMALL:
-        launch_ps = prediction.waited_ps + prediction.launch_ps
-        channels = prediction.lowered.count if prediction.lowered else 1
-        figures["timeline"] = gantt_figure(program, prediction.timeline, prediction.devices, title, launch_ps, channels)
-    elif "timeline" in wanted:
-        note = f"timeline: not drawn: {ran} has {len(program)} transfers, and of more than {SMALL} none could be seen"
-        print(wrapped(f"{note}: ask for fewer ranks, or give --trace FILE.json", "  "), file=sys.stderr)
-    if "utilisation" in wanted:
-        busy = dict(zip(topology.links, prediction.busy.tolist(), strict=True))
-        figures["utilisation"] = topology_figure(topology, busy, title)
-    return figures

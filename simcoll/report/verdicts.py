@@ -123,7 +123,8 @@ def _of_times(document: JsonAnswer) -> str:
         if by_themselves := alone(document):
             return f"Off, and nothing that was tried explains all of it: {where}; {by_themselves}."
         return f"Off, and nothing that was tried explains it: {where}."
-    return f"Off: {where}; {explanation(document)} explains it best."
+    how = "Faster than expected, which is no fault" if only_faster(off) else "Off"
+    return f"{how}: {where}; {explanation(document)} explains it best."
 
 
 def _healthy(document: JsonAnswer) -> JsonAnswer:

@@ -54,10 +54,10 @@ def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagn
     ]
 
 
-def differences(trees: Sequence[Node], but: frozenset[str]) -> list[dict[str, object]]:
-    """Return for each tree the values, by dotted path, in which the trees differ; paths of `but` are left out."""
+def differences(trees: Sequence[Node]) -> list[dict[str, object]]:
+    """Return for each tree the values, by dotted path, in which the trees differ."""
     leaves = [dict(_leaves(tree, "")) for tree in trees]
-    paths = dict.fromkeys(path for of_tree in leaves for path in of_tree if path not in but)
+    paths = dict.fromkeys(path for of_tree in leaves for path in of_tree)
     varied = [path for path in paths if len({repr(of_tree.get(path)) for of_tree in leaves}) > 1]
     return [{path: of_tree[path] for path in varied if path in of_tree} for of_tree in leaves]
 

@@ -21,6 +21,7 @@ from simcoll.scenario.profile import Profile
 from simcoll.scenario.variability import matching
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route, Router
+from simcoll.units import format_duration
 
 MS: Final = 10**9
 TIMEOUT: Final = 600_000 * MS  # torch.distributed gives up NCCL's collectives after 10 minutes
@@ -107,6 +108,20 @@ class Fault(Model):
                 yield start, min(start + self.down_for, self.until or NEVER)
 
     @property
+    def effect(self) -> str:
+        """The kind of the fault in words.
+
+        >>> Fault.model_validate({"link": "*", "kind": "slow", "at": "1 us", "factor": 2}).effect
+        'slow: 50 % of the rate'
+        """
+        if self.kind == "flap":
+            times = [format_duration(time) for time in (self.down_for or 0, self.period or 0)]
+            return f"flaps: down for {times[0]} in every {times[1]}"
+        if self.kind == "slow":
+            return f"slow: {100 * self.left:.3g} % of the rate"
+        return self.kind if self.share is None else f"other traffic: {100 * self.share:.3g} % of the rate"
+
+    @property
     def lasting(self) -> bool:
         """Whether links have less bandwidth from the start to the end, and nothing else."""
         return self.kind in ("slow", "background") and self.at == 0 and self.until is None
@@ -131,6 +146,28 @@ def fit_together(faults: Sequence[Fault], replications: int | None, profile: Pro
         raise ValueError(f"{problem}; {cure}, {other}")
     if buckets > 1:
         raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
+
+
+class FaultWindow(NamedTuple):
+    """A time, in ps from the start of the run, in which a fault acts on `links`, by name, which the pattern `link`
+    matches. `end` is NEVER where it lasts."""
+
+    kind: str
+    effect: str
+    link: str
+    links: frozenset[str]
+    begin: int
+    end: int
+
+
+def windows(faults: Sequence[Fault], names: Sequence[str]) -> list[FaultWindow]:
+    """The times in which faults act on the links with these names; raises InputError for a link that does not exist."""
+    found = []
+    for fault in faults:
+        links = frozenset(names[link] for link in _links(fault, names))
+        spans = list(fault.outages()) or [(fault.at, NEVER if fault.until is None else fault.until)]
+        found += [FaultWindow(fault.kind, fault.effect, fault.link, links, *span) for span in spans]
+    return found
 
 
 def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:

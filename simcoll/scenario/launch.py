@@ -108,7 +108,8 @@ def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
     most = max(map(len, of_node.values()))
     many = most if launch.gpus_per_process == "all" else int(launch.gpus_per_process or 1)
     if many > most:
-        raise RefusedError(f"{many} GPUs a process are more than the ranks of a node, {most}; write all, or fewer")
+        problem = f"{many} GPUs a process are more than the ranks of a node, {most}; write all, or fewer"
+        raise RefusedError(problem, "launch.gpus_per_process")
     return [ranks[at : at + many] for ranks in of_node.values() for at in range(0, len(ranks), many)]
 
 

@@ -17,6 +17,8 @@ from simcoll.config.yaml_tree import Node
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
+from simcoll.scenario._other_files import refuse_folder, refuse_other
+from simcoll.scenario._ranges import MAX_VARIANTS as MAX_VARIANTS
 from simcoll.scenario._ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.schedule import registry
@@ -29,9 +31,9 @@ from simcoll.topology.topology_keys import TopologySpec
 class Point:
     """One point of a sweep.
 
-    `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. `places` gives the line of each
-    key of the file, and `swept` the swept values without a column in the results, by dotted path. `replicas` is the
-    share of the replications to run.
+    `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. By dotted path: `places` gives
+    the place of each key, `varied` the values of every swept key, and `swept` those of keys without a column in the
+    results. `replicas` is the share of the replications to run.
 
     >>> [point.swept for point in load("llama3-step", ["workload.bucket_cap=[4 MiB, 16 MiB]"])]
     [{'workload.bucket_cap': '4 MiB'}, {'workload.bucket_cap': '16 MiB'}]
@@ -41,6 +43,7 @@ class Point:
     optional: bool = False
     places: Mapping[str, Place] = field(default_factory=dict)
     swept: Mapping[str, object] = field(default_factory=dict)
+    varied: Mapping[str, object] = field(default_factory=dict)
     replicas: tuple[int, int] | None = None
 
 
@@ -62,6 +65,7 @@ def find_scenario(name: str) -> Path:
             f"name a collective, and the system with --on, e.g. `simcoll predict all_reduce --on {name} --size 64MiB`"
         )
         raise InputError(f"{name}: a system, and no scenario", cure)
+    refuse_folder(path)
     own = {file.stem: str(file) for file in path.parent.glob("*.yaml") if file.is_file()}
     near = difflib.get_close_matches(stem, [*own, *known, *COLLECTIVES], n=1)
     cure = "give a path, or a name that `simcoll list scenarios` prints"
@@ -72,7 +76,13 @@ def find_scenario(name: str) -> Path:
 def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
     """The tree of a scenario's file, named as the file is unless it has a name of its own; see `yaml_tree.read`."""
     path = find_scenario(name)
-    tree = yaml_tree.read(path, str(path), mistakes)
+    try:
+        tree = yaml_tree.read(path, str(path), mistakes)
+    except InputError:
+        refuse_other(path)
+        raise
+    if not isinstance(tree.value, dict) or "transfers" in tree.value:  # a list, a word, or a schedule
+        refuse_other(path)
     if not isinstance(tree.value, dict) or "name" in tree.value:
         return tree
     return Node({"name": Node(path.stem, tree.place), **tree.value}, tree.place, tree.keys)
@@ -167,13 +177,14 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
     """Make the points, with `algorithm: all` multiplied out; a barrier has no size, so its repetitions are dropped."""
     expanded: dict[str, Point] = {}
     machines: dict[int, TopologySpec] = {}  # by the node that says it, which points share whose machine is the same
-    for scenario, tree, swept in zip(scenarios, trees, differences(trees, WITH_COLUMN), strict=True):
+    for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
+        swept = {path: value for path, value in varied.items() if path not in WITH_COLUMN}
         for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
             machine = machines.setdefault(id(tree.get("topology")), scenario.topology)
             changes: dict[str, Any] = {"algorithm": name, "topology": machine}
             chosen = scenario.model_copy(update=changes)
             expanded.setdefault(
-                chosen.model_dump_json(), Point(chosen, scenario.algorithm == "all", _places(tree), swept)
+                chosen.model_dump_json(), Point(chosen, scenario.algorithm == "all", _places(tree), swept, varied)
             )
     return list(expanded.values())
 
@@ -184,8 +195,13 @@ def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
     return tuple(called) or registry.names(scenario.collective)
 
 
-def _places(tree: Node) -> dict[str, Place]:
-    return {key: child.place for key, child in tree.value.items()}
+def _places(tree: Node, above: str = "") -> dict[str, Place]:
+    """The place of every key, by dotted path, and of the keys below it."""
+    places: dict[str, Place] = {}
+    for key, child in tree.value.items():
+        places[f"{above}{key}"] = child.place
+        places |= _places(child, f"{above}{key}.") if isinstance(child.value, dict) else {}
+    return places
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:

@@ -160,7 +160,7 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
             raise InputError(f"{file.name} lists its devices by name and is no machine to multiply", "leave out nodes")
         return plain, file.routing or "shortest", dict(file.routes)
     ports = sum(data["kind"] == "nic" for _, data in plain.devices)
-    shape = _shape(spec, Link(1), 1)  # of which the widths count
+    shape = _shape(spec, Link(1, 0), 1)  # of which the widths count
     joined = count_links(spec.fabric or "rail-optimised", nodes, ports, shape) if nodes > 1 else 0
     _check_size(nodes * len(plain.links) + joined, f"{nodes} nodes of {file.name}", "nodes")
     plan, routes = FabricPlan(), dict[str, Sequence[str]]()

@@ -24,6 +24,7 @@ GPU_LINKS: Final = ("nvlink", "xgmi")  # kinds from GPU to GPU, or to their swit
 class Link:
     """One direction of a cable or bus: bandwidth (0: it is down), latency (0 is taken as 1 ps), what it is made of.
 
+    Both are needed, as in topology files: no latency is right for every cable.
     Each quantity is a text with its unit or a number of base units, as everywhere in Python: B/s and seconds.
     `latency_ps` is the latency that is kept, whole picoseconds, and may be given in place of `latency`. Raises
     TopologyError for anything else.
@@ -37,10 +38,17 @@ class Link:
     kind: str = "link"
 
     def __init__(
-        self, bandwidth: float | str, latency: float | str = 0, kind: str = "link", *, latency_ps: int | None = None
+        self,
+        bandwidth: float | str,
+        latency: float | str | None = None,
+        kind: str = "link",
+        *,
+        latency_ps: int | None = None,
     ):
-        if latency_ps is not None and latency != 0:
+        if latency is not None and latency_ps is not None:
             raise TopologyError("a link has `latency` and `latency_ps`", "give one of them")
+        if latency is None and latency_ps is None:
+            raise TopologyError("a link without a latency", "give it, e.g. Link('25 GB/s', '1 us'); 0 for none")
         late = _latency(latency) if latency_ps is None else _whole("latency_ps", "ps", latency_ps)
         object.__setattr__(self, "bandwidth", _bandwidth(bandwidth))
         object.__setattr__(self, "latency_ps", max(1, late))

@@ -130,6 +130,9 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     assert document["verdict"] is None or not document["by_themselves"]
     scores = [each["score"] for each in document["hypotheses"] if each["explains"]]
     assert scores == sorted(scores)
+    first, *others = document["hypotheses"]
+    near = {each["hypothesis"] for each in others if each["explains"] and each["error"] <= first["error"]}
+    assert near <= {*document["also"]} or document["verdict"] in (None, "healthy")
     if (
         off and document["verdict"]
     ):  # it explains: half of the error where it is off, at least, and some of that is right
@@ -290,6 +293,38 @@ def test_one_direction_of_one_gpu(tmp_path: Path):
     took = times(H100, SIZES[1::2], faults='[{link: "node0.gpu3->*", kind: slow, at: 0 s, factor: 2}]')
     found = diagnosed(table(tmp_path, H100, took, noise=0.02), "hgx-h100")
     assert (found["verdict"], found["hypotheses"][0]["value"]) == ("slow nvlink", "one way of one at 50%")
+
+
+def test_what_is_as_near_is_named_beside_what_is_simpler(tmp_path: Path) -> None:
+    """Small buffers and no Simple at all do much the same. Where noise leaves both as near to the times, the simpler
+    is the verdict, and the other is named beside it."""
+    took = times(A100, **{"env.NCCL_BUFFSIZE": "262144"})
+    clear, noisy = (diagnosed(table(tmp_path, A100, took, 3, noise), A100[0]) for noise in (0, 0.05))
+    assert clear["verdict"] == "buffer size"
+    assert (noisy["verdict"], noisy["also"]) == ("no Simple", ["buffer size"])
+
+
+@pytest.mark.parametrize(
+    ("floor", "verdict", "value"),
+    [(None, "healthy", ""), (0, "own processes", ""), (27, "host", "27.0 us"), (80, "host", "80.0 us")],
+)
+def test_who_launches_is_judged_by_what_the_log_says(
+    tmp_path: Path, floor: float | None, verdict: str, value: str
+) -> None:
+    """A log of `-g 8` is held against one process that launches for eight GPUs. Times that only processes of their own
+    make, and hosts that are quicker or slower than the profile's, are explained by who launches; what is faster than
+    expected is called no fault."""
+    keys = {"launch.gpus_per_process": "8"}
+    took = times(H100, **keys) if floor is None else {s: max(floor, time) for s, time in times(H100).items()}
+    path = tmp_path / "log.txt"
+    rows = [f"{size} {size // 2} half sum -1 {time:.3f} 0 0 0" for size, time in took.items()]
+    head = ["# nThread 1 nGpus 8", "# size count type redop root time algbw busbw #wrong"]
+    path.write_text("\n".join([*head, *rows]), encoding="utf-8")
+    found = diagnosed(path, "hgx-h100", "--collective", "all_reduce")
+    assert (found["verdict"], found["hypotheses"][0]["value"]) == (verdict, value)
+    first = simcoll("diagnose", path, "--on", "hgx-h100", "--collective", "all_reduce").out.split(":")[0]
+    quicker = floor is not None and floor < min(times(H100, **keys).values())
+    assert first == ("Healthy" if floor is None else "Faster than expected, which is no fault" if quicker else "Off")
 
 
 def test_the_nearer_explanation_comes_first(tmp_path: Path):

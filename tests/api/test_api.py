@@ -180,7 +180,7 @@ def test_build_and_prove():
 
 def test_a_type_checker_knows_the_public_names(tmp_path: Path):
     """Who imports simcoll has its types, strictly, and no name beside the public ones."""
-    lines = ["import simcoll as sc", 'reveal_type(sc.run("quickstart"))', 'reveal_type(sc.Link("1 GB/s"))', "sc.no"]
+    lines = ["import simcoll as sc", 'reveal_type(sc.run("quickstart"))', 'reveal_type(sc.Link("1 GB/s", 0))', "sc.no"]
     (tmp_path / "script.py").write_text("\n".join(lines), encoding="utf-8")
     options = [
         f"--config-file={ROOT / 'pyproject.toml'}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import defaultdict
@@ -177,6 +178,10 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.run("all_reduce", **P, algorithm=["ring", "tree"]).plot(x="nodes", group=[]), "filter=.'algorithm': "),
     (lambda: sc.run("all_reduce", **P).where(algoritm="ring"), "no column .*did you mean 'algorithm'"),
     (lambda: sc.run("all_reduce", **P).where(algorithm="tree"), "no row has algorithm tree; there is ring"),
+    (lambda: sc.run("all_reduce", on="hgx-h100", size={2**20}), "has no order; give a list"),
+    (lambda: sc.run("all_reduce", on="hgx-h100", size=itertools.count(1)), "a count of more than 100000 values"),
+    (lambda: sc.Link("25 GB/s"), r"a link without a latency; give it, e.g. Link\('25 GB/s', '1 us'\); 0 for none"),  # type: ignore[call-arg]
+    (lambda: sc.Link("25 GB/s", "1 us", latency_ps=3), "`latency` and `latency_ps`; give one of them"),
     (lambda: sc.Scenario("d.yaml"), r"write simcoll.load\('d.yaml'\)"),
 ]
 
@@ -194,6 +199,22 @@ def test_odd_arguments_are_named(ask: Any, words: str) -> None:
         ask()
 
 
+@pytest.mark.parametrize(
+    "as_given", [iter, lambda sizes: (size for size in sizes), lambda sizes: dict.fromkeys(sizes).keys()]
+)
+def test_what_can_be_gone_through_is_a_list(as_given: Any) -> None:
+    """Generators and views are lists of values, at the top and below keys, however often a sweep is asked."""
+    sizes = [2**10, 2**20]
+    sweep = sc.Sweep("all_reduce", on="hgx-h100", size=as_given(sizes))
+    below = sc.Sweep(
+        {"collective": "all_reduce", "topology": {"system": "hgx-h100", "nodes": as_given([1, 2])}}, size=8
+    )
+    assert [point.scenario.nbytes for point in sweep] == sizes
+    assert [point.scenario.nbytes for point in sc.Sweep(sweep, algorithm="ring")] == sizes
+    assert len(below) == len(sc.Sweep(below, algorithm="ring")) == 2
+    assert sc.compare(ROWS, on="hgx-h100", dtype=as_given(["float32"]))["points"]
+
+
 def test_numbers_are_quantities() -> None:
     """Bytes, B/s and seconds may be numbers, and mean what texts with these units mean."""
     texts = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1.5 us"}}
@@ -203,7 +224,7 @@ def test_numbers_are_quantities() -> None:
         for star, size, sent in ((texts, "1 MiB", "2 us"), (numbers, 2**20, 2e-6))
     ]
     assert times[0] == times[1] != [None]
-    assert sc.Link("25 GB/s") == sc.Link(25e9, 0)
+    assert sc.Link("25 GB/s", "0 s") == sc.Link(25e9, 0)
     assert sc.Link("25 GB/s", "1.5 us") == sc.Link(25e9, 1.5e-6) == sc.Link(25 * 10**9, np.float64(1.5e-6))
 
 

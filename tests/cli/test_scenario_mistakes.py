@@ -175,3 +175,56 @@ def test_a_scenario_of_windows_is_read(tmp_path: Path) -> None:
         assert simcoll("run", tmp_path / "s.yaml", "--json").status == 0
         (tmp_path / "s.yaml").write_bytes(GOOD.replace("ring", "rng").replace("\n", "\r\n").encode(encoding))
         assert "s.yaml:4:12: algorithm: 'rng'" in simcoll("run", tmp_path / "s.yaml").err
+
+
+@pytest.mark.parametrize("command", ["explain", "run", "recommend"])
+def test_a_file_of_another_kind_is_called_by_its_kind(
+    command: str, scenario: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no scenario is said to be what it is; each command that the message proposes takes the file."""
+    monkeypatch.chdir(tmp_path)
+    out, program, own = tmp_path / "out", tmp_path / "ring.xml", tmp_path / "own.json"
+    assert simcoll("run", scenario, "-o", out, "-q").status == 0
+    assert simcoll("export", "all_reduce/ring", "--ranks", 4, "--to", "msccl", "-o", program).status == 0
+    assert simcoll("import", program, "-o", own).status == 0
+    for file, what in (
+        (out, "results of simcoll"),
+        (out / "results.csv", "results of simcoll"),
+        (measured, "a table of measured times"),
+        (program, "a schedule as another program writes it"),
+        (own, "a schedule"),
+    ):
+        refused = simcoll(command, file)
+        assert refused.status == 2
+        assert f": {what}, and no scenario; give a scenario's file or name, or a collective" in refused.err
+        for words in re.findall(r"`simcoll ([^`]*)`", refused.err):
+            known = {"MEASURED.csv": str(measured), "SYSTEM": "hgx-h100"}
+            proposed = [known.get(word, word) for word in words.split()]
+            if proposed == ["diagnose"]:
+                continue
+            assert simcoll(*proposed).status == 0, words
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--ranks", "9"], "--ranks:1:1: ranks: "),
+        (["--ranks", "9", "--algorithm", "all"], "--ranks:1:1: ranks: "),
+        (["--set", "ranks=[9, 10]"], "--set[1]:1:8: ranks: "),
+        (["--nodes", "1000000000"], "--nodes:1:1: topology.nodes: "),
+        (["--set", "launch.gpus_per_process=9"], "--set[1]:1:25: launch.gpus_per_process: "),
+        (["--set", "topology.nodes=1000000000"], "--set[1]:1:16: topology.nodes: "),
+    ],
+)
+def test_a_number_too_large_is_a_mistake_of_its_option(words: list[str], place: str) -> None:
+    """More ranks or nodes than there can be are wrong input, at the place that asks for them, whatever finds it."""
+    refused = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", *words)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.startswith(place)
+
+
+def test_a_point_too_large_does_not_end_a_sweep() -> None:
+    """Of several numbers of ranks those that fit are answered."""
+    some = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", "--set", "ranks=[8, 9]", "--json")
+    assert some.status == 0
+    assert [point["status"].partition(":")[0] for point in some.json["points"]] == ["ok", "refused"]

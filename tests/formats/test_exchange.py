@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import foreign
 import pytest
@@ -108,6 +109,46 @@ def test_drawings_hold_every_device_and_link():
     }
     drawn = simcoll("export", "hgx-h100", "--to", "graphviz").out
     assert drawn.count("{") == drawn.count("}") and all(f'"node0.gpu{i}"' in drawn for i in range(8))
+
+
+MACHINES = [
+    {"system": "hgx-h100", "nodes": 2},
+    {"system": "gb200-nvl72"},
+    {"system": "a100-pcie"},
+    {"fabric": "fat-tree", "hosts": 8, "spines": 2, "link": {"bandwidth": "3 GB/s", "latency": "1.23456 us"}},
+    {"fabric": "torus", "hosts": 6, "dims": [2, 3], "link": {"bandwidth": "50 GB/s", "latency": "333333 ps"}},
+]
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: next(iter(machine.values())))
+def test_graphml_reads_back(machine: dict[str, Any], tmp_path: Path):
+    """Devices, links, rates, latencies to the picosecond and ways are there again; so are they after networkx has read
+    the file and written it."""
+    import networkx as nx
+
+    topology = api.load({"topology": machine, "collective": "all_reduce", "size": "8 B"})[0].scenario.topology
+    built = systems.build(topology)
+    (tmp_path / "ours.yaml").write_text(systems.dump(built), encoding="utf-8")
+    ours, again, made = tmp_path / "ours.graphml", tmp_path / "again.graphml", tmp_path / "made.yaml"
+    assert simcoll("export", tmp_path / "ours.yaml", "--to", "graphml", "-o", ours).status == 0
+    nx.write_graphml(nx.read_graphml(ours), again)
+    for file in (ours, again):
+        assert simcoll("import", file, "-o", made).status == 0
+        found = systems.dump(systems.build(loading.topology_spec(str(made))))
+        assert found.partition("\n")[2] == systems.dump(built).partition("\n")[2]  # but for the name, the file's
+
+
+def test_a_graph_of_networkx_is_a_machine(tmp_path: Path):
+    """An undirected graph with texts for rates is a machine; what it does not say is said, what it lacks refused."""
+    made, done = brought(tmp_path, foreign.GRAPHML)
+    found = systems.build(loading.topology_spec(str(made)))
+    to, back = found.link("s", "a"), found.link("a", "s")
+    assert (len(found.links), to.bandwidth, back.latency_ps) == (4, 25 * 10**9, 500_000)
+    assert "the shortest ways" in done.out + done.err and "left out: x" in done.out + done.err
+    for lost, problem in (('<data key="l">5e-07</data>', "has no link"), ('<data key="k">host</data>', "has no kind")):
+        (tmp_path / "odd.graphml").write_text(foreign.GRAPHML.replace(lost, ""), encoding="utf-8")
+        odd = simcoll("import", tmp_path / "odd.graphml", "-o", tmp_path / "odd.yaml")
+        assert odd.status == 2 and problem in odd.err and "odd.graphml: " in odd.err
 
 
 def test_arrow_and_parquet(results: Path, tmp_path: Path):

@@ -349,7 +349,7 @@ def test_debug_lines_between_rows(debug: str):
     assert parse_measured(f"\n{debug}\n".join(lines), "log") == parse_measured(new(), "log")
 
 
-@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7", "10-0-0-1"])
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
 def test_debug_lines_within_a_row(host: str):
     """A row that debug output broke in two is put together again, though the host's name is glued to its number, and
     begins with digits: no root is below -1."""
@@ -357,6 +357,29 @@ def test_debug_lines_within_a_row(host: str):
     text = new().replace("    -1   ", f"    -1{debug}\n{debug}\n   ")
     assert text.count(debug) == 4
     assert parse_measured(text, "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
+def test_debug_lines_after_wrong_elements(host: str):
+    """A count of wrong elements stays what it was where a host that begins with digits is glued to it, as other lines
+    begin with that host."""
+    debug = DEBUG.replace("gpu-7.example", host)
+    text = new().replace("       0  ", f"       0{debug}\n  ").replace("# Using", f"{debug}\n{debug}\n# Using")
+    assert text.count(debug) == 4
+    assert parse_measured(text, "log") == parse_measured(new(), "log")
+    for column in ("  100.00", "  200.00", "   87.50"):  # a number that ends where the row is broken
+        text = new().replace(column, f"{column}{debug}\n{debug}\n")
+        assert text != new()
+        assert parse_measured(text, "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
+def test_a_library_by_its_number(code: str, version: str):
+    """nccl-tests from 2.17 on prints the number of the library; a line with its version outranks it."""
+    numbered = f"# nccl-tests version 2.18.3 nccl-headers=22902 nccl-library={code}\n{new()}"
+    assert {row.library_version for row in parse_measured(numbered, "log")} == {version}
+    both = f"NCCL version 2.30.1+cuda13.0\n{numbered}"
+    assert {row.library_version for row in parse_measured(both, "log")} == {"2.30.1"}
 
 
 @pytest.mark.parametrize("label", ["", "[1,0]<stdout>:", "[rank0]: "])
@@ -442,6 +465,11 @@ def launches(text: str) -> str:
     return "\n".join(line for size in sizes for i, line in enumerate(lines) if i == size or i not in sizes)
 
 
+def headless(text: str) -> str:
+    """A text without the header of its table."""
+    return "\n".join(line for line in text.splitlines() if "algbw" not in line and "(us)" not in line)
+
+
 CALLED = (
     "box:41:42 [0] NCCL INFO AllGather: opCount 0 sendbuff 0x7f count 16 datatype 7 op 0 root 0 comm 0x7f [nranks=8]"
 )
@@ -464,6 +492,10 @@ DRESSED: dict[str, Callable[[str], str]] = {
     "colours": lambda text: re.sub(r"(\d{8})", "\x1b[32m\\1\x1b[0m", text).replace("# ", "\x1b[1m# "),
     "one size a launch": launches,
     "one size a launch, all # lost": lambda text: launches(bare(text)),
+    "no header": headless,
+    "no header, mpirun and INFO": lambda text: re.sub(
+        r"(?m)^", "[1,0]<stdout>:", headless(text).replace("\n", f"\n{CALLED}\n")
+    ),
     "units in the header": lambda text: text.replace("#       size ", "#  size (B) ").replace(" time ", " time (us) "),
     "Docker's JSON lines": lambda text: re.sub(
         r"(?m)^(.*)$", r'{"log":"\1\\n","stream":"stdout","time":"2026-10-05T12:00:00Z"}', text
@@ -477,6 +509,42 @@ DRESSED: dict[str, Callable[[str], str]] = {
 def test_logs_as_people_have_them(dress: str):
     """What a launcher, a terminal, an editor or a web page does to a log changes nothing that is read of it."""
     assert parse_measured(DRESSED[dress](new()), "log") == parse_measured(new(), "log")
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("wrong", ["#wrong", "error", None])
+@pytest.mark.parametrize("lead", ["sum -1", "none 0", "sum", "0", ""])
+@pytest.mark.parametrize("times", [(21.5, 52.43, 9000.0), (21.0, 107374.0, 107374.5)])
+def test_rows_alone_say_which_columns_they_have(
+    lead: str, wrong: str | None, runs: int, times: tuple[float, ...]
+) -> None:
+    """Rows without a header are read as with it, whichever version printed them; times may be printed without a point.
+
+    Without ranks the complaint says what is needed."""
+    columns = [*(["redop"] if lead[:1].isalpha() else []), *(["root"] if lead[-1:].isdigit() else [])]
+    run = ["time", "algbw", "busbw", *([wrong] if wrong else [])]
+    header = " ".join(["# size count type", *columns, *run * runs])
+    rows = [
+        " ".join(
+            [
+                f"{size} {size // 4} float {lead}",
+                *[f"{time:.7g} {size / time / 1e3:.2f} {size / time / 1e3:.2f}{' 0' * bool(wrong)}"] * runs,
+            ]
+        )
+        for time, size in zip(times, (2**10, 2**20, 2**30), strict=True)
+    ]
+    given = {"ranks": 8, "collective": "broadcast" if lead.endswith("0") else "all_gather"}
+    read = parse_measured("\n".join(rows), "t", given)
+    assert [(row.size_bytes, row.time_us) for row in read] == list(zip((2**10, 2**20, 2**30), times, strict=True))
+    assert read == parse_measured("\n".join([header, *rows]), "t", given)
+    (complaint,) = complaints("\n".join(rows))
+    assert "give ranks=N" in complaint and "collective=NAME" in complaint
+
+
+def test_rows_that_may_mean_two_things_are_not_read() -> None:
+    """A number that may be a root or a time, and rows whose bandwidth is not their size over their time, are none."""
+    for rows in ("1024 256 float 1 1.02 1.02 0.9 1.1", "1024 256 float sum -1 10.0 5.00 5.00 0", "1024 256 float"):
+        assert "holds no measurement" in complaints(rows, ranks=8)[0]
 
 
 def test_utf_16_without_its_mark(tmp_path: Path):
@@ -556,7 +624,7 @@ def test_files_of_rccl_tests():
     own = "size (B),type,time (us),algbw,busbw\n1024,half,10.5,1,1.75\n"
     assert only(own, collective="all_reduce", ranks=8).time_us == 10.5
     assert complaints(own, ranks=8) == [
-        "t.csv:2:1: collective: nothing says collective; give collective=NAME, with --collective NAME"
+        "t.csv:2:1: nothing says which collective this is; give collective=NAME, with --collective NAME"
     ]
 
 
@@ -685,7 +753,7 @@ def test_number_of_ranks():
     assert {row.ranks for row in parse_measured(threads, "t")} == {8}
     assert {row.ranks for row in parse_measured(threads, "t", {"ranks": 16})} == {16}
     for unknown in (text.replace("nThread", "n"), text.replace("nThread 1", "nThread 0")):
-        assert complaints(unknown)[0].endswith("nothing says how many ranks took part; give ranks=N")
+        assert "ranks took part; give ranks=N, with --where ranks=N" in complaints(unknown)[0]
 
 
 def test_split_groups():

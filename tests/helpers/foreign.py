@@ -440,9 +440,25 @@ IMB: Final = """\
 """
 CSV: Final = "collective,ranks,size_bytes,time_us,cluster\nall_reduce,8,1024,12.5,east\nall_reduce,8,2048,13.5,east\n"
 
+GRAPHML: Final = """\
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+  <key id="k" for="node" attr.name="kind" attr.type="string"/>
+  <key id="x" for="node" attr.name="x" attr.type="double"/>
+  <key id="b" for="edge" attr.name="bandwidth" attr.type="string"/>
+  <key id="l" for="edge" attr.name="latency" attr.type="double"/>
+  <graph edgedefault="undirected">
+    <node id="a"><data key="k">host</data><data key="x">0.5</data></node>
+    <node id="b"><data key="k">host</data></node>
+    <node id="s"><data key="k">switch</data></node>
+    <edge source="a" target="s"><data key="b">25 GB/s</data><data key="l">5e-07</data></edge>
+    <edge source="b" target="s"><data key="b">25 GB/s</data><data key="l">5e-07</data></edge>
+  </graph>
+</graphml>
+"""
+
 FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
-    "infragraph": INFRAGRAPH, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
+    "infragraph": INFRAGRAPH, "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1),
     "mscclpp switch": json.dumps(switched_plan(), indent=1), "goal": GOAL,
@@ -457,7 +473,7 @@ MORE: Final[dict[str, list[str]]] = {
 KINDS: Final[dict[str, str]] = {  # what `--as` calls them
     "nvidia-smi": "nvidia-smi", "nvidia-smi, old": "nvidia-smi", "topology": "nccl-topology",
     "skeleton": "nccl-topology",
-    "graph": "nccl-graph", "infragraph": "infragraph", "goal": "goal",
+    "graph": "nccl-graph", "infragraph": "infragraph", "graphml": "graphml", "goal": "goal",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
     **{name: "mscclpp" for name in FILES if name.startswith("mscclpp")},
     **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "csv"), "measured"),

@@ -22,7 +22,12 @@ HOMES = {  # library: where it may be imported
     "matplotlib": ["report/plot/", "api/results.py"],
     "yaml": ["config/_yaml_text.py"],
     "torch": ["measurement/torch_backend/", "report/torch_benchmark.py"],
-    "networkx": ["topology/", "report/plot/topology.py", "report/exports/graph_drawings.py"],
+    "networkx": [
+        "topology/",
+        "report/plot/topology.py",
+        "report/exports/graph_drawings.py",
+        "formats/topologies/graphml.py",
+    ],
     "click": ["cli/"],
     "rich": ["cli/"],
     "joblib": ["prediction/workers.py"],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
+from itertools import chain
 from pathlib import Path
 
 import documents
@@ -11,6 +14,7 @@ import pytest
 from command import ROOT, simcoll
 
 from simcoll.scenario.loading import load
+from simcoll.schedule import registry
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 REPORT = (ROOT / "validation/accuracy/REPORT.md").read_text(encoding="utf-8")
@@ -40,15 +44,29 @@ def test_it_opens_with_the_two_commands():
 def test_what_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From top to bottom, in one folder, each simcoll command ends with 0 and prints what stands below it.
 
-    Each YAML file is a scenario."""
+    Each YAML file is a scenario. Blocks of Python are one program, with an own algorithm beside a ring."""
     monkeypatch.chdir(tmp_path)
-    for language, text in documents.every_block(README):
-        if language == "yaml":
-            file = Path(re.findall(r"^# ([\w.-]+)\n", text)[0])
-            file.write_text(text, "utf-8")
-            assert load(str(file))
-        elif language == "console" and "$ make" not in text:
-            assert documents.ran(text) == text
+    known = {name: dict(entries) for name, entries in registry.ALGORITHMS.items()}
+    world: dict[str, object] = {"__name__": "readme"}
+    printed = io.StringIO()
+    try:
+        for language, text in documents.every_block(README):
+            if language == "yaml":
+                file = Path(re.findall(r"^# ([\w.-]+)\n", text)[0])
+                file.write_text(text, "utf-8")
+                assert load(str(file))
+            elif language == "console" and "$ make" not in text:
+                assert documents.ran(text) == text
+            elif language == "python":
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(text, "README.md", "exec"), world)
+    finally:
+        own = {name for entries in registry.ALGORITHMS.values() for name in entries} - {*chain(*known.values())}
+        registry.ALGORITHMS.clear()
+        registry.ALGORITHMS.update(known)
+    assert Path("busbw.svg").exists()
+    assert len(own) == 1
+    assert all(re.search(rf"^ +64 KiB +{name} ", printed.getvalue(), re.M) for name in ("ring", *own))
 
 
 def test_it_answers_three_questions():

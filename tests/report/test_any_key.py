@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import simcoll as sc
 from simcoll.config.yaml_tree import located
 from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
+from simcoll.prediction.sweep import run_point
+from simcoll.report import point_plots
 from simcoll.report.overlap import RankOverlap, summary, union
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import size_figure
@@ -76,6 +79,19 @@ def test_no_row_stands_for_another(rows: sc.Results) -> None:
         filtered(kept, {"hosts_per_leaf": ["4"]})
     with pytest.raises(InputError, match="did you mean"):
         key_figure(kept, "oversubscriptoin")
+
+
+def test_a_filter_reads_quantities() -> None:
+    """A value is that of a row in whatever unit it is written, and no other kind of quantity."""
+    rows = [
+        {"algorithm": "ring", "size_bytes": 2**20, "link": link, "wait": "1 us"} for link in ("50 GB/s", "100 GB/s")
+    ]
+    for text in ("50 GB/s", "50GB/s", "400 Gb/s", "0.05 TB/s"):
+        assert filtered(rows, {"link": [text]}) == rows[:1]
+    assert filtered(rows, {"wait": ["1000 ns"], "size": ["1024 KiB"]}) == rows
+    for key, text in (("link", "50 GiB"), ("wait", "1000")):
+        with pytest.raises(InputError, match="no row has"):
+            filtered(rows, {key: [text]})
 
 
 def test_text_is_not_drawn_upwards(rows: sc.Results) -> None:
@@ -229,3 +245,50 @@ def test_a_timeline_has_the_time_of_its_row(tmp_path: Path) -> None:
         drawn = (tmp_path / "out" / "plots" / f"timeline-all_reduce-{prediction.algorithm}.svg").read_text("utf-8")
         assert f"transfers in {format_duration(prediction.time_ps).replace('us', 'µs')}, of which launch" in drawn
         assert about in drawn
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "said"),
+    [
+        ("topology.oversubscription", [2, 4], "oversubscription 2"),
+        ("topology.hosts", [4, 8], "4 ranks"),
+        ("topology.link.bandwidth", ["10 GB/s", "20 GB/s"], "bandwidth 10 GB/s"),
+        ("dtype", ["float16", "float32"], "float16"),
+        ("model.sharing", ["fifo", "fair"], "sharing fifo"),
+        ("root", [2, 3], "root 2"),
+    ],
+)
+def test_a_picture_of_one_point_says_which(key: str, values: list[Any], said: str) -> None:
+    """Its title has the value of every swept key; no other title speaks of keys that are not swept."""
+    keys = {**KEYS, "topology": STAR, "algorithm": "binomial", "collective": "broadcast"}
+    for swept in ({key: values}, {key: values[0]}):
+        tree = located({**keys, **({} if "." in key else swept)}, Place("test", 1, 1))
+        options = [f"{key}={json.dumps(swept[key])}"] if "." in key else []
+        pictures = dict(point_plots.single(points(tree, options), point_plots.SINGLE))
+        assert [name.partition("-")[0] for name in pictures] == ["timeline", "utilisation"]
+        assert {said in figure.texts[0].get_text() for figure in pictures.values()} == {swept[key] is values}
+
+
+def test_the_title_of_a_step_says_which() -> None:
+    """The overlap is that of the shortest step; its title has the swept values of that step."""
+    asked = load("llama3-step", ["workload.bucket_cap=[4 MiB, 64 MiB]", "ranks=4"])
+    rows = [run_point(point) for point in asked]
+    shortest = point_plots.shortest(asked, rows)
+    assert shortest
+    title = point_plots.overlap(shortest).texts[0].get_text()
+    best = min(rows, key=lambda row: row.time_ps)["workload.bucket_cap"]
+    assert f", bucket cap {best}:" in title
+
+
+@pytest.mark.parametrize("keys", [{"x": "foo"}, {"x": "oversubscripton"}, {"x": "size", "y": "bandwidth"}])
+def test_what_can_be_drawn_is_said(keys: dict[str, Any], rows: sc.Results) -> None:
+    """A key that is none is answered with the nearest, and with every key that these rows differ in."""
+    with pytest.raises(InputError) as error:
+        rows.plot(**keys)
+    message = str(error.value)
+    assert (
+        "differ in algorithm, topology.oversubscription, topology.hosts_per_leaf, and hold e.g. time, busbw" in message
+    )
+    assert ("did you mean 'topology.oversubscription'?" in message) == (keys["x"] == "oversubscripton")
+    for key in ("algorithm", "topology.oversubscription", "topology.hosts_per_leaf"):
+        assert rows.plot(x=key, group=[k for k in KEYS["topology"] if k not in STAR and k not in key] + ["algorithm"])

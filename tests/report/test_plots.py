@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 import simcoll.schedule.algorithms
 from simcoll import units
@@ -22,8 +23,9 @@ from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params
+from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.report import run_plots
+from simcoll.report import point_plots, run_plots
 from simcoll.report.plot import save
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import compare_figure, scaling_figure, size_figure
@@ -31,6 +33,8 @@ from simcoll.report.plot.gantt import gantt_figure
 from simcoll.report.plot.looks import look, looks_of
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.residuals import residual_figure
+from simcoll.report.plot.steps import step_figure
+from simcoll.scenario.loading import load
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.units import format_duration
 
@@ -390,6 +394,22 @@ def test_comparison_tells_the_mean_error() -> None:
         compare_figure([])
 
 
+def test_every_step_is_drawn() -> None:
+    """A step of a bucket size that is no size (`none`) stands apart, in the line's colour, and no line leads to it; it
+    may be the shortest."""
+    caps = {"none": 5.0, "1 MiB": 9.0, "25 MiB": 6.0}
+    swept = {"workload": "ddp", "compute_us": 4.0, "exposed_us": 1.0}
+    rows = [row(step_us=step, **swept, **{"workload.bucket_cap": cap}) for cap, step in caps.items()]
+    figure = step_figure(rows)
+    drawn = [line.get_xydata().tolist() for line in figure.axes[0].lines]
+    assert [[MIB, 9.0], [25 * MIB, 6.0]] in drawn
+    apart = [points[0] for points in drawn if len(points) == 1]
+    assert {y for _, y in apart} == {5.0, 4.0} and all(x < MIB for x, _ in apart)
+    figure.canvas.draw()
+    assert {tick.get_text() for tick in figure.axes[0].get_xticklabels()} == {"none", "1 MiB", "25 MiB"}
+    assert "shortest: ring at bucket cap none" in words(figure)
+
+
 def left_over() -> list[dict[str, Any]]:
     """What a fit leaves; the smallest size was fitted, and one row is far out."""
     found = [{**point, "fitted": point["size_bytes"] == points()[0]["size_bytes"]} for point in points()]
@@ -580,6 +600,60 @@ def test_time_counts_from_the_call() -> None:
     assert "launch" in entries(figure)
 
 
+STRUCK = """\
+topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 50 GB/s, latency: 0.5 us}}
+collective: all_reduce
+algorithm: ring
+size: 4 MiB
+arrivals: {1: 30 us}
+faults:
+- {link: "host3->switch", at: 50 us, until: 130 us, kind: slow, factor: 2}
+- {link: "host*->switch", at: 100 us, until: 120 us, kind: down}
+- {link: "switch->host2", at: 140 us, kind: background, share: 0.3}
+- {link: "host0->switch", at: 60 us, kind: flap, down_for: 5 us, period: 20 us, times: 2}
+- {link: "switch->host1", at: 1 s, kind: slow, factor: 4}
+"""
+
+
+def marked(axes: Axes) -> set[tuple[str, float, float]]:
+    """Lane, begin and end (µs) of each mark of what disturbs; it covers all of its lane."""
+    lanes = {tick: label.get_text() for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
+    return {
+        (lanes[patch.get_y() + patch.get_height() / 2], patch.get_x(), round(patch.get_x() + patch.get_width(), 9))
+        for patch in axes.patches
+        if str(patch.get_gid()).startswith("disturbed") and isinstance(patch, Rectangle)
+    }
+
+
+@pytest.mark.parametrize("profile", ["one-port", "nccl-hopper"])
+def test_faults_are_marked_where_and_while_they_act(profile: str, tmp_path: Path) -> None:
+    """Each window of a fault stands on the lanes of its links, from its begin to its end or that of the run, and the
+    legend names it; a rank that comes late is marked until it is there. What changes nothing is noted."""
+    path = tmp_path / "struck.yaml"
+    if profile == "one-port":
+        path.write_text(STRUCK, encoding="utf-8")
+        windows = {("host3->switch", 50, 130), ("host0->switch", 60, 65), ("host0->switch", 80, 85)}
+        windows |= {(f"host{host}->switch", 100, 120) for host in range(4)} | {("switch->host2", 140, None)}
+        late, names = {("1  host1 → 2", 0, 30)}, {"rank not there yet", "fault, slow: 50 % of the rate", "fault, down"}
+        names |= {"fault, other traffic: 30 % of the rate", "fault, flaps: down for 5 µs in every 20 µs"}
+        noted = "after its end: switch->host1 slow: 25 % of the rate"
+    else:  # of whose calls links are slow from the begin to the end
+        fault = '{link: "node0.gpu3->*", at: 0 us, kind: slow, factor: 2}'
+        path.write_text(
+            f"topology: hgx-h100\ncollective: all_reduce\nalgorithm: ring\nsize: 1 MiB\nfaults: [{fault}]\n"
+        )
+        windows, late = {("node0.gpu3->node0.nvswitch0", 0, None)}, set()
+        names, noted = {"fault, slow: 50 % of the rate"}, "8 ranks"
+    (point,) = load(str(path))
+    end = round(predict(point).time_ps / 1e6, 9)
+    (figure,) = dict(point_plots.single([point], ["timeline"])).values()
+    ranks, links = figure.axes
+    assert marked(links) == {(lane, begin, end if until is None else until) for lane, begin, until in windows}
+    assert marked(ranks) == late
+    assert {entry for entry in entries(figure) if "chunk" not in entry and entry != "launch"} == names
+    assert noted in words(figure).replace("\n", " ")
+
+
 def test_every_bar_is_seen() -> None:
     """In the middle of each bar is the colour of its chunk, and not of an edge, however short the bar is."""
     star, program, timeline = run("all_reduce", "ring", 4, o_send=10**7, o_recv=10**9)
@@ -622,10 +696,23 @@ def test_large_runs_are_refused_and_many_links_are_cut() -> None:
     with pytest.raises(ValueError, match=r"4,160 transfers.*fewer ranks"):
         gantt_figure(program, timeline, star.devices)
     figure, *_ = picture("broadcast", "naive", 66)
-    assert "the busiest 32 of 66 ranks" in words(figure)
-    assert "the busiest 32 of 66 links" in words(figure)
+    for kind in ("ranks", "links"):
+        assert f"32 of 66 {kind}: of each time the busiest" in words(figure).replace("\n", " ")
     lanes = [label.get_text() for label in figure.axes[1].get_yticklabels()]
     assert (len(lanes), lanes[0]) == (32, "host0->switch")
+
+
+def test_links_that_are_left_out_leave_no_phase_empty() -> None:
+    """While ranks send, a drawn link carries data, whichever kind of link is the busiest of all."""
+    keys = {"topology.nodes": 2, "collective": "all_reduce", "algorithm": "hierarchical", "size": "64 MiB"}
+    (point,) = load(None, ["topology.system=hgx-h100", "profile=one-port", *(f"{k}={v}" for k, v in keys.items())])
+    (figure,) = dict(point_plots.single([point], ["timeline"])).values()
+    ranks, links = figure.axes[:2]
+    assert "32 of 128 links" in words(figure)
+    at = np.linspace(0, ranks.get_xlim()[1], 1000)
+    drawn = (bars(ranks, "sends"), bars(links, "links"))
+    working = [np.any([(left < at) & (at < right) for left, right, *_ in each], axis=0) for each in drawn]
+    assert working[0].sum() > 900 and (working[0] & ~working[1]).sum() < 10
 
 
 # --- files ---

@@ -171,6 +171,35 @@ def test_what_a_workload_shows(tmp_path: Path) -> None:
     assert {event["name"] for event in trace["traceEvents"] if event["ph"] == "s"} == {"send", "data", "behind"}
 
 
+def test_faults_are_tracks(tmp_path: Path) -> None:
+    """Each fault has a track with the times in which it acts, up to the end of the run; the report shows them first."""
+    text = "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 50 GB/s, latency: 0.5 us}}\n"
+    text += "collective: all_reduce\nalgorithm: ring\nsize: 4 MiB\nfaults:\n"
+    text += '- {link: "host3->switch", at: 50 us, until: 90 us, kind: slow, factor: 2}\n'
+    text += '- {link: "host0->*", at: 60 us, kind: flap, down_for: 5 us, period: 20 us, times: 2}\n'
+    text += '- {link: "host3->switch", at: 80 us, kind: background, share: 0.5}\n'
+    text += '- {link: "host1->switch", at: 2 s, kind: down}\n'
+    row, trace, _ = traced(tmp_path, text, "--report", str(tmp_path / "report.html"))
+    end, names = round(row["time_us"] * 1e6), named(trace, "thread")
+    found = [
+        (names[where], one["name"], one["args"]["begin_ps"], one["args"]["end_ps"])
+        for where, track in slices(trace).items()
+        for one in track
+        if one["cat"] == "fault"
+    ]
+    flaps = "flaps: down for 5 us in every 20 us"
+    assert sorted(found) == [
+        ("host0->*", flaps, 60_000_000, 65_000_000),
+        ("host0->*", flaps, 80_000_000, 85_000_000),
+        ("host3->switch", "other traffic: 50 % of the rate", 80_000_000, end),
+        ("host3->switch", "slow: 50 % of the rate", 50_000_000, 90_000_000),
+    ]
+    assert {pid for pid, name in named(trace, "process").items() if name == "faults"}
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    data = json.loads(page.split('<script type="application/json">')[1].partition("</script>")[0])
+    assert [track["p"] for track in data["tracks"][:5]] == ["critical path", *["faults"] * 3, "rank 0 (host0)"]
+
+
 def test_a_call_of_nccl_has_its_name(tmp_path: Path) -> None:
     """The kernel of each rank is called as NCCL calls it, behind its launch, and tells what Kineto tells."""
     row, trace, _ = traced(tmp_path, POINTS["as NCCL"].replace("SHARING", "fair"), "--set", "algorithm=ring")

@@ -9,7 +9,8 @@ import pytest
 from command import simcoll
 
 import simcoll as sc
-from simcoll.prediction.row_verdicts import took
+from simcoll.prediction.result_rows import ResultRow
+from simcoll.prediction.row_verdicts import of_rows, took
 from simcoll.report import verdicts
 
 
@@ -36,6 +37,34 @@ def test_a_tie_is_not_called_a_win() -> None:
     """Of all_gather `auto` runs the ring: where the two take the same time, neither is the fastest alone."""
     asked = {"collective": ["all_reduce", "all_gather"], "algorithm": ["ring", "auto"], "size": "64 MiB", "plots": []}
     assert "auto is fastest or as fast as another at 2 of 2 questions" in sc.run("quickstart", **asked).verdict
+
+
+@pytest.mark.parametrize(
+    ("winners", "said"),
+    [
+        ("ttr", "tree is fastest at 2 of 3 questions, ring at 1 (8 nodes)"),
+        ("ttrr", "tree is fastest at 2 of 4 questions, ring at 2"),
+        ("rtn", "ring is fastest at 1 of 3 questions (2 nodes), tree at 1 (4 nodes), naive at 1 (8 nodes)"),
+        ("tt=", "tree is fastest at 2 of 3 questions, ring or naive (a tie) at 1 (8 nodes)"),
+        ("ttt", "tree is fastest at 3 of 3 questions"),
+    ],
+)
+def test_every_winner_is_named(winners: str, said: str) -> None:
+    """Each question counts once, for what is fastest there; a single one has its place."""
+    rows = [
+        ResultRow(status="ok", topology="t", ranks=8 * nodes, nodes=nodes, size_bytes=1024, algorithm=name, asked=name,
+                  collective="all_reduce", time_us=1.0 if name[0] == won or (won == "=" and name != "tree") else 2.0)
+        for nodes, won in zip((2, 4, 8, 16), winners, strict=False)
+        for name in ("ring", "tree", "naive")
+    ]  # fmt: skip
+    assert f"; {said}; " in of_rows(rows)
+
+
+@pytest.mark.parametrize("command", ["predict", "recommend"])
+def test_sizes_may_be_listed_by_commas(command: str) -> None:
+    """`--size 1KiB,1MiB` is a list, as with every option of several values."""
+    asked = [command, "all_reduce", "--on", "hgx-h100", "--json", "--size"]
+    assert simcoll(*asked, "1KiB,1MiB").out == simcoll(*asked, "[1 KiB, 1 MiB]").out != ""
 
 
 def test_a_choice_of_another_executor_is_modelled() -> None:

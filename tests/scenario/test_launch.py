@@ -255,7 +255,8 @@ def test_more_gpus_than_a_node_has_ranks_are_refused(law: Path) -> None:
     """As a point of a sweep of ranks, not as an error of the file."""
     rows = json.loads(simcoll(*asked(law, "ranks=[2, 8]", gpus(4)), "--json").out)["points"]
     assert [row["status"] == "ok" for row in rows] == [False, True]
-    assert rows[0]["status"].startswith("refused: 4 GPUs a process are more than the ranks of a node, 2; write all")
+    assert rows[0]["status"].startswith("refused: ")
+    assert "4 GPUs a process are more than the ranks of a node, 2; write all" in rows[0]["status"]
 
 
 @pytest.mark.parametrize(("way", "said"), [

@@ -626,6 +626,29 @@ def test_a_scenario_is_named_as_its_file(tmp_path: Path, monkeypatch: pytest.Mon
         simcoll.load("step")
 
 
+def test_files_beside_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario means the same from wherever it is run: the files that it names are those beside it, if there are; in
+    the machine's own file, too."""
+    folder = tmp_path / "study"
+    folder.mkdir()
+    machine = (shipped("topologies") / "hgx-h100.yaml").read_text().replace("profile: nccl-hopper", "profile: p.yaml")
+    own = (shipped("topologies").parent / "simcoll/scenario/profiles/nccl-hopper.yaml").read_text()
+    (folder / "m.yaml").write_text(machine, encoding="utf-8")
+    (folder / "p.yaml").write_text(own.replace("name: nccl-hopper", "name: p"), encoding="utf-8")
+    program = tmp_path / "ring.xml"
+    assert command("export", "all_reduce/ring", "--ranks", 8, "--to", "msccl", "-o", program).status == 0
+    assert command("import", program, "-o", folder / "s.json").status == 0
+    text = "topology: {file: m.yaml}\ncollective: all_reduce\nsize: 1 MiB\nalgorithm: [auto, s.json]\n"
+    (folder / "a.yaml").write_text(text, encoding="utf-8")
+    found = []
+    for place, name in ((folder, "a.yaml"), (tmp_path, "study/a.yaml"), (Path("/"), folder / "a.yaml")):
+        monkeypatch.chdir(place)
+        done = command("run", name, "--json")
+        assert done.status == 0, done.err + done.out
+        found.append([(row["time_us"], Path(row["profile"]).name) for row in done.json["points"]])
+    assert found[1:] == found[:-1] and [profile for _, profile in found[0]] == ["p.yaml", "p.yaml"]
+
+
 def test_a_profile_scales_each_link() -> None:
     """By its kind, rounded by itself, on the routes that were there; what is too large for 64 bits is refused."""
     rated = Topology.load("hgx-h100", nodes=2)

@@ -408,7 +408,7 @@ def test_what_cannot_be_built(change: str, text: str) -> None:
         (1, -1, "latency is -1; give seconds"),
         (1, 1_500_000, "latency is 1500000; give seconds, from 0 to below 1"),
         (1, float("nan"), "latency is nan"),
-        (1, None, "latency is None"),
+        (1, None, "without a latency"),
         (1.5, 0, "bandwidth is 1.5"),
         (True, 0, "bandwidth is True"),
         (None, 0, "bandwidth is None"),
@@ -429,7 +429,7 @@ def test_numbers_of_devices_become_names():
     """networkx calls nodes by numbers and tuples; two that are alike as names are refused."""
     graph = nx.cycle_graph(3)
     nx.set_node_attributes(graph, "host", "kind")
-    nx.set_edge_attributes(graph, Link("1 GB/s"), "link")
+    nx.set_edge_attributes(graph, Link("1 GB/s", 0), "link")
     assert Topology.from_graph(graph).ranks == ("0", "1", "2")
     graph.add_node("1", kind="host")
     with pytest.raises(TopologyError, match="two devices have the same name"):

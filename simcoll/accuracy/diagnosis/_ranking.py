@@ -140,13 +140,15 @@ def explains_beside(first: Fit, fit: Fit, base: Fit) -> bool:
 
 def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
     """Return the fits that explain the table as well as the first: noise alone may have put them behind it, and they
-    assume no more than they gain."""
+    assume no more than they gain. So does one that is as near to the times as the first, and comes behind it for what
+    it assumes alone: what is simpler is likelier, and yet these rows do not show which it is."""
     first = fits[0]
-    return [
-        fit
-        for fit in fits[1:]
-        if same(fit, first) or (explains_beside(first, fit, base) and fit.behind(first, PENALTY) == "open")
-    ]
+
+    def is_as_good(fit: Fit) -> bool:
+        as_near = fit.error <= first.error
+        return explains_beside(first, fit, base) and (as_near or fit.behind(first, PENALTY) == "open")
+
+    return [fit for fit in fits[1:] if same(fit, first) or is_as_good(fit)]
 
 
 def accidental(sound: Fit, best: Fit, base: Fit) -> bool:

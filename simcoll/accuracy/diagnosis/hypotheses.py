@@ -39,14 +39,6 @@ Edge = tuple[str, str, Link]
 _CHANGED: Final[LruCache[TopologySpec]] = LruCache(256, lambda _: 1)  # by topology and change
 
 
-LAUNCHES: Final = (
-    Hypothesis("launch", "each call takes longer by a constant: launched one by one, or by many processes",
-               assumes=2, launch=True, host="adds"),
-    Hypothesis("host", "the host launches no faster: many GPUs a process, slow or busy cores", assumes=2,
-               launch=True, host="paces"),
-)  # fmt: skip
-
-
 def candidates(
     scenarios: Sequence[Scenario], kinds: Sequence[str], gpus: Sequence[str] = ()
 ) -> list[Sequence[Hypothesis]]:
@@ -62,7 +54,7 @@ def candidates(
     of_nics = network_of(name).links
     nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
-    single = [HEALTHY, *LAUNCHES, *_launched_otherwise(scenarios, reduces)]
+    single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
     nics = system.devices.get("nic", 0) if system and isinstance(system.devices, dict) else 0
     direct = system is not None and (_has(system, "nvlink") or _has(system, "xgmi"))  # so that PCIe leads to NICs alone
     several: list[Sequence[Hypothesis]] = [
@@ -89,6 +81,28 @@ def candidates(
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
     elsewhere = list(_elsewhere(system, gpus)) if system else []
     return [*([hypothesis] for hypothesis in single), *several, *([hypothesis] for hypothesis in elsewhere)]
+
+
+def _by_the_host(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
+    """Yield hosts that launch otherwise than that of the profile. Where a table names processes of several GPUs, the
+    host may be quicker, too: its pace takes the place of the profile's."""
+    text = "each call takes longer by a constant: launched one by one, or by many processes"
+    yield Hypothesis("launch", text, assumes=2, launch=True, host="adds")
+    if not any(_by_processes(scenario) is not scenario for scenario in scenarios):
+        text = "the host launches no faster: many GPUs a process, slow or busy cores"
+        yield Hypothesis("host", text, assumes=2, launch=True, host="paces")
+        return
+    text = "the host launches at another pace than that of the profile: other cores, or busy ones"
+    yield Hypothesis("host", text, assumes=2, launch=True, host="paces", scenario=_by_processes)
+    text = "a process, or a thread, launches for each GPU, and not one for several, as the table says"
+    yield Hypothesis("own processes", text, launch=True, scenario=_by_processes)
+
+
+def _by_processes(scenario: Scenario) -> Scenario:
+    """Return the scenario with a process for each GPU, where one launches for several; else the same."""
+    if not (scenario.launch.paced and scenario.launch.way):
+        return scenario
+    return scenario.model_copy(update={"launch": scenario.launch.model_copy(update={"gpus_per_process": None})})
 
 
 def _launched_otherwise(scenarios: Sequence[Scenario], reduces: bool) -> Iterator[Hypothesis]:

@@ -65,6 +65,17 @@ _ALGORITHMS: Final = names.names_by(names.NCCL_ALGORITHMS, lambda row: [row.nccl
 _PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.lower()])
 
 
+def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
+    """The mistake of a table whose collective or ranks neither it nor the user says; the collective may be one `of`
+    a few."""
+    said = {
+        "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
+        "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),
+    }
+    choices = f", one of {', '.join(of)}" if of else ""
+    return Diagnostic(f"nothing says {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
+
+
 def _collective(text: str) -> str:
     if names.squashed(text) == names.WORKLOAD:
         return names.WORKLOAD

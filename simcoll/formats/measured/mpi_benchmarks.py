@@ -14,8 +14,8 @@ import re
 from typing import Final
 
 from simcoll.dataclass import dataclass
-from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells
+from simcoll.errors import InputError, Place
+from simcoll.formats.measured._rows import LocatedCells, unsaid
 from simcoll.schedule import names
 
 _OSU: Final = re.compile(
@@ -90,7 +90,7 @@ def _row(table: _MpiTable, words: list[tuple[str, Place]], ranks: str, place: Pl
     if size is None or time is None or (table.collective != "barrier" and not size[0].strip("0.")):
         return None
     if not ranks:
-        raise InputError([Diagnostic("nothing says how many ranks took part", "give ranks=N", "", place)])
+        raise InputError([unsaid("ranks", place)])
     each = int(float(size[0])) if len(size[0]) < 20 else 0
     nbytes = each * int(ranks) if table.collective in _PER_RANK and len(ranks) < 10 else each
     row: LocatedCells = {"collective": (table.collective, place), "ranks": (ranks, place), "time_us": time}

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from simcoll.config import json_text
-from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells, wrong_cell
+from simcoll.errors import InputError, Place
+from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
 
 KEPT: Final = re.compile(r"(?:NCCL|RCCL|UCX)_[A-Z0-9_]{1,60}")  # variables of the environment
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
@@ -82,9 +82,9 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
         **dict(_environment(document.get("env"))),
     }
     cells: LocatedCells = {column: (str(value), place) for column, value in said.items() if value is not None}
-    for column, cure in (("collective", "collective=NAME"), ("ranks", "ranks=N")):
+    for column in ("collective", "ranks"):
         if column not in cells and column not in given:
-            raise InputError([Diagnostic(f"nothing says {column}", f"give {cure}", column, place)])
+            raise InputError([unsaid(column, place)])
     return cells
 
 

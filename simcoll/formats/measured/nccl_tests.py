@@ -2,14 +2,15 @@
 
 The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between the
 lines or in the middle of one, colours, bars of a Markdown table, and a header that lost its `#` (a heading, for
-Markdown). Rows without a whole out-of-place part, or that moved nothing (0 bytes: fewer elements than ranks) are left
-out; some programs measure out of place only, and print no more. Sizes are total buffers in bytes, times in
-microseconds.
+Markdown), or was not copied, where the rows leave no doubt. Rows without a whole out-of-place part, or that moved
+nothing (0 bytes: fewer elements than ranks) are left out; some programs measure out of place only, and print no more.
+Sizes are total buffers in bytes, times in microseconds.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import field
 from fractions import Fraction
 from os.path import commonprefix
@@ -17,14 +18,16 @@ from typing import Final
 
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells, wrong_cell
+from simcoll.formats.measured._bare_rows import OPERATORS, header_of
+from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it. After the root -1,
-# which is none, the host may begin with a digit: no root is less.
-_HOST: Final = r"(?:^\S{1,253}|(?<=\s-1)[\w.\-]{1,253}|[A-Za-z][\w.\-]{0,252})"
-_DEBUG: Final = re.compile(rf"(?:\[[\d\-:. ]+\]\s?)?{_HOST}:\d+:\d+ \[-?\d*\] .*")
+# which is none, the host may begin with a digit: no root is less. Elsewhere only a host that begins lines may.
+_HOST: Final = r"^\S{1,253}|(?<=\s-1)[\w.\-]{1,253}|[A-Za-z][\w.\-]{0,252}"
+_FROM: Final = r":\d+:\d+ \[-?\d*\] "
+_BEGINS: Final = re.compile(rf"^([\w.\-]{{1,253}}){_FROM}", re.MULTILINE)
 _DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of JSON and YAML with what follows a line
     r"""\x1b\[[0-9;]*[A-Za-z]|\||(?:\\n)?["'](?:\s*[,}].*)?$|["']"""
 )
@@ -44,17 +47,17 @@ _PROGRAM: Final = re.compile(
     rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
 )
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)")
+_CODE: Final = re.compile(r"\bnccl-library=(\d{4,6})\b")  # of nccl-tests from 2.17 on: NCCL_VERSION_CODE in nccl.h
 _FORCED: Final = {  # by the environment as a command or NCCL's debug output has it, or as our own tables say
     "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )(\w+)(?![\w,;:])|_perf, algorithm (\w+)"),
     "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
 }
 CURE: Final = (
-    "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, with its header"
+    "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, best with its header"
 )
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
-_OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
 _LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
-_OPERATOR: Final = re.compile("|".join(_OPERATORS))
+_OPERATOR: Final = re.compile("|".join(OPERATORS))
 _TYPED: Final = re.compile(rf"(?<!\S)\d+\s+\d+\s+(?:{'|'.join(_TYPES)})\s+$")  # of a row, up to its type
 LONGEST: Final = 10_000  # characters of a line that may be a row
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
@@ -75,8 +78,21 @@ class _Test:
 
 
 def looks(text: str) -> bool:
-    """Whether a line is the header of its table."""
-    return any("size" in line and _header(_plain(line), Place("", 1, 1), []) for line in text.splitlines())
+    """Whether a line is the header of its table, or lines are rows of one whose header was left out."""
+    return _has_header(text) or _bare(text) is not None
+
+
+def _has_header(text: str) -> bool:
+    debug = _debug("")
+    return any("size" in line and _header(_plain(line, debug), Place("", 1, 1), []) for line in text.splitlines())
+
+
+def _bare(text: str) -> str | None:
+    """The header that was left out of a text, where its rows say which it was."""
+    if _has_header(text):
+        return None
+    debug = _debug(text)
+    return header_of([_plain(line, debug) for line in text.splitlines()])
 
 
 def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> list[LocatedCells]:
@@ -107,13 +123,15 @@ def unread(text: str) -> list[int]:
 
 def _tests(text: str, source: str) -> list[_Test]:
     tests: list[_Test] = []
+    bare = _bare(text)
     before: list[str] = []
     partial: LocatedCells = {}
     values: list[tuple[str, Place | None]] = []
+    debug = _debug(text)
     label = held = ""  # held: the beginning of a row that debug output cut off, in line held_at
     held_at = 0
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
-        line = _plain(full)
+        line = _plain(full, debug)
         cut = len(line) < len(full)
         if test := _header(line, Place(source, number, 1), before):
             _end(tests, partial, values)
@@ -122,6 +140,9 @@ def _tests(text: str, source: str) -> list[_Test]:
             continue
         if tests and (call := _CALL.search(full)):
             tests[-1].calls.add(names.collective_named(call[1]))
+        if bare and not tests and (test := _header(bare, Place(source, number, 1), before)) and test.lead.search(line):
+            tests.append(test)
+            before = []
         start = tests[-1].lead.search(line) if tests else None
         if held and (whole := _joined(held, line, tests[-1].lead)):
             line, start = whole.string, whole
@@ -163,7 +184,7 @@ def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None
     if lead.search(line) and not (rest[:1].isdigit() and held[len(label) :].strip().isdigit()):
         return None  # a row of its own, and no first number that was broken
     words = match.groupdict()
-    return match if words["type"] in _TYPES and words.get("redop", "none") in _OPERATORS else None
+    return match if words["type"] in _TYPES and words.get("redop", "none") in OPERATORS else None
 
 
 def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:
@@ -180,7 +201,19 @@ def _like_a_row(line: str) -> bool:
     return not _TYPES.isdisjoint(words) and sum("." in word and bool(_NUMBER.fullmatch(word)) for word in words) > 2
 
 
-def _plain(line: str) -> str:
+def _debug(text: str) -> re.Pattern[str]:
+    """NCCL's debug output in a line of a log, by the hosts whose names begin lines of it.
+
+    A name that ends in one seen more often is that with a number before it.
+    """
+    seen = Counter(match[1] for match in _BEGINS.finditer(text))
+    digits = [host for host in seen if host[0].isdigit()]
+    known = [host for host in digits if not any(host.endswith(o) and seen[o] > seen[host] for o in seen if o != host)]
+    hosts = "|".join([*(re.escape(host) for host in sorted(known, key=len, reverse=True)), _HOST])
+    return re.compile(rf"(?:\[[\d\-:. ]+\]\s?)?(?:{hosts}){_FROM}.*")
+
+
+def _plain(line: str, debug: re.Pattern[str]) -> str:
     """A line without debug output, colours, bars and quotes; what is left keeps its place. One that is far too long for
     a row is nothing.
 
@@ -188,7 +221,7 @@ def _plain(line: str) -> str:
     """
     if len(line) > LONGEST:
         return ""
-    return _DEBUG.sub(_glued, _DRESS.sub(lambda dress: " " * len(dress[0]), line))
+    return debug.sub(_glued, _DRESS.sub(lambda dress: " " * len(dress[0]), line))
 
 
 def _glued(debug: re.Match[str]) -> str:
@@ -242,9 +275,16 @@ def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tup
 
 
 def _library(text: str) -> LocatedCells:
-    version = _VERSION.search(text)
     library = "rccl" if re.search(r"rccl", text, re.IGNORECASE) else "nccl"
-    return {"library": (library, None), **({"library_version": (version[1], None)} if version else {})}
+    said = _VERSION.search(text)
+    version = said[1] if said else _decoded(code[1]) if (code := _CODE.search(text)) else None
+    return {"library": (library, None), **({"library_version": (version, None)} if version else {})}
+
+
+def _decoded(code: str) -> str:
+    """NCCL's version of its number: three digits and less of minor and patch before 2.9, four from there on."""
+    major, rest = (code[:-3], code[-3:]) if len(code) < 5 else (code[:-4], code[-4:])
+    return ".".join(str(int(part)) for part in (major, rest[:-2], rest[-2:]))
 
 
 def _said(
@@ -257,7 +297,9 @@ def _said(
     called = next(iter(test.calls)) if len(test.calls) == 1 else None  # sends and receives name none
     collective = programs[-1] if programs else called
     if ranks is None and "ranks" not in given:
-        mistakes.append(Diagnostic("nothing says how many ranks took part", "give ranks=N", "", test.place))
+        named = collective or "collective" in given
+        also = "" if named else ", or names the collective (collective=NAME, unless its columns show it)"
+        mistakes.append(unsaid("ranks", test.place, also))
     elif collective is None:
         candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
         asked = given.get("collective", ("", None))[0]
@@ -265,8 +307,7 @@ def _said(
             collective, timing = candidates[0], "nccl-tests; collective inferred from busbw, redop and root"
         elif asked not in candidates:
             contrary = f", and its columns are not those of {asked}" if asked else ""
-            cure = f"give collective=NAME, with --collective NAME, one of {', '.join(candidates)}"
-            unnamed.append(Diagnostic(f"nothing says which collective this is{contrary}", cure, "", test.place))
+            unnamed.append(unsaid("collective", test.place, contrary, candidates))
             return None
     graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9]\d*)", line))), None)
     forced = {

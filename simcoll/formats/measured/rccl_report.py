@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from simcoll.config import json_text
-from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import LocatedCells, wrong_cell
+from simcoll.errors import InputError, Place
+from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
 
 CURE: Final = "give what rccl-tests writes with -Z json or -Z csv"
 _COLUMNS: Final = {
@@ -41,8 +41,7 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
         columns = {_COLUMNS[key]: value for key, value in row.items() if key in _COLUMNS and value is not None}
         missing = [column for column in ("collective", "ranks") if column not in columns and column not in given]
         if missing:
-            cure = {"collective": "give collective=NAME, with --collective NAME", "ranks": "give ranks=N"}[missing[0]]
-            raise InputError([Diagnostic(f"nothing says {missing[0]}", cure, missing[0], place)])
+            raise InputError([unsaid(missing[0], place)])
         of_rccl = {"library": "rccl", "timing": "rccl-tests"} if "inplace" in row else {"timing": "nccl-tests"}
         columns |= {**of_rccl, "harness": "nccl-tests"}
         said: LocatedCells = {column: (str(value).strip(), place) for column, value in columns.items()}

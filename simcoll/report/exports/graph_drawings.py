@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from simcoll.config.groups import grouped
 from simcoll.topology.graph import Topology
 from simcoll.units import PS_PER_S, format_bandwidth, format_duration
@@ -33,13 +35,18 @@ def graphviz(topology: Topology) -> str:
 
 
 def graphml(topology: Topology) -> str:
-    """GraphML text: every link an edge with `bandwidth` in B/s, `latency` in ps and `kind`."""
+    """GraphML text, which `import` reads: every link an edge with `bandwidth` in B/s, `latency` in s and `kind`; what
+    routes follow stands beside the name."""
     import networkx as nx
 
-    graph: nx.DiGraph[str] = nx.DiGraph(name=topology.name)
-    for device, kind in topology.kinds.items():
-        node = topology.node_of(device)
-        graph.add_node(device, kind=kind, **({} if node is None else {"node": node}))
+    routes = {pair: list(way) for pair, way in topology.explicit.items()}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.graph.update(
+        name=topology.name, routing=topology.routing, **({"routes": json.dumps(routes)} if routes else {})
+    )
+    for device, data in topology.wiring.devices.items():
+        known = {"node": data.get("node"), "in_network": bool(data.get("in_network")) or None}
+        graph.add_node(device, kind=data["kind"], **{key: value for key, value in known.items() if value is not None})
     for u, v in topology.links:
         link = topology.link(u, v)
         graph.add_edge(u, v, bandwidth=link.bandwidth, latency=link.latency_ps / PS_PER_S, kind=link.kind)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from simcoll.explanation.explained_run import ALL_CAUSES
-from simcoll.explanation.trace import Slice, Trace, Track
+from simcoll.explanation.trace import FAULTS, Slice, Trace, Track
 from simcoll.explanation.transfer_lanes import LINKS
 
 PATH: Final = "critical path"
@@ -24,6 +24,7 @@ _KINDS: Final = {
     "host": "#AA4499",
     "memory": "#BBBBBB",
     "copy": "#BBBBBB",
+    "fault": "#AA2222",
 }
 _CAUSES: Final = (
     "#332288", "#CC6677", "#DDCC77", "#88CCEE", "#44AA99", "#117733", "#999933", "#AA4499", "#BBBBBB", "#228833",
@@ -39,6 +40,7 @@ def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[str, str]:
     it begins and how long it lasts (ps), name, colour (both numbers of lists), bytes and step, -1 where it has none.
     """
     tracks, note = _few(trace, most)
+    tracks.sort(key=lambda track: track.process != FAULTS)  # first, where they are seen
     longest = list(path)
     if len(longest) <= most:
         tracks = [Track(PATH, "", longest), *tracks]
@@ -66,7 +68,7 @@ def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
         if _slices(tracks) <= most:
             return list(tracks), note
     for count in range(len(trace.ranks), 0, -1):
-        first = [track for track in streams if track.process in trace.ranks[:count]]
+        first = [track for track in streams if track.process in (FAULTS, *trace.ranks[:count])]
         if _slices(first) <= most:
             return first, f"Only the streams of the first {count} of {len(trace.ranks)} ranks are shown here."
     return [], "There is too much to show here."

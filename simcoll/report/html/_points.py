@@ -9,12 +9,12 @@ from typing import Any, Final
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
-from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.report import point_trace, run_plots
+from simcoll.prediction.result_rows import ResultRow
+from simcoll.report import point_plots, point_trace
 from simcoll.report.html._images import image
 from simcoll.report.html._lanes import CAUSE_COLORS, LEFT_OUT, path_slices, timeline
 from simcoll.report.html._tables import badge, interval, table
-from simcoll.report.plot.key_columns import label_of
+from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_duration, short_size
 
@@ -28,28 +28,29 @@ _TOOLS: Final = (("out", "âˆ’", "zoom out"), ("in", "+", "zoom in"), ("left", "â
                  ("all", "all", "show all"))  # fmt: skip
 
 
-def closely(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterator[str]:
+def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[str]:
     """Some points: each algorithm at the largest size, and the shortest step of each algorithm of a workload, on each
     topology and number of ranks; a note names those of which none is shown, and says how many points are not. `rows`
-    are those of the scenarios, and say in what they differ."""
-    whole = len(rows) == len(scenarios)  # `algorithm: all` leaves out rows of those that cannot serve
-    row_of = {id(scenario): row for scenario, row in zip(scenarios, rows, strict=False) if whole}
-    steps: dict[tuple[str, str, str], Scenario] = {}
-    for scenario in sorted(scenarios, key=lambda each: row_of[id(each)].time_ps if whole else 0):
-        if (work := scenario.workload) and (not whole or row_of[id(scenario)].status == "ok"):
-            steps.setdefault((work.template, work.algorithm, run_plots.place_of(scenario)), scenario)
-    of = run_plots.by_turns([*run_plots.examples(scenarios), *(each for each in scenarios if each in steps.values())])
+    are those of the points."""
+    whole = len(rows) == len(points)  # `algorithm: all` leaves out rows of those that cannot serve
+    row_of = {id(point): row for point, row in zip(points, rows, strict=False) if whole}
+    steps: dict[tuple[str, str, str], Point] = {}
+    for point in sorted(points, key=lambda each: row_of[id(each)].time_ps if whole else 0):
+        if (work := point.scenario.workload) and (not whole or row_of[id(point)].status == "ok"):
+            steps.setdefault((work.template, work.algorithm, point_plots.place_of(point.scenario)), point)
+    chosen = [point for point in points if any(point is each for each in steps.values())]
+    of = point_plots.by_turns([*point_plots.examples(points), *chosen])
     shown = of[:MOST]
-    varied = [name for name in ("topology", "ranks", "nodes", *swept(rows)) if len({row.get(name) for row in rows}) > 1]
     most = SLICES // max(2, len(shown))
-    for number, scenario in enumerate(shown):
+    for number, point in enumerate(shown):
+        scenario = point.scenario
         try:
             run = explained_run(scenario)
-            name = ", ".join(filter(None, [_named(scenario), label_of(row_of.get(id(scenario), run.row), varied)]))
+            name = ", ".join([_named(scenario), *point_plots.swept_words(point)])
             yield _point(run, name, number == 0, most, scenario.replications is not None)
         except SimcollError as error:
             yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
-    if left := len(scenarios) - len(shown):
+    if left := len(points) - len(shown):
         which = "of each algorithm here is the shortest step" if steps else "each algorithm here has its largest size"
         yield f'<p class="note">{left} more point{"s" * (left > 1)} of the run: {which}.</p>'
     if missing := _places(of) - _places(shown):
@@ -57,10 +58,11 @@ def closely(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> Iterato
         yield f'<p class="note">No room for {escape(where)}: <code>--set</code> narrows the run to some of them.</p>'
 
 
-def _places(scenarios: Sequence[Scenario]) -> set[str]:
+def _places(points: Sequence[Point]) -> set[str]:
     """Topologies and numbers of ranks, in words."""
     counts = [
-        (each, {"hosts": each.topology.hosts, "nodes": each.topology.nodes, "ranks": each.ranks}) for each in scenarios
+        (each, {"hosts": each.topology.hosts, "nodes": each.topology.nodes, "ranks": each.ranks})
+        for each in (point.scenario for point in points)
     ]
     return {", ".join([each.topology.title, *(f"{n} {of}" for of, n in count.items() if n)]) for each, count in counts}
 

@@ -33,8 +33,8 @@ def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, comman
     name = scenarios[0].name
     sections = [
         ("results", "Results", _results(rows, scenarios)),
-        ("plots", "Plots", _plots(rows, scenarios)),
-        ("points", "Where the time goes", "\n".join(closely(scenarios, rows))),
+        ("plots", "Plots", _plots(rows, points)),
+        ("points", "Where the time goes", "\n".join(closely(points, rows))),
         ("scenario", "Scenario", f"<p><code>{escape(command)}</code></p>\n<pre>{escape(text)}</pre>"),
         ("provenance", "Provenance", _provenance(rows, points, command)),
     ]
@@ -83,14 +83,14 @@ def _results(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
     return f'{answer}\n<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 
-def _plots(rows: Sequence[ResultRow], scenarios: Sequence[Scenario]) -> str:
-    drawings = dict(run_plots.asked(scenarios, rows))
+def _plots(rows: Sequence[ResultRow], points: Sequence[Point]) -> str:
+    drawings = dict(run_plots.asked(points, rows))
     if any(row.replications for row in rows):
         try:
             drawings["runs that differ"] = spread_figure(rows)
         except ValueError as reason:
             print(f"runs that differ: not drawn: {reason}", file=sys.stderr)
-    drawn = "\n".join(image(figure, f"{name}: {scenarios[0].name}") for name, figure in drawings.items())
+    drawn = "\n".join(image(figure, f"{name}: {points[0].scenario.name}") for name, figure in drawings.items())
     return f'<div class="plots">\n{drawn}\n</div>' if drawings else ""
 
 

@@ -16,13 +16,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.prediction.result_rows import COLUMNS, UNITS, swept
+from simcoll.prediction.result_rows import COLUMNS, UNITS
 from simcoll.report.plot.key_bars import Mark, bar_figure
 from simcoll.report.plot.key_columns import (
     WORDS,
     are_sizes,
     column_of,
     constant,
+    inputs,
     is_time,
     label_of,
     number_of,
@@ -129,21 +130,9 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
     for row in rows:
         first = seen.setdefault(tuple(str(row.get(column)) for column in chosen), row)
         if first.get(up) != row.get(up):
-            inputs = [
-                "algorithm",
-                "collective",
-                "size_bytes",
-                "ranks",
-                "nodes",
-                "protocol",
-                "executor",
-                "profile",
-                "topology",
-                "dtype",
-            ]
-            inputs += ["workload", "in_place", "op", "root", "seed", "scenario", *swept(rows)]
-            differ = [each for each in dict.fromkeys((*inputs, *COLUMNS)) if first.get(each) != row.get(each)]
-            more = [each for each in differ if each in inputs] or differ
+            asked = inputs(rows)
+            differ = [each for each in dict.fromkeys((*asked, *COLUMNS)) if first.get(each) != row.get(each)]
+            more = [each for each in differ if each in asked] or differ
             problem = f"rows differ in {' and '.join(more[:3])} too"
             raise InputError(problem, f"make it the group or the facet, or keep one value with --filter {more[0]}=…")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib import colormaps
@@ -15,7 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simcoll.config.arrays import distinct
@@ -26,11 +26,13 @@ from simcoll.engine.timeline import Timeline
 from simcoll.named_tuple import NamedTuple
 from simcoll.report.plot.looks import FAINT, INK, contrast
 from simcoll.report.plot.style import dress, finish, frame, time_text
+from simcoll.scenario.faults import FaultWindow
 from simcoll.units import format_duration
 
 MAX_TRANSFERS: Final = 4000
 MAX_LANES: Final = 64
 KEPT_LANES: Final = 32  # of more than MAX_LANES
+_GLANCES: Final = 1000  # points in time at which lanes are compared
 WIDTH: Final = 9.0  # inches
 LANE: Final = 0.21  # inches, the height of a lane with a single row
 STACKED: Final = 0.6  # height of a row among several of its lane, of a lone row 1
@@ -40,6 +42,9 @@ NARROW: Final = 4  # hairs: a shorter bar would be hidden by its edges
 EDGE: Final = 0.4  # points
 EDGE_NARROW: Final = 0.8  # points: the least width at which a bar is seen
 PS_PER_US: Final = 10**6
+DISTURBED: Final = "#AA2222"
+PALE: Final = "#F8E0DC"
+HATCHES: Final = {"down": "xxxxx", "flap": "\\\\\\\\\\", "slow": "/////", "background": "....."}  # of faults, by kind
 
 _FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB", "#EE7733")  # Tol, "bright"
 
@@ -55,8 +60,10 @@ class ChunkInterval(NamedTuple):
 
 @dataclass
 class Lane:
-    """A rank or a link: its spans, and the thin ones below them; `busy` ranks lanes where there are too many."""
+    """A rank or a link, by its number: its spans, and the thin ones below them; `busy` ranks lanes where there are too
+    many."""
 
+    number: int
     name: str
     busy: float = 0.0
     spans: list[ChunkInterval] = field(default_factory=list)
@@ -71,6 +78,16 @@ class Bar(NamedTuple):
     height: float
 
 
+class Disturbance(NamedTuple):
+    """A time (ps) in which something disturbs the lanes of these numbers, as the legend calls it."""
+
+    name: str
+    begin: int
+    end: int
+    lanes: frozenset[int]
+    hatch: str
+
+
 Color = Callable[[int], str]
 LegendArtists = dict[str, Artist]
 GanttRows = tuple[list[float], list[Bar], list[Bar]]  # the edges of the lanes, one more than lanes; thick and thin bars
@@ -83,11 +100,13 @@ def gantt_figure(
     title: str = "",
     launch_ps: int = 0,
     channels: int = 1,
+    faults: Sequence[FaultWindow] = (),
 ) -> Figure:
     """Lanes of ranks (sends thick, from start to sent; receive sides thin, from arrive to end) above lanes of links.
 
     `devices` are named by participant. Time counts from the call: the program begins `launch_ps` later, and stands for
-    each of `channels` alike. Of more than 64 links, or ranks, the busiest 32 are drawn.
+    each of `channels` alike. Of more than 64 links, or ranks, 32 are drawn: the busiest of each phase, and those that
+    are disturbed, links by `faults`, ranks that come late until they are there.
     Raises ValueError above 4,000 transfers.
     """
     if len(program) > MAX_TRANSFERS:
@@ -100,7 +119,9 @@ def gantt_figure(
     panels = {"rank": _rank_lanes(program, timeline, devices, chunks, launch_ps)}
     if len(program.routes.links):
         panels["link"] = _link_lanes(program, timeline, program.link_names, chunks, launch_ps)
-    notes = [_cut(panels[panel], f"{panel}s") for panel in panels]
+    disturbed = {"rank": _late(program), "link": _struck(faults, end_ps, program.link_names)}
+    notes = [_cut(panels[panel], f"{panel}s", disturbed[panel]) for panel in panels]
+    notes += _unseen(faults, end_ps, {lane.name for lane in panels.get("link", ())})
     placed = {panel: _place(lanes, end_ps // HAIR) for panel, lanes in panels.items()}
     deep = [edges[-1] for edges, _, _ in placed.values()]
     figure = frame(WIDTH, 0.6 + LANE * sum(deep) + 0.15 * len(deep))
@@ -108,6 +129,7 @@ def gantt_figure(
     color, entries = _colors(figure, grid, sorted(set(chunks)))
     for axes, panel in zip(grid, panels, strict=True):
         _draw(axes, panel, panels[panel], placed[panel], end_ps, color)
+        entries |= _disturb(axes, panels[panel], placed[panel][0], disturbed[panel])
         if launch_ps:
             entries["launch"] = axes.axvspan(0, launch_ps / PS_PER_US, color=FAINT, zorder=0.4, gid="launch")
     grid[-1].set_xlabel("time", size=9, color=INK)
@@ -145,7 +167,7 @@ def _chunks(program: Program) -> list[int]:
 def _rank_lanes(
     program: Program, timeline: Timeline, devices: Sequence[str], chunks: Sequence[int], launch_ps: int
 ) -> list[Lane]:
-    lanes = [Lane(f"{p}  {devices[p]}") for p in range(program.schedule.participants)]
+    lanes = [Lane(p, f"{p}  {devices[p]}") for p in range(program.schedule.participants)]
     times = (timeline.start, timeline.sent, timeline.arrive, timeline.end)
     columns = (program.src, program.dst, *(time + launch_ps for time in times))
     for chunk, src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
@@ -163,7 +185,9 @@ def _link_lanes(
     program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int], launch_ps: int
 ) -> list[Lane]:
     busy = utilisation(program, timeline.makespan_ps).reshape(program.views, -1).sum(axis=0)
-    lanes = {link: Lane(names[link], busy[link]) for link in distinct(program.routes.links % program.servers).tolist()}
+    lanes = {
+        link: Lane(link, names[link], busy[link]) for link in distinct(program.routes.links % program.servers).tolist()
+    }
     carried = np.repeat(np.asarray(chunks), np.diff(program.hops.first))
     times = (timeline.hop_begin + launch_ps, timeline.hop_end + launch_ps)
     columns = (program.hops.links % program.servers, *times, carried)
@@ -172,14 +196,82 @@ def _link_lanes(
     return list(lanes.values())
 
 
-def _cut(lanes: list[Lane], kind: str) -> str:
-    """Keep the busiest of too many lanes, in their order, and say so."""
+def _cut(lanes: list[Lane], kind: str, disturbed: Sequence[Disturbance]) -> str:
+    """Keep those of too many lanes that are busiest while they are at work, first those that are disturbed, in their
+    order, and say so."""
     total = len(lanes)
     if total <= MAX_LANES:
         return ""
-    kept = {id(lane) for lane in sorted(lanes, key=lambda lane: -lane.busy)[:KEPT_LANES]}
-    lanes[:] = [lane for lane in lanes if id(lane) in kept]
-    return f"the busiest {KEPT_LANES} of {total} {kind}"
+    first = frozenset[int]().union(*(each.lanes for each in disturbed))
+    before = _busier(lanes)
+    kept = sorted(lanes, key=lambda lane: (lane.number not in first, before[lane.number], -lane.busy))[:KEPT_LANES]
+    shown = {lane.number for lane in kept}
+    lanes[:] = [lane for lane in lanes if lane.number in shown]
+    also = ", and what is disturbed" if shown & first else ""
+    return f"{KEPT_LANES} of {total} {kind}: of each time the busiest{also}"
+
+
+def _busier(lanes: Iterable[Lane]) -> dict[int, float]:
+    """The mean number of busier lanes at work while a lane is: the busiest of each phase have none."""
+    ordered = sorted(lanes, key=lambda lane: -lane.busy)
+    times = np.linspace(0, max((span.end for lane in ordered for span in lane.spans), default=0), _GLANCES)
+    others, found = np.zeros(_GLANCES), dict[int, float]()
+    for lane in ordered:
+        begins, ends = (np.sort([span[end] for span in lane.spans]) for end in (0, 1))
+        at_work = np.searchsorted(begins, times, "right") > np.searchsorted(ends, times, "right")
+        found[lane.number] = float(others[at_work].mean()) if at_work.any() else np.inf
+        others += at_work
+    return found
+
+
+# --- what disturbs a run ---
+
+
+def _late(program: Program) -> list[Disturbance]:
+    """Until when ranks that come later than others are missing."""
+    came = program.arrivals[: program.schedule.n].tolist()
+    return [Disturbance("rank not there yet", 0, at, frozenset([rank]), "") for rank, at in enumerate(came) if at]
+
+
+def _struck(faults: Sequence[FaultWindow], end_ps: int, names: Sequence[str]) -> list[Disturbance]:
+    """The windows of faults that begin before the end of the run, on the links with these names."""
+    number = {name: link for link, name in enumerate(names)}
+    found = []
+    for each in faults:
+        if each.begin < end_ps:
+            lanes = frozenset(number[link] for link in each.links & number.keys())
+            name = f"fault, {each.effect}".replace(" us", " µs")
+            found.append(Disturbance(name, each.begin, min(each.end, end_ps), lanes, HATCHES[each.kind]))
+    return found
+
+
+def _unseen(faults: Sequence[FaultWindow], end_ps: int, lanes: Collection[str]) -> list[str]:
+    """A note for each fault that changes nothing in the picture."""
+    notes = dict[str, None]()
+    for each in faults:
+        if each.begin >= end_ps:
+            notes[f"after its end: {each.link} {each.effect}"] = None
+        elif each.links.isdisjoint(lanes):
+            notes[f"nothing crosses {each.link} ({each.effect})"] = None
+    return list(notes)
+
+
+def _disturb(
+    axes: Axes, lanes: Sequence[Lane], edges: Sequence[float], disturbances: Sequence[Disturbance]
+) -> LegendArtists:
+    """Mark what disturbs lanes: pale and hatched below the bars, with an edge around that bars do not hide."""
+    entries: LegendArtists = {}
+    places = {lane.number: span for lane, span in zip(lanes, itertools.pairwise(edges), strict=True)}
+    for each in disturbances:
+        left, width = each.begin / PS_PER_US, (each.end - each.begin) / PS_PER_US
+        for number in sorted(each.lanes & places.keys()):
+            above, below = places[number]
+            corner, style = (left, above), dict[str, Any]({"edgecolor": DISTURBED, "gid": f"disturbed {number}"})
+            under: dict[str, Any] = {"facecolor": PALE, "linewidth": 0.0, "hatch": each.hatch, "zorder": 0.45}
+            axes.add_patch(Rectangle(corner, width, below - above, **under, **style))
+            axes.add_patch(Rectangle(corner, width, below - above, fill=False, linewidth=0.8, zorder=3, **style))
+            entries[each.name] = Patch(facecolor=PALE, edgecolor=DISTURBED, hatch=each.hatch)
+    return entries
 
 
 def _rows(spans: Sequence[ChunkInterval], hair: int) -> list[list[ChunkInterval]]:

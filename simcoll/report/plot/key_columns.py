@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from simcoll import units
-from simcoll.errors import InputError, did_you_mean
-from simcoll.prediction.result_rows import COLUMNS, dotted
+from simcoll.errors import InputError, nearest
+from simcoll.prediction.result_rows import COLUMNS, UNITS, dotted, swept
 from simcoll.report.plot.style import PlotRow
 from simcoll.units import short_size
 
@@ -22,6 +22,7 @@ ALIASES: Final = {  # as one says it: the column
     "topology.hosts": "ranks",
     "workload.algorithm": "algorithm",
 }
+LONGEST: Final = 40  # characters of a value in a title: of a list of faults its beginning
 WORDS: Final = {
     "time_us": "Time",
     "busbw_GBps": "Bus bandwidth",
@@ -31,6 +32,10 @@ WORDS: Final = {
 }
 
 
+_INPUTS: Final = (
+    *("algorithm", "collective", "size_bytes", "ranks", "nodes", "protocol", "executor", "profile", "topology"),
+    *("dtype", "workload", "in_place", "op", "root", "seed", "scenario"),
+)
 Drawn = TypeVar("Drawn", bound=PlotRow)
 
 
@@ -44,7 +49,25 @@ def column_of(rows: Sequence[PlotRow], key: str) -> str:
     ending = [column for column in known if column.rsplit(".", 1)[-1] == key]
     if len(ending) == 1:
         return ending[0]
-    raise InputError(f"{key!r} is no column of the results, and was not swept", did_you_mean(key, [*known, *ALIASES]))
+    problem = f"{key!r} is no column of the results, and was not swept"
+    raise InputError(problem, _suggested(rows, key, known))
+
+
+def _suggested(rows: Sequence[PlotRow], key: str, known: Sequence[str]) -> str:
+    """The nearest column that holds something, if one is near; what differs between the rows, and what is measured."""
+    there = [name for name in known if any(row.get(name) not in (None, "") for row in rows)]
+    words = {column: name for name, column in ALIASES.items() if "." not in name}
+    near = nearest(key, [*there, *words.values()])
+    varied = [words.get(name, name) for name in inputs(rows) if len({str(row.get(name)) for row in rows}) > 1]
+    differ = f"these rows differ in {', '.join(varied)}" if varied else "these rows differ in nothing that was asked"
+    values = [words[name] for name in words if name in there and UNITS.get(name) in ("us", "GB/s")]
+    guess = f"did you mean {near!r}? (" if near else ""
+    return f"{guess}{differ}, and hold e.g. {', '.join(values)}{')' * bool(near)}"
+
+
+def inputs(rows: Sequence[PlotRow]) -> list[str]:
+    """The columns of what was asked."""
+    return [*_INPUTS, *swept(rows)]
 
 
 def filtered(rows: Sequence[Drawn], conditions: Mapping[str, Iterable[object]]) -> list[Drawn]:
@@ -67,10 +90,11 @@ def _asked(row: PlotRow, column: str) -> Any:
 
 
 def _plain(value: object) -> str:
-    size = units.size_in(value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value if size is None else size).lower()
+    kind = units.kind_of(str(value))  # `50GB/s` is `50 GB/s`, and `400 Gb/s`
+    exact = units.parse_exact(str(value), kind) if kind else None
+    return str(value).lower() if exact is None else str(exact) if kind == "size" else f"{kind} {exact}"
 
 
 # --- values ---
@@ -142,7 +166,8 @@ def said(column: str, row: PlotRow) -> str:
     ):
         return str(value)
     size = units.size_in(value)
-    return f"{word(column)} {value if size is None else short_size(size)}"
+    text = str(value) if size is None else short_size(size)
+    return f"{word(column)} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def label_of(row: PlotRow, columns: Sequence[str]) -> str:

@@ -32,10 +32,12 @@ from simcoll.report.plot.style import (
 from simcoll.units import short_size
 
 _COMPUTE: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
+_SHORTEST: Final[dict[str, Any]] = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
 
 
 def step_figure(rows: Iterable[PlotRow]) -> Figure:
-    """Step time over the swept size (of buckets, say), a line an algorithm, the shortest step of each ringed; dashed is
+    """Step time over the swept size (of buckets, say), a line an algorithm, the shortest step of each ringed; what was
+    asked for in words, as `none`, stands apart; dashed is
     computation alone. Without a swept size the steps stand side by side.
 
     Rows are mappings with the columns of results.csv. Raises ValueError if none is of a workload.
@@ -53,9 +55,7 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
         FuncFormatter(lambda value, _: time_text(value) if value else "0")
     )
     best = min(steps, key=_step)
-    where = f"{best['algorithm']}" + (
-        f" at {_named(across)} {short_size(units.size_in(best.get(across)) or 0)}" if across else ""
-    )
+    where = f"{best['algorithm']}" + (f" at {_named(across)} {_short(str(best.get(across)))}" if across else "")
     finish(
         figure,
         f"Training step: {best['workload']}, {_counted(steps)}",
@@ -78,6 +78,11 @@ def _named(column: str) -> str:
     return column.rsplit(".", 1)[-1].replace("_", " ")
 
 
+def _short(text: str) -> str:
+    size = units.size_in(text)
+    return text if size is None else short_size(size)
+
+
 def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
     """Whether the column holds sizes, and several."""
     values = {units.size_in(row.get(column)) for row in rows}
@@ -87,20 +92,25 @@ def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
 def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D]:
     others = [column for column in swept(rows) if column != across]
     columns = with_trust(rows, separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across)))
-    series: dict[str, dict[int, PlotRow]] = {}
+    sizes = {text: units.size_in(text) for text in dict.fromkeys(str(row.get(across)) for row in rows)}
+    words = [text for text, size in sizes.items() if size is None]  # `none`: no line leads to it
+    places = {**{text: float(size) for text, size in sizes.items() if size is not None}}
+    places |= size_axis(axes, {size for size in sizes.values() if size is not None}, words)
+    series: dict[str, dict[str, PlotRow]] = {}
     for row in rows:
-        if (size := units.size_in(row.get(across))) is not None:
-            series.setdefault(label(row, columns), {})[size] = row
+        series.setdefault(label(row, columns), {})[str(row.get(across))] = row
     entries: dict[str, Line2D] = {}
     for name, points in series.items():
-        sizes, first = sorted(points), next(iter(points.values()))
-        drawn, steps = look(str(first.get("algorithm") or "")), [_step(points[size]) for size in sizes]
-        (line,) = axes.plot(sizes, steps, **drawn._asdict(), linestyle=dash_of(first), markersize=4)
-        best = min(sizes, key=lambda size: _step(points[size]))
-        axes.plot([best], [_step(points[best])], marker="o", markersize=11, markerfacecolor="none", color=drawn.color)
-        axes.plot(sizes, [points[size]["compute_us"] for size in sizes], **_COMPUTE)
-        entries[name] = line
-    size_axis(axes, {size for points in series.values() for size in points})
+        first, best = next(iter(points.values())), min(points, key=lambda text: _step(points[text]))
+        drawn = look(str(first.get("algorithm") or ""))
+        for part in (sorted(set(points) - set(words), key=places.__getitem__), *([word] for word in words)):
+            shown, at = [points[text] for text in part if text in points], [places[text] for text in part]
+            if shown:
+                (entries[name],) = axes.plot(
+                    at, [_step(row) for row in shown], **drawn._asdict(), linestyle=dash_of(first), markersize=4
+                )
+                axes.plot(at, [row["compute_us"] for row in shown], **_COMPUTE, marker="" if part[1:] else "_")
+        axes.plot([places[best]], [_step(points[best])], **_SHORTEST, color=drawn.color)
     axes.set_xlabel(_named(across), size=9, color=INK)
     from_zero(axes)
     return {**entries, "computation alone": Line2D([], [], **_COMPUTE)}

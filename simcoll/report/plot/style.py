@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from matplotlib.artist import Artist
@@ -236,12 +236,20 @@ def from_zero(axes: Axes) -> None:
     axes.set_ylim(0, high + 0.05 * low)
 
 
-def size_axis(axes: Axes, sizes: Collection[int]) -> None:
-    """log2, from the smallest to the largest size, with as many ticks as fit: 1 KiB … 1 GiB."""
+def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> dict[str, float]:
+    """log2, from the smallest to the largest size, with as many ticks as fit: 1 KiB … 1 GiB.
+
+    What was asked for in `words` (`none`) stands apart on the left; returned are the places of the words.
+    """
     axes.set_xscale("log", base=2)
-    axes.set_xlim(min(sizes) / 2**0.5, max(sizes) * 2**0.5)
-    _fixed(axes, _size_ticks(sorted(set(sizes)), _room(axes, TICK)), short_size)
+    apart = 2 ** max(1.0, 0.15 * math.log2(max(sizes) / min(sizes)))
+    places = {word: min(sizes) / apart**number for number, word in enumerate(words, 1)}
+    axes.set_xlim(min([min(sizes), *places.values()]) / 2**0.5, max(sizes) * 2**0.5)
+    said = {place: word for word, place in places.items()}
+    ticks = [*said, *_size_ticks(sorted(set(sizes)), _room(axes, TICK))]
+    _fixed(axes, ticks, lambda value: said.get(value) or short_size(round(value)))
     axes.set_xlabel("size", size=9, color=INK)
+    return places
 
 
 def _size_ticks(sizes: list[int], room: float) -> list[int]:
@@ -282,9 +290,9 @@ def rank_axis(axes: Axes, ranks: Collection[int]) -> None:
     axes.set_xlabel("ranks", size=9, color=INK)
 
 
-def _fixed(axes: Axes, ticks: Sequence[int], text: Any) -> None:
+def _fixed(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(round(value))))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
