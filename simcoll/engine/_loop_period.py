@@ -21,7 +21,7 @@ class Period(NamedTuple):
     ended: int
 
 
-class Columns(NamedTuple):
+class RunColumns(NamedTuple):
     """The columns that a run writes and that are as long whatever its loops; see `loop_records`."""
 
     size: Any
@@ -56,7 +56,7 @@ class Standing(NamedTuple):
     latest: int
     before: int
     reached: int
-    columns: Columns
+    columns: RunColumns
     entries: tuple[Numbers, Numbers, Numbers]
     when: Array
     state: Array
@@ -87,14 +87,14 @@ class Standing(NamedTuple):
             latest=self.latest + times * took,
             before=self.before + times * loops,
             reached=self.reached + times * loops,
-            columns=Columns(
+            columns=RunColumns(
                 *(
                     column
                     if name in SAME
                     else column + times * loops
                     if name in LOOPS
                     else _later(column, times * took, name in EVENTS)
-                    for name, column in zip(Columns._fields, self.columns, strict=True)
+                    for name, column in zip(RunColumns._fields, self.columns, strict=True)
                 )
             ),
             entries=(at + times * took, number, loop + times * loops),
@@ -109,7 +109,7 @@ def period(there: Standing, here: Standing, slots: int) -> Period | None:
     moved = there.before + loops, there.reached + loops
     if loops <= 0 or took <= 0 or there.reached <= slots or moved != (here.before, here.reached):
         return None
-    for name, old, new in zip(Columns._fields, there.columns, here.columns, strict=True):
+    for name, old, new in zip(RunColumns._fields, there.columns, here.columns, strict=True):
         if name in SAME or name in LOOPS:
             same = np.array_equal(old + loops if name in LOOPS else old, new)
         else:
@@ -124,7 +124,7 @@ def period(there: Standing, here: Standing, slots: int) -> Period | None:
 
 
 def _no_time(column: Array, event: bool) -> Array:
-    """Where a column has no time at which anything happened; 0 is none, but for an `event`."""
+    """The entries of a column that are no time at which anything happened; 0 is none, but for an `event`."""
     nothing: Array = np.abs(column) >= NEVER
     return nothing if event else nothing | (column == 0)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.config.lru import LruCache
-from simcoll.engine._loop_period import Columns, Standing, period
+from simcoll.engine._loop_period import RunColumns, Standing, period
 from simcoll.engine.kernels.loop_records import NOBODY, LoopRun
 from simcoll.engine.kernels.waits import COMPLETE
 from simcoll.engine.timing_model import NEVER
@@ -125,7 +125,7 @@ def _standing(run: LoopRun, before: int, ended: int, latest: int) -> Standing | 
     before, when, state = before + over, when[over:], state[over:]
     if when.nbytes > MOST:
         return None
-    columns = Columns(*(np.array(column) for column in _plain(run)))
+    columns = RunColumns(*(np.array(column) for column in _plain(run)))
     return Standing(ended, latest, before, reached, columns, entries, when.copy(), state.copy())
 
 
@@ -150,11 +150,11 @@ def _stand(run: LoopRun, there: Standing) -> bool:
     return True
 
 
-def _plain(run: LoopRun) -> Columns:
+def _plain(run: LoopRun) -> RunColumns:
     """The columns that a run writes and that are as long whatever its loops."""
     parts, streams = run.parts, run.streams
     moved = streams.at, streams.loop, streams.ready, streams.head, streams.ends, streams.turn, streams.soonest
-    return Columns(parts.size, parts.clock, parts.begun, *moved, *run.free, *run.heads, run.done)
+    return RunColumns(parts.size, parts.clock, parts.begun, *moved, *run.free, *run.heads, run.done)
 
 
 def _by_loop(column: Any, run: LoopRun, first: int, last: int) -> Array:
@@ -165,7 +165,7 @@ def _by_loop(column: Any, run: LoopRun, first: int, last: int) -> Array:
 
 
 def _places(run: LoopRun, first: int, last: int) -> tuple[int, int]:
-    """Where a column of the state has the loops from one to another; its first entry stands for none."""
+    """The places of loops, from one to another, in a column of the state, whose first entry stands for none."""
     return 1 + first * run.state.wide, 1 + (last + 1) * run.state.wide
 
 
