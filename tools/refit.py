@@ -222,12 +222,14 @@ def fit_transports(tables: Path, folder: Path, keep: Sequence[str], tell: Tell) 
     sources = _sources(tables, rows)
     for name, known in together.known.items():
         own = [each for each in samples if each.transport == name]
-        _write(name, known, own, missed, {} if name in keep else _about(own, rows, sources), together.start)
+        about = {} if name in keep else _about(own, rows, sources)
+        _write(name, together.in_use(name), own, missed, about, together.start, known.intervals)
     for name in together.common.families:
         of = [each for each in samples if together.family[each.transport] == name]
         like = load_network(name)
         known = transports.recorded(like) if name in keep else together.common.of(like)
-        _write(name, known, of, missed, {} if name in keep else _about(of, rows, sources), together.start)
+        about = {} if name in keep else _about(of, rows, sources)
+        _write(name, known, of, missed, about, together.start, known.intervals)
 
 
 def _sources(tables: Path, rows: Sequence[ClusterRow]) -> dict[str, TableSource]:
@@ -265,10 +267,12 @@ def _write(
     missed: Mapping[str, Floats],
     about: Document,
     start: Mapping[str, Profile],
+    alone: Mapping[str, tuple[str, str]],
 ) -> None:
     """Write the profile of a transport, or of a family, with the costs that are `known` and the record of the fit.
-    `missed` are the times where a cluster is left out, `start` the profiles before the fit. Without a record `about`
-    it only what concerns errors is written."""
+    `alone` are the intervals by its own rows, also of what it has of its family, which it does not write. `missed` are
+    the times where a cluster is left out, `start` the profiles before the fit. Without a record `about` it only what
+    concerns errors is written."""
     path, like = shipped_profiles()[name], load_network(name)
     file, head = yaml_tree.read(path).plain(), _head(path)
     clusters_ = len({each.name for each in own})
@@ -286,13 +290,14 @@ def _write(
     if about:
         texts = {cost: parameters.text(cost, value) for cost, value in known.costs.items() if value}
         share = texts.pop(transports.SHARE)
-        keys: Document = {cost.partition(".")[2]: text for cost, text in texts.items()}
+        shared = dict(zip(transports.COSTS, transports.of_family(like).tolist(), strict=True))
+        keys: Document = {cost.partition(".")[2]: text for cost, text in texts.items() if not shared[cost]}
         file["transport"] = {**keys, **(like.transport.settings if like.transport else {})}
-        if transports.SHARE in known.intervals:
+        if transports.SHARE in alone:
             file["links"] = {**file.get("links", {}), CABLE: {"efficiency": share}}
         kind = file["description"].partition(";")[0]
         file["description"] = f"{kind}; fitted to {len(measured)} rows of {clusters_} cluster{'s' * (clusters_ > 1)}"
-        intervals = {cost: [*ends] for cost, ends in known.intervals.items()}
+        intervals = {cost: [*ends] for cost, ends in alone.items()}
         file["calibration"] = {**about, "intervals": intervals, **scored, "covers": []}
     else:
         file["calibration"] = {**file["calibration"], **scored}

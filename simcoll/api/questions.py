@@ -77,7 +77,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
 
     >>> print(predict("all_reduce", on="hgx-h100", size="64 MiB"))
-    nvls Simple, 325 us (90 %: 297 to 355 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
+    nvls Simple, 325 us (90 %: 298 to 354 us), 206.4 GB/s; fitted to 252 rows on hgx-h100; NVLink is 53% busy.
     """
     if topology is not None and (asked is None or isinstance(asked, str | Path | Mapping | Sweep)):
         keys, topology = {"topology": topology, **keys}, None

@@ -46,6 +46,22 @@ def all_differ(values: Array) -> bool:
     return int(np.count_nonzero(seen)) == len(values)
 
 
+def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:
+    """Return the first of each sort of rows that are equal in all columns, and the number of each row's sort.
+
+    >>> sorted_out(np.array([7, 5, 7]), np.array([1, 1, 1]))
+    (array([1, 0]), array([1, 0, 1]))
+    """
+    number: Numbers = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = distinct(column)
+        both = number * len(values) + np.searchsorted(values, column)
+        number = np.searchsorted(distinct(both), both)
+    first = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    return first, number
+
+
 def pieces(rows: int) -> Iterator[slice]:
     """The slices of a long column that are computed one after the other, as all at once would take much memory.
 

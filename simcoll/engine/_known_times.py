@@ -39,7 +39,7 @@ class Opened(NamedTuple):
     @property
     def latest(self) -> int:
         """The time at which all ranks may begin, at the latest, in ps."""
-        return max(int(self.when.max(initial=0)), self.ahead)
+        return max(int(np.maximum.reduce(self.when, initial=0)), self.ahead)
 
 
 class Taken(NamedTuple):

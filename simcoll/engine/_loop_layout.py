@@ -128,7 +128,7 @@ def _near(one: Program, order: Array) -> Program:
 
 
 class _Layout:
-    """A layout that is being made: rows in `order`, those of a part together."""
+    """A layout that is being made."""
 
     def __init__(self, near: Program, piece: int, slots: int, loops: Loops):
         self.near, self.slots = near, slots
@@ -141,10 +141,8 @@ class _Layout:
         self.parts: NetworkParts = parts_of(run_.program, self.follows, slots, least, long)
         self.starts = self.parts.of_participant[near.routes.src[near.way]]
         self.streams: LoopStreams = streams_of(run_.program, self.starts, least)
-        self.order = np.argsort(self.starts, kind="stable").astype(np.int32)
         self.beside = _SideBySide(len(near), loops)
-        self.place = np.empty_like(self.order)  # in the columns
-        self.place[self.order] = np.arange(len(near), dtype=np.int32) * np.int32(self.beside.apart)
+        self.place = np.arange(len(near), dtype=np.int32) * np.int32(self.beside.apart)  # in the columns
 
     def found(self, links: Array) -> LoopLayout:
         """The layout, on these links."""
@@ -166,7 +164,7 @@ class _Layout:
         nothing = give(np.zeros(0, np.int8))
         run = LoopRun(
             loops=0,
-            keys=Keys(rows(steps(near.schedule)), give(self.place), max(1, (len(near) - 1).bit_length()), 0),
+            keys=Keys(rows(steps(near.schedule)), max(1, (len(near) - 1).bit_length()), 0),
             rows=Rows(
                 apart=self.beside.apart,
                 number=rows(np.arange(len(near))),
@@ -213,7 +211,7 @@ class _Layout:
         return LoopLayout(near, links, run, waiting, most, streams.rows)
 
     def _rows(self, column: Any) -> Any:
-        return self.beside.column(np.asarray(column, np.int32)[self.order])
+        return self.beside.column(np.asarray(column, np.int32))
 
     def _moved(self, column: Any) -> Any:
         return self._rows(np.append(self.place, np.int32(NONE))[np.asarray(column, np.int32)])
@@ -224,7 +222,8 @@ class _Layout:
         entry, which stands for none; a sum has that of its last row. Rows of a part have theirs together."""
         streams = self.streams
         stated = ~streams.taken | streams.awaited & (streams.sums.last == np.arange(len(pending)))
-        order = self.order[stated[self.order]]
+        order = np.argsort(self.starts, kind="stable")
+        order = order[stated[order]]
         first = np.zeros(len(pending), np.int32)
         first[order] = np.arange(1, len(order) + 1)
         begins = (self.near.channel_before == NONE)[order]

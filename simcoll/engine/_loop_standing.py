@@ -138,9 +138,9 @@ def _stand(run: LoopRun, there: Standing) -> bool:
     for column, values in ((run.state.when, there.when), (run.state.state, there.state)):
         begin, end = _places(run, there.before, there.reached)
         column[begin:end] = values.ravel().tolist() if isinstance(column, list) else values.ravel()
-    step, place, row_bits, loop_bits = run.keys
+    step, row_bits, loop_bits = run.keys
     times, number, loop = there.entries
-    steps = np.asarray(step, np.int64)[np.asarray(place)[number]] + loop
+    steps = np.asarray(step, np.int64)[number * run.rows.apart] + loop
     where = _filled(run)
     _put(run.heap.times, where, times)
     _put(run.heap.items, where, (((steps << loop_bits) | loop) << row_bits) | number)
@@ -186,7 +186,7 @@ def _filled(run: LoopRun) -> Numbers:
 
 def _entries(run: LoopRun) -> tuple[Numbers, Numbers, Numbers]:
     """Times, rows by number, and loops of all entries of the heaps."""
-    where, (_, _, row_bits, loop_bits) = _filled(run), run.keys
+    where, (_, row_bits, loop_bits) = _filled(run), run.keys
     items = np.asarray(run.heap.items, np.int64)[where]
     loop = (items >> row_bits) & ((1 << loop_bits) - 1)
     return np.asarray(run.heap.times, np.int64)[where], items & ((1 << row_bits) - 1), loop

@@ -18,6 +18,7 @@ from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.dataclass import dataclass
 from simcoll.engine._kernel_run import NO_TIMES, KernelRun
+from simcoll.engine._large_pages import side_by_side
 from simcoll.engine._loop_layout import FirstWaits, LoopLayout, first_of, layout_of, sized, steps
 from simcoll.engine._loop_standing import run_on
 from simcoll.engine.binding import bind
@@ -62,12 +63,13 @@ class LoopedProgram:
         layout, _ = _LAID_OUT.get(like, lambda: (layout_of(self.one, self.piece, self.slots, loops), shared))
         if loops.compiled not in self._known:
             base = KernelRun(sized(layout.program, self.one.sizes, self.piece), loops, "ends")
-            self._known[loops.compiled] = base, self._numbered(layout, base)
-        base, columns = self._known[loops.compiled]
+            columns = side_by_side(self._numbered(layout, base))
+            self._known[loops.compiled] = base, columns, _states(layout.waiting, self.loops)
+        base, columns, state = self._known[loops.compiled]
         run_ = copy(base)
         run_.program, run_.busy = replace(base.program, arrivals=arrivals), busy[layout.links]
         done, kernel = run_.give(arrivals.copy()), loops.like(loop_kernel)
-        run = _begun(columns, layout.waiting, run_, done)
+        run = _begun(columns, state.copy(), run_, done)
         if len(self) < SHORT or arrivals.any() or busy.any():
             ended, latest = kernel.loops(run, 0, 0, self.loops, NEVER)
         else:
@@ -77,9 +79,9 @@ class LoopedProgram:
         if latest >= NEVER:
             raise too_late("the run takes")
         place = np.argsort(layout.links)
-        first, last, free = (np.asarray(column, np.int64)[place] for column in (*run_.heads, run_.free))
+        first, last, free = (np.asarray(column, np.int64)[place] for column in (*run.heads, run.free.link))
         free = np.where(last > -NEVER, free, -NEVER)
-        return CallEnds(np.asarray(done[: self.one.schedule.n], np.int64), first, last, free, int(latest))
+        return CallEnds(np.array(run.done[: self.one.schedule.n], np.int64), first, last, free, int(latest))
 
     @property
     def _shared(self) -> tuple[object, ...]:
@@ -104,8 +106,8 @@ class LoopedProgram:
         return replace(sums, messages=sums.messages * self.loops)
 
     @cached_property
-    def _known(self) -> dict[bool, tuple[KernelRun, LoopRun]]:
-        """The columns for the kernel, compiled or not, that are the same in all runs."""
+    def _known(self) -> dict[bool, tuple[KernelRun, LoopRun, Array]]:
+        """The columns for the kernel, compiled or not, that are the same in all runs, and the state at their begin."""
         return {}
 
     def _numbered(self, layout: LoopLayout, run_: KernelRun) -> LoopRun:
@@ -135,31 +137,33 @@ class LoopedProgram:
         )
 
 
-def _begun(columns: LoopRun, waiting: FirstWaits, run_: KernelRun, done: Array) -> LoopRun:
+def _begun(columns: LoopRun, state: Array, run_: KernelRun, done: Array) -> LoopRun:
     """The columns with new ones for a run to write, and those that follow from when ranks come."""
     room, arrivals = run_.loops.room, run_.program.arrivals
     streams, entries, many = columns.streams, int(columns.parts.room[-1]), len(columns.parts.room) - 1
     count, waiting_streams = len(streams.link), np.diff(np.asarray(streams.of_part)) > 0
-    state = _states(waiting, columns.loops)
     here = arrivals if arrivals.any() else NO_TIMES
+    streams = streams._replace(
+        at=run_.give(np.asarray(streams.begin, np.int32)[:-1].copy()),
+        loop=run_.fill(count, 0),
+        ready=run_.zeros(count),
+        awaits=run_.zeros(count),
+        head=run_.zeros(count),
+        ends=run_.zeros(count * streams.slots),
+        turn=run_.fill(count, 0),
+        soonest=run_.give(np.where(waiting_streams, 0, NEVER)),
+    )
+    free = Servers(run_.freed(), run_.zeros(run_.sides))
+    streams, free, heads, done = side_by_side((streams, free, run_.noted(), done))
     return columns._replace(
         costs=columns.costs._replace(here=run_.give(here)),
         parts=columns.parts._replace(
             size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1), begun=run_.fill(1, -1)
         ),
-        streams=streams._replace(
-            at=run_.give(np.asarray(streams.begin, np.int32)[:-1].copy()),
-            loop=run_.fill(count, 0),
-            ready=run_.zeros(count),
-            awaits=run_.zeros(count),
-            head=run_.zeros(count),
-            ends=run_.zeros(count * streams.slots),
-            turn=run_.fill(count, 0),
-            soonest=run_.give(np.where(waiting_streams, 0, NEVER)),
-        ),
-        free=Servers(run_.freed(), run_.zeros(run_.sides)),
+        streams=streams,
+        free=free,
         state=columns.state._replace(when=run_.zeros(len(state)), state=run_.give(state)),
-        heads=run_.noted(),
+        heads=heads,
         done=done,
         heap=Heap(room(entries, np.int64), room(entries, np.int64), run_.zeros(0)),
         todo=Todo(*(room(len(columns.pieces.kind) + 2, np.int64) for _ in Todo._fields)),

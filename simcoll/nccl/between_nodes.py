@@ -17,6 +17,9 @@ from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.units import format_size
 
+# Costs that networks of a family have in common: proxies take up messages by the same code, and the way to a GPU's
+# memory and back is the host's.
+OF_FAMILY: Final = ("operation", "flush")
 FLUSHED: Final = 90  # compute capability from which on NCCL does not read back what a NIC has written
 
 

@@ -158,8 +158,10 @@ class NcclCall(CallShape):
         return reach if whole else reach * wire / (self.alike * self.stay)
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
-        """B/s of links to the host whose own are `bandwidth`, where data are staged there."""
-        rate = self.block(costs).host_rate
+        """B/s of links to the host whose own are `bandwidth`, where data are staged there. Two GPUs of which one sends
+        and the other receives do not write and read the host's memory in turn, and have the links as they are."""
+        one_way = self.communicator.ranks == 2 and self.collective in ("broadcast", "reduce", "gather", "scatter")
+        rate = 0 if one_way else self.block(costs).host_rate
         return bandwidth * rate / (bandwidth + rate) if rate else bandwidth
 
     def most(self, costs: Kernels, host: bool) -> float:
@@ -232,13 +234,21 @@ class NcclCall(CallShape):
         return min(_p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
 
     def leg_ps(self, costs: Kernels) -> int:
-        """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes."""
-        return service(self.message * self.heads, costs.NVLS.rate) // 4 if self.schedule == "nvls_tree" else 0
+        """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes,
+        and what a hop there takes longer than one between nodes. Up to the switch and down from it a block waits for
+        flags of all heads, as on one node; for the sum of its own head, and for what comes back, of that head alone."""
+        if self.schedule != "nvls_tree":
+            return 0
+        waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
+        return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
 
     def hop_ps(self, costs: Kernels) -> int:
-        """Time from when one rank has data until the next can go on, in ps, beside what its block does with them."""
+        """Time from when one rank has data until the next can go on, in ps, beside what its block does with them. Of
+        `looped` calls of a chain, where a rank begins the next call when it is done, all hops but one are hidden: the
+        first ranks of a chain are calls ahead of the last."""
         block = self.block(costs)
-        return block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
+        hop = block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
+        return hop // (self.communicator.ranks - 1) if self.looped and self.schedule == "chain" else hop
 
     @property
     def _stores(self) -> float:

@@ -39,7 +39,8 @@ class CallShape:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
     channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
     `version`: the release of the tuner that chose it; `registered`: by a symmetric kernel, of which all blocks are one
-    channel; `by_itself`: NCCL takes this algorithm and protocol where it has the choice of all."""
+    channel; `looped`: it is one of many, each of which a rank begins when it is done with that before; `by_itself`:
+    NCCL takes this algorithm and protocol where it has the choice of all."""
 
     communicator: Communicator
     collective: str
@@ -56,6 +57,7 @@ class CallShape:
     version: str | None = None
     limited: bool = False
     registered: bool = False
+    looped: bool = False
     by_itself: bool = field(default=True, compare=False)
 
     @cached_property

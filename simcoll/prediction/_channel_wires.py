@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Hashable, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from simcoll.config.arrays import Numbers, sorted_out
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.named_tuple import NamedTuple
@@ -19,6 +21,7 @@ from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.within_node import HOST, by_host, host_links, staged
 from simcoll.topology.graph import Topology
 
+NONE: Final = -1
 MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
 
 
@@ -58,24 +61,23 @@ class ChannelWires:
     def sorts(self) -> tuple[list[LinkSort], Any]:
         """The sorts of links that differ in what serves there; and the number of each link's sort. There are few sorts,
         and who asks for rates asks often."""
-        kinds, across = self.rated.kinds, len(self.nodes) > 1
-        ends_of = [{kinds[u], kinds[v]} for u, v in self.rated.links]
-        links, outer = zip(ends_of, self.rated.every_link, strict=True), by_proxies(self.rated, self.inner)
-        equal = self.equal.tolist()
-        sorts = [
-            LinkSort(link.bandwidth, link.kind, i in self.host, across and outer[i], "nic" in ends, equal[i])
-            for i, (ends, link) in enumerate(links)
-        ]
-        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
-        return list(numbers), np.array([numbers[sort] for sort in sorts], np.int64)
+        rated, host = self.rated, np.zeros(len(self.rated.links), bool)
+        host[list(self.host)] = True
+        proxied = by_proxies(rated, self.inner) & (len(self.nodes) > 1)
+        of_nic = np.any(rated.between_kinds("nic"), axis=1)
+        first, number = sorted_out(rated.bandwidths, _numbers(rated.link_kinds), host, proxied, of_nic, self.equal)
+        columns = (each[first].tolist() for each in (rated.bandwidths, host, proxied, of_nic, self.equal))
+        kinds = [rated.link_kinds[link] for link in first.tolist()]
+        sorts = [LinkSort(bandwidth, kind, *others) for kind, bandwidth, *others in zip(kinds, *columns, strict=True)]
+        return sorts, number
 
     @cached_property
-    def equal(self) -> Any:
+    def equal(self) -> NDArray[np.float64]:
         """The number of trunks of the sort of each, over which the channels by all NICs of a node spread that meet
         there; of other links, which one NIC has for itself, infinitely many, float (links,)."""
         sorts = alike(self.rated)
-        count = Counter(sorts)
-        return np.where(self.rated.trunks, [count[sort] for sort in sorts], math.inf)
+        found: NDArray[np.float64] = np.where(self.rated.trunks, np.bincount(sorts)[sorts], math.inf)
+        return found
 
     def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
         """The ranks of each node, before others those on `heads`: GPUs by their order among those that take part."""
@@ -101,19 +103,19 @@ class ChannelWires:
     @cached_property
     def to_network(self) -> Any:
         """Whether each link joins a NIC and a switch, (links,)."""
-        kinds = self.rated.kinds
-        return np.array([{kinds[u], kinds[v]} >= {"nic", "switch"} for u, v in self.rated.links])
+        nic, switch = (self.rated.between_kinds(kind) for kind in ("nic", "switch"))
+        return (nic & switch[:, ::-1]).any(axis=1)
 
     @cached_property
     def to_host(self) -> Any:
         """Whether each link is one of `host` that leads to it, (links,)."""
-        kinds = self.rated.kinds
-        return np.array([i in self.host and kinds[v] == HOST for i, (_, v) in enumerate(self.rated.links)])
+        found = np.zeros(len(self.rated.links), bool)
+        found[list(self.host)] = True
+        return found & self.rated.between_kinds(HOST)[:, 1]
 
     def leaving(self, *first: str) -> Any:
         """Whether each link begins at a device of these kinds, (links,)."""
-        kinds = self.rated.kinds
-        return np.array([kinds[u] in first for u, _ in self.rated.links])
+        return self.rated.between_kinds(*first)[:, 0]
 
     @cached_property
     def from_gpus(self) -> Any:
@@ -147,14 +149,15 @@ def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[
     return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
 
 
-def by_proxies(rated: Topology, inner: Container[str]) -> list[bool]:
-    """Whether each link is by which a GPU's proxy brings data to a NIC; `inner` are kinds of links within nodes."""
-    kinds = rated.kinds
-    ends_of = [{kinds[u], kinds[v]} for u, v in rated.links]
-    links = zip(ends_of, rated.link_kinds, strict=True)
-    outer = [len(ends) > 1 and "gpu" in ends and kind not in inner for ends, kind in links]
-    if not any(outer):  # GPUs talk to each other by the links by which they talk to the network
-        outer = ["nic" in ends and "switch" not in ends for ends in ends_of]
+def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
+    """Whether each link is by which a GPU's proxy brings data to a NIC, bool (links,); `inner` are kinds of links
+    within nodes."""
+    gpu = rated.between_kinds("gpu")
+    beyond = np.array([kind not in inner for kind in rated.link_kinds], bool)
+    outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & beyond
+    if not outer.any():  # GPUs talk to each other by the links by which they talk to the network
+        nic, switch = (np.any(rated.between_kinds(kind), axis=1) for kind in ("nic", "switch"))
+        outer = np.asarray(nic & ~switch)
     return outer
 
 
@@ -191,43 +194,48 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
     """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
     is run, and a call ends with the last."""
-    bandwidths, sorts = rated.bandwidths.tolist(), alike(rated)
-    least: dict[Hashable, int] = {}
-    for sort, bandwidth in zip(sorts, bandwidths, strict=True):
-        least[sort] = min(bandwidth, least.get(sort, bandwidth))
-    links = zip(rated.link_kinds, bandwidths, sorts, strict=True)
-    given = [bandwidth if kind in inner else least[sort] for kind, bandwidth, sort in links]
-    if given == bandwidths:
-        return rated
-    return rated.with_rates(np.array(given, np.int64), rated.latencies)
+    bandwidths, sorts = rated.bandwidths, alike(rated)
+    least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
+    np.minimum.at(least, sorts, bandwidths)
+    given = np.where([kind in inner for kind in rated.link_kinds], bandwidths, least[sorts])
+    return rated if (given == bandwidths).all() else rated.with_rates(given, rated.latencies)
 
 
-def alike(rated: Topology) -> tuple[Hashable, ...]:
-    """The sort of each link: equal for those that join devices of the same kinds in or between the same nodes, and for
-    trunks that join switches which are joined to the same."""
+def alike(rated: Topology) -> Numbers:
+    """The number of each link's sort: the same for links that join devices of the same kinds in or between the same
+    nodes, and for trunks that join switches which are joined to the same."""
     return _SORTS.get(rated.layout, lambda: _sorts(rated))
 
 
-_SORTS: Final[LruCache[tuple[Hashable, ...]]] = LruCache(MOST_LINKS, len)
+_SORTS: Final[LruCache[Numbers]] = LruCache(MOST_LINKS, len)
 
 
-def _sorts(rated: Topology) -> tuple[Hashable, ...]:
-    kinds, trunk = rated.kinds, rated.trunks.tolist()
-    switches = _switches(rated) if any(trunk) else {}
-    edges = zip(rated.links, rated.link_kinds, trunk, strict=True)
-    return tuple(
-        (kind, kinds[u], kinds[v], between, *map(switches.get if between else rated.node_of, (u, v)))
-        for (u, v), kind, between in edges
-    )
+def _sorts(rated: Topology) -> Numbers:
+    switches = _switches(rated) if rated.trunks.any() else {}
+    kinds = rated.of_ends(_numbers(rated.kinds.values()))
+    nodes = rated.of_ends(_numbers(map(rated.node_of, rated.kinds)))
+    beyond = rated.of_ends([switches.get(device, NONE) for device in rated.kinds])
+    trunk = rated.trunks
+    where = np.where(trunk[:, None], beyond, nodes)
+    _, found = sorted_out(_numbers(rated.link_kinds), *kinds.T, trunk, *where.T)
+    return found
+
+
+def _numbers(names: Iterable[Hashable]) -> Numbers:
+    """A number for each, the same for those that are equal."""
+    names = tuple(names)
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array(list(map(number.__getitem__, names)), np.int64)
 
 
 def _switches(rated: Topology) -> dict[str, int]:
     """The sort of each switch between nodes, by colour refinement: of one sort are those that are joined to the same
     nodes, and to switches of the same sorts."""
     joined: dict[str, list[str]] = defaultdict(list)
-    for u, v in rated.links:
-        if rated.node_of(u) is None:
-            joined[u].append(v)
+    out = rated.of_ends([node is None for node in map(rated.node_of, rated.kinds)])[:, 0]
+    for link in np.flatnonzero(out).tolist():
+        u, v = rated.links[link]
+        joined[u].append(v)
     found, count = dict.fromkeys(joined, 0), 0
     while True:
         number: dict[Hashable, int] = {}

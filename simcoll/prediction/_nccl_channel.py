@@ -148,6 +148,9 @@ class NcclChannel(PlainCall):
     def _slowest(self, costs: CostSetting) -> int:
         """B/s of links between neighbours. How fast a ring hands on leaves a rank's own block and the spread of
         channels as they are: they are hidden by what lies in buffers of connections where the ring is slower."""
+        return self._kept("slowest", costs, self._least)
+
+    def _least(self, costs: CostSetting) -> int:
         return int(self._kept("shares", costs, self._shares).links[list(self.wires.between)].min())
 
     def bandwidths(self, costs: CostSetting) -> Index:
@@ -230,7 +233,7 @@ class NcclChannel(PlainCall):
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Channels go out of a node by as many NICs as they use, of which the one that is run uses one: by links that
         carry nothing else, as far as there are such."""
-        sorts, count = alike(self.rated), self.nics
+        sorts, count = alike(self.rated).tolist(), self.nics
         links: dict[object, list[int]] = defaultdict(list)
         for number, sort in enumerate(sorts):
             links[sort].append(number)
@@ -307,7 +310,8 @@ class NcclExecutor(PlainExecutor):
         graphs, nic = call.communicator.graphs, call.communicator.nic_GBps
         graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
         nics = math.ceil(graph.channels * graph.inter / nic) if nic else 1
-        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged)
+        looped = scenario.launch.paced
+        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged, looped=looped)
         return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:

@@ -77,9 +77,9 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         totals = Totals(took, carried.sum(axis=0), bytes_per_rank=0, messages=0, wire_bytes=0, shortcut="compose")
         ran = ProgramRun(scenario, joined, Outcome("fast", totals))
     tasks = PlanTasks(
-        rank=np.concatenate([operation.ranks for operation in operations]),
-        kind=np.repeat(kinds, lengths),
-        duration=np.concatenate([np.broadcast_to(op.duration, len(op.ranks)) for op in operations]).astype(np.int64),
+        ranks=[operation.ranks for operation in operations],
+        kinds=kinds,
+        durations=[operation.duration for operation in operations],
         alone=otherwise,
     )
     prediction = Prediction(
@@ -183,11 +183,12 @@ def _of_all(
 ) -> Totals:
     """Totals of all channels, of which a call's program may be one. A byte on a link that a channel has a share of
     counts as much of the link as it does in the call by itself."""
-    number = {name: i for i, name in enumerate(links.names)}
+    number = dict(zip(links.names, range(len(links.names)), strict=True))
     served: dict[bytes, Array] = {}
     for planned in binder.calls.values():
         if planned.bound:
-            own = [number[name] for name in planned.lowered.rated.link_names]
+            names = planned.lowered.rated.link_names
+            own = range(len(names)) if names is links.names else [number[name] for name in names]
             view, serves = links.capacities.copy(), links.capacities.astype(float)
             view[len(binder.topology.bandwidths) :] = 1  # as `join` has those that a call does not see
             view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities(binder.costs)

@@ -7,7 +7,7 @@ that of the link which all together use most, and all end at the same time.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import cycle
 from typing import ClassVar
@@ -75,11 +75,11 @@ class RepresentativeCopy(PlainCall):
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """The other links of a sort go to those that the copy uses in turn: other copies use them so."""
         mine = set(used)
-        of_sort: dict[Hashable, list[int]] = defaultdict(list)
+        of_sort: dict[int, list[int]] = defaultdict(list)
         for link in used:
             of_sort[self._sorts[link]].append(link)
         found = {link: [link] for link in used}
-        others: dict[Hashable, list[int]] = defaultdict(list)
+        others: dict[int, list[int]] = defaultdict(list)
         for link, sort in enumerate(self._sorts):
             if link not in mine and sort in of_sort:
                 others[sort].append(link)
@@ -89,8 +89,9 @@ class RepresentativeCopy(PlainCall):
         return {link: tuple(links) for link, links in found.items()}
 
     @cached_property
-    def _sorts(self) -> tuple[Hashable, ...]:
-        return alike(self.rated)
+    def _sorts(self) -> list[int]:
+        found: list[int] = alike(self.rated).tolist()
+        return found
 
     @cached_property
     def nics(self) -> int:
@@ -145,7 +146,7 @@ class RepresentativeCopy(PlainCall):
         that all copies bring over the link that they use most. Over equal trunks copies spread evenly, and all by one
         NIC take one of them."""
         columns = self._brought.tolist(), self._brought_by_all.tolist(), self.rated.trunks.tolist()
-        of_sort: dict[Hashable, list[tuple[int, int, bool]]] = defaultdict(list)
+        of_sort: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         for sort, *of_link in zip(self._sorts, *columns, strict=True):
             of_sort[sort].append(tuple(of_link))
         shares = {sort: self._share(links) for sort, links in of_sort.items()}

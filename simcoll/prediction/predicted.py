@@ -53,14 +53,33 @@ class CountedLinks(NamedTuple):
     capacities: NDArray[Any]
 
 
-class PlanTasks(NamedTuple):
-    """Rank, kind and duration in ps of each task of a joined program, (tasks,). `alone` gives the time of the plan, in
-    ps, with other durations, from its calls alone; None where these meet, or are not to be run so."""
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanTasks:
+    """Rank, kind and duration in ps of each task of a joined program, (tasks,), laid out when they are asked for:
+    those of each operation together, which has its ranks, its kind, and the duration of each or of all. `alone` gives
+    the time of the plan, in ps, with other durations, from its calls alone; None where these meet, or are not to be run
+    so."""
 
-    rank: NDArray[Any]
-    kind: NDArray[Any]
-    duration: NDArray[np.int64]
+    ranks: Sequence[NDArray[Any]]
+    kinds: Sequence[int]
+    durations: Sequence[int | NDArray[Any]]
     alone: Callable[[NDArray[np.int64]], int | None]
+
+    @cached_property
+    def rank(self) -> NDArray[Any]:
+        """The rank of each."""
+        return np.concatenate(self.ranks)
+
+    @cached_property
+    def kind(self) -> NDArray[Any]:
+        """The kind of each."""
+        return np.repeat(self.kinds, list(map(len, self.ranks)))
+
+    @cached_property
+    def duration(self) -> NDArray[np.int64]:
+        """The duration of each."""
+        both = zip(self.durations, self.ranks, strict=True)
+        return np.concatenate([np.broadcast_to(each, len(ranks)) for each, ranks in both]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

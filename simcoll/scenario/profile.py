@@ -229,7 +229,7 @@ class Profile(Model):
     of_nics: StrictBool = False
     """Whether it holds only what NICs add between nodes."""
     family: str | None = None
-    """A profile of NICs: the profile of what such networks have in common, of which this is one."""
+    """A profile of NICs: that of what such networks have in common. `operation` and `flush` that it lacks are of it."""
     derived: dict[str, str] = Field(default_factory=dict)
     """A profile of NICs: costs by parameter that follow from how the network is built, or that others measured of it by
     itself. A transport is fitted near them and not near what its family has in common; a cost that no row shows stays

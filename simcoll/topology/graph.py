@@ -12,11 +12,12 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
@@ -245,7 +246,7 @@ class Topology:
     @cached_property
     def bandwidths(self) -> NDArray[np.int64]:
         """B/s of each link, int64 (links,)."""
-        return np.fromiter((link.bandwidth for link in self.every_link), np.int64, len(self.links))
+        return np.fromiter(map(attrgetter("bandwidth"), self.every_link), np.int64, len(self.links))
 
     @cached_property
     def trunks(self) -> NDArray[np.bool_]:
@@ -253,6 +254,15 @@ class Topology:
         outside: NDArray[np.bool_] = self._homes.of < 0
         found: NDArray[np.bool_] = np.logical_and(*outside[self._ends.T])
         return found
+
+    def of_ends(self, known: ArrayLike) -> NDArray[Any]:
+        """The values for the devices at both ends of each link, (links, 2), of those `known` of each device."""
+        found: NDArray[Any] = np.asarray(known)[self._ends]
+        return found
+
+    def between_kinds(self, *kinds: str) -> NDArray[np.bool_]:
+        """Whether the devices at both ends of each link are of these kinds, bool (links, 2)."""
+        return self.of_ends([kind in kinds for kind in self.kinds.values()])
 
     @property
     def order_of_widths(self) -> bytes:
@@ -263,7 +273,7 @@ class Topology:
     @cached_property
     def latencies(self) -> NDArray[np.int64]:
         """ps of each link, int64 (links,)."""
-        return np.fromiter((link.latency_ps for link in self.every_link), np.int64, len(self.links))
+        return np.fromiter(map(attrgetter("latency_ps"), self.every_link), np.int64, len(self.links))
 
     # --- routes ---
 

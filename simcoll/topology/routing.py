@@ -223,6 +223,7 @@ class MachineRoutes:
         self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
         self._fields: dict[int, DistanceField] = {}
         self._legs: dict[tuple[int, int], FewestHops | None] = {}
+        self._routes: dict[tuple[int, int, int], Route] = {}
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
@@ -230,7 +231,12 @@ class MachineRoutes:
         if first == last:
             return ()
         ways = self.ways(first, last)
-        return ways and self._fields[last].route(ways, number)
+        if ways is None:
+            return None
+        key = first, last, number % ways.paths
+        if key not in self._routes:
+            self._routes[key] = self._fields[last].route(ways, number)
+        return self._routes[key]
 
     def ways(self, first: int, last: int) -> FewestHops | None:
         """The routes inside the machine."""

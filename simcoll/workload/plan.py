@@ -88,7 +88,7 @@ class WorkloadPlan:
         after: Iterable[int],
     ) -> int:
         members, number = self._all if ranks is None else tuple(ranks), len(self.works)
-        where = slice(None) if members == self._all else np.array(members, np.int64)
+        where = slice(None) if members is self._all or members == self._all else np.array(members, np.int64)
         before = set(after)
         if stream in self._last:
             before |= {*distinct(self._last[stream][where]).tolist()}

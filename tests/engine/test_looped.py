@@ -13,7 +13,7 @@ from oracle_programs import program_of
 
 from simcoll.config.arrays import Array
 from simcoll.config.lru import LruCache
-from simcoll.engine import _loop_standing, fast
+from simcoll.engine import _large_pages, _loop_standing, fast
 from simcoll.engine import looped as looped_module
 from simcoll.engine._loop_period import Period, Standing
 from simcoll.engine.binding import bind
@@ -308,6 +308,30 @@ def test_calls_of_one_structure_share_their_columns(monkeypatch: pytest.MonkeyPa
             same(own, replace(whole, arrivals=came), came, busy, chunk + slots)
         counts.append(len(laid_out))
     assert counts == [1, 1, 2, 3, 4, 4, 4, 4, 4, 4]
+
+
+def test_columns_lie_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns in large pages are equal to those that were given, by themselves, and begin a line of the cache; views,
+    and columns that are large enough, stay where they are."""
+    monkeypatch.setattr(_large_pages, "PAGE", 1)
+    monkeypatch.setattr(_large_pages, "LARGE", 1000)
+    long, short, view = np.arange(200), np.arange(5, dtype=np.int32), np.arange(10)[2:]
+    found = _large_pages.side_by_side((long, (short, short, view), np.ones(3, bool), 7))
+    moved = [found[1][0], found[1][1], found[2]]
+    assert found[0] is long and found[1][2] is view and found[3] == 7
+    assert [each.tolist() for each in moved] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [True] * 3]
+    if moved[0] is not short:  # a system that has large pages
+        assert moved[0] is moved[1] and all(each.ctypes.data % 64 == 0 and each.flags.carray for each in moved)
+        moved[2][:] = False
+        assert moved[0].tolist() == short.tolist()
+
+
+@pytest.mark.usefixtures("from_the_start")
+def test_loops_in_large_pages_end_as_the_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, with all columns side by side, random calls end as uncompiled."""
+    monkeypatch.setattr(_large_pages, "PAGE", 4096)
+    for seed in range(10):
+        sizes_in_any_order(seed, compiled=True)
 
 
 @pytest.mark.long

@@ -128,7 +128,7 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
     """Law: with links of a kind f times as fast a call of NCCL takes at least its time less the share of that kind
     times 1 − 1/f, be f below 1 or above, so no kind is said to take more than it does, nor less; of a kind that takes
     most, twice the speed gains. A link that binds is of the kind that takes most of all links. Trees may turn the order
-    in which links serve, and win or lose 3 % by it."""
+    in which links serve, and win or lose 4 % by it: slower links, by a few percent, may let another chunk go first."""
     keys = {"topology": {"system": system, "nodes": nodes}, "collective": "all_reduce"}
     found = explained_run(points({**keys, "algorithm": algorithm, "size": size})[0])
     took, rated = found.path.total_ps, rated_topology(found.scenario)
@@ -136,7 +136,7 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
     for (_, where), ps in found.shares().items():
         if where in found.kinds:
             on_links[found.kinds[where]] += ps
-    causes = by_cause(found.shares())
+    causes, turned = by_cause(found.shares()), 0.04 if "tree" in algorithm else 0.001
 
     def again(kind: str, factor: float) -> int:
         def faster(link: Link) -> Link:
@@ -147,7 +147,7 @@ def test_slower_and_faster_links_make_the_difference_that_is_said(
     for kind in ("nvlink", "pcie", "cable"):
         times = {factor: again(kind, factor) for factor in (0.5, 0.95, 1.05, 2)}
         for factor, time in times.items():
-            assert time >= took + on_links[kind] * (1 / factor - 1) - 0.03 * took, (kind, factor)
+            assert time >= took + on_links[kind] * (1 / factor - 1) - turned * took, (kind, factor)
         if on_links[kind] == max([*on_links.values(), *causes.values()]):
             assert times[2] < 0.99 * took, kind
     if on_links and (found.row.binding_busy or 0) >= result_tables.MOSTLY:  # blocks of rings may be slower than links

@@ -373,6 +373,21 @@ def test_debug_lines_after_wrong_elements(host: str):
         assert parse_measured(text, "log") == parse_measured(new(), "log")
 
 
+def test_a_time_that_is_not_that_of_its_bandwidth() -> None:
+    """A row whose time has a digit too many is not read, and it is said; of a table that counts bandwidth otherwise all
+    rows are."""
+    sizes = (10_000_000, 20_000_000, 40_000_000)
+    rows = [f"{size} {size // 4} float none -1 {size / 1e5:.2f} 100.00 87.50 0" for size in sizes]
+    text = "\n".join([new().split("#       size")[0], "# size count type redop root time algbw busbw #wrong", *rows])
+    whole = parse_measured(text, "t")
+    assert [row.time_us for row in whole] == [100.0, 200.0, 400.0]
+    damaged = text.replace(" 200.00 ", " 2000.00 ")
+    assert parse_measured(damaged, "t") == [whole[0], whole[2]]
+    (remark,) = remarks(damaged, "t", ())
+    assert "a line looks like a row and was not read (line" in remark
+    assert parse_measured(text.replace(" 100.00 87.50", " 12.50 87.50"), "t") == whole
+
+
 @pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
 def test_a_library_by_its_number(code: str, version: str):
     """nccl-tests from 2.17 on prints the number of the library; a line with its version outranks it."""

@@ -215,3 +215,13 @@ def test_queues_of_unequal_nics_wait_by_the_same_law(nodes: int) -> None:
              collective="all_to_all", algorithm="auto", protocol="auto")
     ).wires.contention  # fmt: skip
     assert _reached(sent, 1) == pytest.approx(Transport(congestion=0.7).crowded(contention), abs=0.025)
+
+
+@pytest.mark.parametrize(("collective", "slower"), [("broadcast", False), ("reduce", False), ("all_gather", True)])
+def test_one_way_alone_has_the_link_through_a_host(collective: str, slower: bool) -> None:
+    """What the host's memory takes for a byte is paid by GPUs that send and receive at once: two of which one sends and
+    the other receives go as fast as their links; of three in a chain one does both."""
+    asked = {"collective": collective, "protocol": "Simple", "env": {"NCCL_P2P_LEVEL": "LOC"}}
+    for ranks in (2, 3):
+        found, free = (call("l40s-pcie", 1 << 26, ranks, rate=rate, **asked).time_ps for rate in (RATE, 0))
+        assert (found > 1.2 * free) is (slower or ranks == 3)

@@ -14,6 +14,7 @@ from nccl_law import (
     LAW,
     PROTOCOLS,
     call,
+    changed,
     channel,
     under,
 )
@@ -217,6 +218,20 @@ def test_two_racks_take_no_leap() -> None:
     times = [call("gb200-nvl72", "all_reduce", 2**power, nodes=2) for power in range(20, 34)]
     assert {channel(found).call.algorithm for found in times} == {"nvls_tree"}
     assert all(after.time_ps < 2.02 * before.time_ps for before, after in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize(("system", "gpus"), [("gb200-nvl72", 72), ("hgx-h100", 8), ("hgx-h100", 4)])
+def test_two_domains_wait_for_flags_as_long_as_one(system: str, gpus: int) -> None:
+    """A hop of NVLS waits for flags of all heads, whose number differs; NVLSTree does so on its way to the switches and
+    back, and hops for one head come to that. So a slower hop costs two domains more than it costs one, however many
+    GPUs these have."""
+    slower = {}
+    for nodes, algorithm in ((1, "nvls"), (2, "nvls_tree")):
+        how = {"nodes": nodes, "placement": {"per_node": gpus}, "algorithm": algorithm}
+        times = [call(system, "all_reduce", 1024, changed("NVLS", hop=hop * 10**6), **how).time_ps for hop in (10, 11)]
+        slower[nodes] = (times[1] - times[0]) / 1e6
+    assert slower[1] < slower[2]
+    assert slower[1] == pytest.approx(2 * min(32, gpus) / 8, rel=0.01)
 
 
 @pytest.mark.parametrize("system", ["dgx1-v100", "mi300x", "hgx-a100-4", "gh200-4"])

@@ -81,7 +81,7 @@ def test_all_doors_refuse_it(door: str, tmp_path: Path) -> None:
     path.write_text(yaml_tree.dump({**RING, "algorithm": "all_pairs"}), encoding="utf-8")
     asked = simcoll(*door.split(), path)
     assert asked.status and "GB of memory, and this machine has" in asked.out + asked.err
-    assert door != "run" or f"{path}:5:3: topology.hosts: more than 507 billion messages" in asked.err
+    assert door != "run" or f"{path}:6:10: topology.hosts: more than 507 billion messages" in asked.err
 
 
 def test_recommend_leaves_out_what_is_too_large(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from simcoll.named_tuple import NamedTuple
 
 ROUNDS: Final = 20  # linearisations at most, against cycles: SETTLED ends a fit that goes well
 SETTLED: Final = 1e-4  # relative move of each value that ends the fit: far below the width of any interval
-SETTLED_FROM_BELIEF: Final = 0.01  # the same where rows and belief weigh: neither is known to a percent
+# The same where rows and belief weigh, as a share of the width believed: that of a logarithm is far below its value.
+SETTLED_FROM_BELIEF: Final = 0.02
 LEAST_WIDTH: Final = 0.02  # log residuals below are noise of runs, however well the other rows fit
 SINE: Final = 0.01  # sine of the angle between a column and those before it, below which they count as parallel
 OWN_ERROR: Final = 0.05  # log residuals that the model itself leaves where it is fitted to a machine of another
@@ -151,8 +152,8 @@ def fit(
             wide = width(here, measured)
         wanted = refit(here, measured, bounds, wide, belief)
         # The scale of a cost is a time of the rows, far above a message's cost where all rows are large.
-        settled, least = (SETTLED, 0.01 * bounds.scale) if belief is None else (SETTLED_FROM_BELIEF, belief.widths)
-        if (np.abs(wanted - values) <= settled * np.maximum(values, least)).all():
+        least = np.maximum(values, 0.01 * bounds.scale) if belief is None else belief.widths
+        if (np.abs(wanted - values) <= (SETTLED if belief is None else SETTLED_FROM_BELIEF) * least).all():
             break
         moved = _damped(model, here, measured, wanted, wide, belief)
         if np.array_equal(moved, values):

@@ -25,6 +25,7 @@ from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
 from simcoll.named_tuple import NamedTuple
+from simcoll.nccl.between_nodes import OF_FAMILY
 from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import CABLE, LinkScale, Profile
 
@@ -38,7 +39,7 @@ _ABOUT: Final[Mapping[str, tuple[float, float, float, float]]] = {
     "transport.latency": (0.5, 5e4, 1e9, 5e6),
     "transport.connection": (1.0, 1.0, 1e4, 20.0),
     "transport.proxy": (0.5, 1e4, 1e8, 5e5),
-    "transport.operation": (0.1, 1e4, 1e8, 1e6),
+    "transport.operation": (0.5, 1e4, 1e8, 1e6),
     "transport.flush": (0.7, 5e4, 1e9, 3e6),
     "transport.staging": (0.7, 10.0, 1e4, 200.0),
     "transport.unexpected": (0.7, 5e4, 1e9, 2e6),
@@ -53,14 +54,16 @@ _RARE: Final = np.array([name in OF_SOME for name in COSTS])
 # Costs of one cause in one family and of another in another: sockets copy, where proxies of RDMA read flags.
 OF_FAMILIES: Final = ("transport.staging",)
 _APART: Final = np.array([name in OF_FAMILIES for name in COSTS])
-# What NCCL's proxy does by itself: the same code on all networks of a family, on hosts whose cores differ so little.
-OF_HOSTS: Final = ("transport.operation",)
-_BY_HOSTS: Final = np.array([name in OF_HOSTS for name in COSTS])
+# What is one for all of a family, but for those that have it of their `own`. The family's profile writes it; the record
+# of each other has what its rows say of it alone.
+_SHARED: Final = np.array([name.partition(".")[2] in OF_FAMILY for name in COSTS])
 _FIRST: Final = np.array([_ABOUT[name][0] for name in COSTS])
+_BEGIN: Final = np.log([_ABOUT[name][3] for name in COSTS])
 AS_MANY: Final = 2.0  # transports for which _FIRST counts beside those that show their spread
 OTHER_FAMILY: Final = 2.0  # times as far as members of a family may its common values lie from those of the others
 TURNS: Final = 8  # of values and common values in turn, after which they move by less than a percent
 CYCLES: Final = 2  # of fits with the model itself, and of what is common to them
+SURE: Final = 1e-6  # standard deviation of the logarithm of a cost that stays
 ROUNDS: Final = 10  # linearisations of a fit at most: after 3, a cost that no row sees where it begins is still far off
 
 
@@ -105,8 +108,16 @@ def recorded(profile: Profile) -> Known:
     values, widths = np.where(lacked, least, np.maximum(np.log(costs), least)), np.where(fixed, 0.0, _FIRST)
     for name, pair in (_intervals(profile) if profile.calibration else {}).items():
         low, high = (parameters.cost_of(name, each) for each in pair)
-        widths[COSTS.index(name)] = abs(np.log(high / low)) / 2 / NORMAL_90
+        at = COSTS.index(name)
+        widths[at] = abs(np.log(high / low)) / 2 / NORMAL_90
+        if of_family(profile)[at]:
+            values[at] = np.log(high * low) / 2
     return Known(values, widths)
+
+
+def of_family(profile: Profile) -> Array:
+    """Whether each cost is one that the profile has of its family."""
+    return _SHARED & (profile.family is not None) & ~_owned(profile)
 
 
 def _own(profile: Profile) -> list[float]:
@@ -159,14 +170,18 @@ class Common(NamedTuple):
             at = COSTS.index(name)
             values[at], widths[at] = np.log(parameters.cost_of(name, text)), _FIRST[at]
         widths, lacked = np.where(_owned(like), OTHER_FAMILY * _FIRST, widths), _lacked(like)
+        # What no other has, but this one, as its profile says: how much it costs is open.
+        unlike = _RARE & ~lacked & (values <= _bounds().lower)
+        values, widths = np.where(unlike, _BEGIN, values), np.where(unlike, _FIRST, widths)
         return Known(np.where(lacked, _bounds().lower, values), np.where(lacked, 0.0, widths))
 
-    def belief(self, like: Profile, given: Known, share: float) -> Belief:
-        """Return what is believed of a transport before its rows; a cost that `given` has no width of stays."""
+    def belief(self, like: Profile, given: Known, share: float, alone: bool = True) -> Belief:
+        """Return what is believed of a transport before its rows; a cost that `given` has no width of stays, and unless
+        it is asked for what rows say of it `alone`, one of its family."""
         values, widths = self.of(like)
-        fixed = given.widths == 0
-        own = fixed | (_RARE & (values <= _bounds().lower))  # of which no other says anything
-        return Belief(np.where(own, given.values, values), np.where(fixed, 1e-6, widths), share)
+        fixed, shared = given.widths == 0, of_family(like)
+        widths, kept = np.where(shared, _FIRST, widths), fixed if alone else fixed | shared
+        return Belief(np.where(fixed, given.values, values), np.where(kept, SURE, widths), share)
 
 
 def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Common) -> Common:
@@ -181,7 +196,7 @@ def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Com
             continue
         values, doubts = (np.array([known[each][i] for each in members]) for i in (0, 1))
         counted = (doubts > 0) & ~np.array([_owned(start[each]) for each in members])
-        weights = counted / (spread**2 + doubts**2)
+        weights = counted / (np.where(_SHARED, 0.0, spread) ** 2 + np.where(counted, doubts, 1.0) ** 2)
         others = np.mean([each.values for each in found.values()], axis=0)
         other = np.where(_APART | _RARE | (len(found) == 1), 0.0, 1 / (OTHER_FAMILY * _FIRST) ** 2)
         total = weights.sum(axis=0) + other
@@ -189,7 +204,7 @@ def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Com
         middle = np.where(total > 0, mean, np.where(_RARE, _bounds().lower, middle))
         squares = (counted * ((values - middle) ** 2 + doubts**2)).sum(axis=0)
         spread = np.sqrt((AS_MANY * _FIRST**2 + squares) / (AS_MANY + counted.sum(axis=0)))
-        found[name] = Known(middle, np.where(_BY_HOSTS, _FIRST, spread))
+        found[name] = Known(middle, np.where(_SHARED & (total > 0), 1 / np.sqrt(np.maximum(total, 1e-12)), spread))
     return Common(found)
 
 
@@ -202,6 +217,11 @@ class Together:
     known: Mapping[str, Known]
     common: Common
     lines: Mapping[str, Line]
+
+    def in_use(self, name: str) -> Known:
+        """A transport with what it has of its family."""
+        known, shared = self.known[name], self.common.of(self.start[name])
+        return known._replace(values=np.where(of_family(self.start[name]), shared.values, known.values))
 
     @property
     def family(self) -> dict[str, str]:
@@ -224,11 +244,9 @@ class Together:
     def _fitted(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
         """Fit with the model itself: what is too quick to be seen where lines were drawn may be felt elsewhere."""
         name = clusters[0].transport
-        measured, share = _measured(clusters)
-        belief, given = shared.belief(self.start[name], self.known[name], share), self.known[name]
-        model, begin = _model(clusters, self.start[name]), np.clip(given.values, *_bounds()[:2])
-        line = _least_squares.fit(model, measured, begin, _bounds(), belief, ROUNDS)
-        return Known(line.values, _widths(line, measured, belief, given))
+        _, share = _measured(clusters)
+        given = self.known[name]
+        return _found(clusters, self.start[name], shared.belief(self.start[name], given, share, alone=False), given)[1]
 
     def _on_lines(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
         name = clusters[0].transport
@@ -273,13 +291,13 @@ def fit_together(
         for name in names:
             own = [each for each in coarse if each.transport == name]
             measured, share = _measured(own)
-            belief = together.common.belief(start[name], given[name], share)
-            begin = np.clip(known[name].values, *_bounds()[:2])
+            belief = together.common.belief(start[name], given[name], share, alone=not cycle)
             if name in keep:
                 line = _least_squares.line(_model(own, start[name]), given[name].values, _bounds())
             else:
-                line = _least_squares.fit(_model(own, start[name]), measured, begin, _bounds(), belief, ROUNDS)
-                known[name] = Known(line.values, _widths(line, measured, belief, given[name]))
+                line, found = _found(own, start[name], belief, known[name])
+                stays = of_family(start[name]) & bool(cycle)  # what rows say of it alone is known by then
+                known[name] = Known(*(np.where(stays, *pair) for pair in zip(known[name], found, strict=True)))
             at = np.cumsum([len(each.samples) for each in own])[:-1]
             rows = zip(own, np.split(line.times, at), np.split(line.slopes, at), strict=True)
             lines |= {each.name: Line(line.values, times, slopes) for each, times, slopes in rows}
@@ -312,6 +330,14 @@ def _family(profile: Profile) -> str:
 def _owned(profile: Profile) -> Array:
     """Whether each cost is one that the profile has of its own hosts."""
     return np.array([name in profile.own for name in COSTS])
+
+
+def _found(clusters: Sequence[ClusterSamples], like: Profile, belief: Belief, given: Known) -> tuple[Line, Known]:
+    """Fit with the model itself, beginning at what is `given` but for what is believed for sure."""
+    measured, _ = _measured(clusters)
+    begin = np.clip(np.where(belief.widths <= SURE, belief.values, given.values), *_bounds()[:2])
+    line = _least_squares.fit(_model(clusters, like), measured, begin, _bounds(), belief, ROUNDS)
+    return line, Known(line.values, _widths(line, measured, belief, given))
 
 
 def _model(clusters: Sequence[ClusterSamples], like: Profile) -> _least_squares.ModelFunction:

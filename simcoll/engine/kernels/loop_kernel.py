@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcoll.config.numba_loader import fetch_for, is_compiled, jit_for, load_like
+from simcoll.config.numba_loader import is_compiled, jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
+from simcoll.engine.kernels import loop_fetch_kernel as plain_fetches
 from simcoll.engine.kernels import loop_stream_kernel as plain_streams
 from simcoll.engine.kernels import waits as plain_waits
 from simcoll.engine.kernels.loop_records import LoopRun
@@ -20,7 +21,7 @@ WAITING = COMPLETE - 1  # for one thing; one less for each further one
 jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 of_streams = load_like(__name__, plain_streams)
-fetch, COMPILED = fetch_for(__name__), is_compiled(__name__)
+fetches, COMPILED = load_like(__name__, plain_fetches), is_compiled(__name__)
 value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
@@ -53,7 +54,11 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any, end: Any) -> Any:
                     until = min(until, max(clock[other], soonest) + late)
             for part in range(classes[own], classes[own + 1]):
                 if COMPILED:
-                    fetch_events(part, until, run)
+                    behind = classes[own + 1]
+                    fetches.heap(min(part + 3, behind - 1), run)
+                    fetches.rows(min(part + 2, behind - 1), until, run)
+                    fetches.ways(min(part + 1, behind - 1), until, run)
+                    fetches.links(part, until, run)
                 t = first_of(part, run)
                 while t < until:
                     ended, latest = go_on(part, min(until, t + streams.ahead), ended, latest, run)
@@ -64,30 +69,6 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any, end: Any) -> Any:
         for own in range(len(clock)):
             clock[own] = end
     return ended, latest
-
-
-@inline
-def fetch_events(part: Any, until: Any, run: LoopRun) -> None:
-    """Have the processor fetch what the events on a part's heap before `until` read first, all at once: one after the
-    other, each waits for the memory several times."""
-    (_, place, row_bits, loop_bits), (when, state, first, wide), (hop, links) = run.keys, run.state, run.routes
-    times, items, top, (rate_of, latency, _, _) = run.heap.times, run.heap.items, run.parts.room[part], run.net
-    size = run.parts.size[part] if len(links) else 0
-    for entry in range(top, top + size):
-        if times[entry] < until:
-            key = items[entry]
-            row, loop = place[key & ((1 << row_bits) - 1)], (key >> row_bits) & ((1 << loop_bits) - 1)
-            i = first[row] + loop * wide
-            e = hop[run.rows.way[row]] + max(0, state[i])
-            link = links[min(e, len(links) - 1)]  # behind its last link the next will do
-            fetch(when, i)
-            fetch(rate_of, link)
-            fetch(latency, link)
-            fetch(run.free.link, link)
-            fetch(run.heads.first, link)
-            fetch(run.heads.last, link)
-            fetch(run.streams.of_link, link)
-            fetch(run.streams.behind_link, link)
 
 
 @inline
@@ -113,7 +94,7 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
     Transfers that an event lets go are `todo` first, so that the code for it stands here once, without calls: a call
     would hand on all columns.
     """
-    (_, place, row_bits, loop_bits), rows, heap, size, todo = run.keys, run.rows, run.heap, run.parts.size, run.todo
+    (_, row_bits, loop_bits), rows, heap, size, todo = run.keys, run.rows, run.heap, run.parts.size, run.todo
     (when, state, first, wide), free_side, top = run.state, run.free.side, run.parts.room[part]
     times, items, streams, (hop, links) = heap.times, heap.items, run.streams, run.routes
     lane, row, loop, t, key, i, n = streams.of_part[part], 0, 0, until, -1, 0, 0
@@ -122,7 +103,7 @@ def go_on(part: Any, until: Any, ended: Any, latest: Any, run: LoopRun) -> Any:
         event = size[part] > 0 and times[top] < until
         if event:
             t, key = times[top], items[top]
-            row, loop = place[key & ((1 << row_bits) - 1)], (key >> row_bits) & ((1 << loop_bits) - 1)
+            row, loop = (key & ((1 << row_bits) - 1)) * rows.apart, (key >> row_bits) & ((1 << loop_bits) - 1)
             i = first[row] + loop * wide
             way = rows.way[row]
             ahead = hop[way] + state[i] < hop[way + 1] and state[i] != SIDE and len(streams.link)

@@ -12,16 +12,15 @@ NOBODY: Final = 2**31 - 1  # loops later: nobody waits for the end of such a row
 
 class Keys(NamedTuple):
     """Bits of a key, which orders transfers as their indices do: step and loop together, then the loop, then the row.
-    Loops one behind the other have no steps in it. `place` is where the columns have each row."""
+    Loops one behind the other have no steps in it."""
 
     step: Column
-    place: Column
     row_bits: int
     loop_bits: int
 
 
 class Rows(NamedTuple):
-    """The columns of the schedule's rows in one loop, those of a part together: number in the schedule, way, receive
+    """The columns of the schedule's rows in one loop: number in the schedule, way, receive
     side, whether it reduces, and who waits for it there: see `records.Successors`. Behind the last row of a channel
     comes the `first` of it, a loop on. Whether its end is `awaited`. Rows are known by where the columns have them:
     `apart` from each other, as many columns lie side by side."""

@@ -120,7 +120,7 @@ def receive_last(dst: Any, t: Any, run: LoopRun) -> None:
 @inline
 def key_of(row: Any, loop: Any, run: LoopRun) -> Any:
     """The key of a transfer."""
-    step, _, row_bits, loop_bits = run.keys
+    step, row_bits, loop_bits = run.keys
     return ((((step[row] + loop) << loop_bits) | loop) << row_bits) | run.rows.number[row]
 
 

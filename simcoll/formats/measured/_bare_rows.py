@@ -45,11 +45,11 @@ def _fits(row: re.Match[str], rooted: bool, length: int, runs: int) -> bool:
     if len(words) != rooted + length * runs or (rooted and not re.fullmatch(r"-?\d+", words[0])):
         return False
     parts = [words[rooted + length * run :] for run in range(runs)]
-    return all(_is_run(int(row["size"]), part) for part in parts)
+    return all(is_run(int(row["size"]), part) for part in parts)
 
 
-def _is_run(size: int, words: Sequence[str]) -> bool:
-    """Whether numbers begin with a time, and the bandwidth that it means."""
+def is_run(size: int, words: Sequence[str]) -> bool:
+    """Whether numbers begin with a time (us), and the bandwidth (GB/s) that it means for so many bytes."""
     if words[0] == "N/A":
         return words[1] == "N/A"
     time_us, algbw = float(words[0]), float("nan") if words[1] == "N/A" else float(words[1])

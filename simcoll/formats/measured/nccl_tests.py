@@ -18,7 +18,7 @@ from typing import Final
 
 from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._bare_rows import OPERATORS, header_of
+from simcoll.formats.measured._bare_rows import OPERATORS, header_of, is_run
 from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
@@ -168,7 +168,22 @@ def _tests(text: str, source: str) -> list[_Test]:
                 if held and _BEGUN.search(held):
                     tests[-1].unread.append(number)
     _end(tests, partial, values)
+    for test in tests:
+        _doubt(test)
     return tests
+
+
+def _doubt(test: _Test) -> None:
+    """Take the rows for damaged whose bandwidth is not their size over their time, where those of most rows are."""
+    with_bandwidth = [row for row in test.rows if _value(row, "algbw") > 0]
+    damaged = [row for row in with_bandwidth if not _is_whole(row)]
+    if 2 * len(damaged) < len(with_bandwidth):
+        test.rows = [row for row in test.rows if not any(row is each for each in damaged)]
+        test.unread += [place.line for row in damaged if (place := row["time_us"][1])]
+
+
+def _is_whole(row: LocatedCells) -> bool:
+    return is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])
 
 
 def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None:
