@@ -10,32 +10,18 @@ import numpy as np
 
 from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.config.lru import LruCache
+from simcoll.engine._loop_period import RunColumns, Standing, period
 from simcoll.engine.kernels.loop_records import NOBODY, LoopRun
 from simcoll.engine.kernels.waits import COMPLETE
-from simcoll.named_tuple import NamedTuple
+from simcoll.engine.timing_model import NEVER
 
 MOST: Final = 128 << 20  # bytes of all that are kept
 AHEAD: Final = 2  # loops that may begin in one window
-
-
-class Standing(NamedTuple):
-    """The state of a run: how many transfers had `ended`, the `latest` time, the loop `before` which all was over, and
-    the last one that had been `reached`. `columns` are those that are as long in each run; `entries` of the heaps, part
-    by part, are times, numbers of rows, and loops; of loops from `before` to that reached `when` and `state`."""
-
-    ended: int
-    latest: int
-    before: int
-    reached: int
-    columns: tuple[Array, ...]
-    entries: tuple[Numbers, Numbers, Numbers]
-    when: Array
-    state: Array
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        return sum(each.nbytes for each in (*self.columns, *self.entries, self.when, self.state))
+LOOKS: Final = 4  # times as many loops as connections have slots, after which it is first looked for a period
+SEEN: Final = 3  # states, each a period behind the other: windows in which parts go on alone may first be others
+MOST_SEEN: Final = 8 << 20  # bytes of a state that is looked at so
+WORTH_LISTS: Final = 10_000  # transfers still to be run, uncompiled, from which on it is looked
+WORTH_ARRAYS: Final = 2_000_000  # and compiled
 
 
 _KEPT: Final[LruCache[tuple[Standing, object]]] = LruCache(MOST, lambda kept: kept[0].nbytes)
@@ -47,14 +33,68 @@ def run_on(run: LoopRun, go_on: Callable[..., tuple[int, int]], like: Hashable, 
     pause, before, ended, latest = _last_alike(run), 0, 0, 0
     if pause > 0:
         there, _ = _KEPT.known(like) or (None, None)
-        if there and _stand(run, there):
-            _KEPT.drop(like)
+        repeats = there is not None and there.period is not None
+        if there and _stand(run, there := there.towards(pause)):
             before, ended, latest = there.before, there.ended, there.latest
+            if not repeats:
+                _KEPT.drop(like)
         del there  # it takes about as much memory as the run does
-        ended, latest = go_on(run, ended, latest, pause)
-        if found := _standing(run, before, ended, latest):
+        if not repeats:
+            before, ended, latest, found = _repeating(run, go_on, pause, before, ended, latest)
+            if found:
+                repeats = True
+                _KEPT.keep(like, (found, shared))
+                if _stand(run, found := found.towards(pause)):
+                    before, ended, latest = found.before, found.ended, found.latest
+        ended, latest = go_on(run, ended, latest, pause, NEVER)
+        if not repeats and (found := _standing(run, before, ended, latest)):
             _KEPT.keep(like, (found, shared))
-    return go_on(run, ended, latest, run.loops)
+    return go_on(run, ended, latest, run.loops, NEVER)
+
+
+def _repeating(
+    run: LoopRun, go_on: Callable[..., tuple[int, int]], pause: int, before: int, ended: int, latest: int
+) -> tuple[int, int, int, Standing | None]:
+    """Run on, and look whether the run begins to repeat itself before the loop `pause`. Returns the loop before which
+    all is over, how many transfers ended, the latest time, and the state from which on it does; None if it does not.
+
+    It is looked for after twice as many loops each time, so that looking costs little. What was complete in loops long
+    over says what the period may be. Whether the run repeats itself is what states say that lie so far apart, in which
+    all has happened before a time.
+    """
+    slots, clock = run.streams.slots, run.parts.clock
+    least = WORTH_LISTS if isinstance(run.state.state, list) else WORTH_ARRAYS
+    at = max(0, int(run.parts.begun[0])) + LOOKS * slots
+    while slots and 2 * at < pause and (pause - at) * len(run.pieces.kind) > least:
+        ended, latest = go_on(run, ended, latest, at, NEVER)
+        here = _standing(run, before, ended, latest)
+        if here is None or here.nbytes > MOST_SEEN:
+            break
+        before, end = here.before, max(map(int, clock))
+        guess = _guessed(run, before) if end < NEVER else 0
+        for _ in range(SEEN if guess else 0):
+            there = here
+            ended, latest = go_on(run, ended, latest, pause, end)
+            here = _standing(run, before, ended, latest)
+            if here is None:
+                return before, ended, latest, None
+            if found := period(there, here, slots):
+                return here.before, ended, latest, here._replace(period=found)
+            before, end = here.before, end + guess
+        at = 2 * here.begun
+    return before, ended, latest, None
+
+
+def _guessed(run: LoopRun, over: int) -> int:
+    """The time in ps after which a run may repeat itself, by when what is awaited was complete in loops that are over:
+    of as many loops as connections have slots, or a multiple. 0 if there is no such time."""
+    awaited = _awaited(run)
+    when = _by_loop(run.state.when, run, 0, over - 1)[:, awaited] if over and len(awaited) else np.zeros((0, 0))
+    for loops in range(run.streams.slots, len(when) // 2, run.streams.slots):
+        later = when[-loops:] - when[-2 * loops : -loops]
+        if later[0, 0] > 0 and (later == later[0, 0]).all():
+            return int(later[0, 0])
+    return 0
 
 
 def _last_alike(run: LoopRun) -> int:
@@ -77,14 +117,15 @@ def _standing(run: LoopRun, before: int, ended: int, latest: int) -> Standing | 
     if begun < 0 or reached >= min(run.loops, run.parts.whole):
         return None
     entries = _entries(run)
-    when, state = (_by_loop(column, run) for column in (run.state.when, run.state.state))
+    when, state = (_by_loop(column, run, before, reached) for column in (run.state.when, run.state.state))
     awaited, until = _awaited(run), min(*(int(each.min(initial=reached)) for each in (entries[2], loops)))
-    while before < until and (state[before, awaited] == COMPLETE).all():
-        before += 1
-    when, state = when[before : reached + 1], state[before : reached + 1]
+    over = 0
+    while before + over < until and (state[over, awaited] == COMPLETE).all():
+        over += 1
+    before, when, state = before + over, when[over:], state[over:]
     if when.nbytes > MOST:
         return None
-    columns = tuple(np.array(column) for column in _plain(run))
+    columns = RunColumns(*(np.array(column) for column in _plain(run)))
     return Standing(ended, latest, before, reached, columns, entries, when.copy(), state.copy())
 
 
@@ -95,10 +136,8 @@ def _stand(run: LoopRun, there: Standing) -> bool:
     for column, values in zip(_plain(run), there.columns, strict=True):
         column[:] = values.tolist() if isinstance(column, list) else values
     for column, values in ((run.state.when, there.when), (run.state.state, there.state)):
-        known = _by_loop(column, run)  # of an array a view
-        known[there.before : there.reached + 1] = values
-        if isinstance(column, list):
-            column[1:] = known.ravel().tolist()
+        begin, end = _places(run, there.before, there.reached)
+        column[begin:end] = values.ravel().tolist() if isinstance(column, list) else values.ravel()
     step, row_bits, loop_bits = run.keys
     times, number, loop = there.entries
     steps = np.asarray(step, np.int64)[number * run.rows.apart] + loop
@@ -111,17 +150,23 @@ def _stand(run: LoopRun, there: Standing) -> bool:
     return True
 
 
-def _plain(run: LoopRun) -> tuple[Any, ...]:
+def _plain(run: LoopRun) -> RunColumns:
     """The columns that a run writes and that are as long whatever its loops."""
     parts, streams = run.parts, run.streams
     moved = streams.at, streams.loop, streams.ready, streams.head, streams.ends, streams.turn, streams.soonest
-    return (parts.size, parts.clock, parts.begun, *moved, *run.free, *run.heads, run.done)
+    return RunColumns(parts.size, parts.clock, parts.begun, *moved, *run.free, *run.heads, run.done)
 
 
-def _by_loop(column: Any, run: LoopRun) -> Array:
-    """A column of the state by loop, without the first entry, which stands for none."""
-    found: Array = np.asarray(column)[1:].reshape(run.loops, run.state.wide)
+def _by_loop(column: Any, run: LoopRun, first: int, last: int) -> Array:
+    """A column of the state from a loop to another, (loops, entries)."""
+    begin, end = _places(run, first, last)
+    found: Array = np.asarray(column[begin:end]).reshape(-1, run.state.wide)
     return found
+
+
+def _places(run: LoopRun, first: int, last: int) -> tuple[int, int]:
+    """The places of loops, from one to another, in a column of the state, whose first entry stands for none."""
+    return 1 + first * run.state.wide, 1 + (last + 1) * run.state.wide
 
 
 def _awaited(run: LoopRun) -> Numbers:

@@ -33,7 +33,7 @@ from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_byte
 from simcoll.schedule.ir import Schedule
 
 BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is, its share of the heap
-SHORT: Final = 100_000  # transfers of all loops: fewer are run as soon as what is known of others is looked up
+SHORT: Final = 20_000  # transfers of all loops: fewer are run as soon as what is known of others is looked up
 MOST_BITS: Final = 62  # of a key
 MOST_LAID_OUT: Final = 2_000_000  # rows of layouts that are kept, some 300 MB
 
@@ -71,7 +71,7 @@ class LoopedProgram:
         done, kernel = run_.give(arrivals.copy()), loops.like(loop_kernel)
         run = _begun(columns, state.copy(), run_, done)
         if len(self) < SHORT or arrivals.any() or busy.any():
-            ended, latest = kernel.loops(run, 0, 0, self.loops)
+            ended, latest = kernel.loops(run, 0, 0, self.loops, NEVER)
         else:
             ended, latest = run_on(run, kernel.loops, like, shared)
         if ended < len(self):

@@ -15,6 +15,7 @@ from simcoll.config.arrays import Array
 from simcoll.config.lru import LruCache
 from simcoll.engine import _large_pages, _loop_standing, fast
 from simcoll.engine import looped as looped_module
+from simcoll.engine._loop_period import Period, Standing
 from simcoll.engine.binding import bind
 from simcoll.engine.longest import longest_ps
 from simcoll.engine.looped import LoopedProgram, looped
@@ -218,6 +219,66 @@ def test_more_loops_go_on_from_where_fewer_stood(compiled: bool, monkeypatch: py
     for seed in range(60):
         sizes_in_any_order(seed, compiled)
     assert sum(went) > 40
+
+
+def many_loops(seed: int, compiled: bool) -> None:
+    """A random call of many loops in four sizes ends as the program of all of them."""
+    rng = random.Random(seed)
+    n, name = rng.choice([4, 6, 8]), rng.choice(NAMES[1:])
+    made: Schedule = schedule(*name.split("/"), n)
+    plain = rng.choice([Link(50 * 10**9, latency_ps=500_000), Link(10**9, latency_ps=10**6)])
+    slow, far = Link(30 * 10**9, latency_ps=500_000), Link(50 * 10**9, latency_ps=900_000)
+    topology = (
+        nodes(n, made.agents, plain, Link(plain.bandwidth // 2, latency_ps=10**6))
+        if made.agents > 1
+        else star(n, plain)
+    )
+    topology = topology.with_links(
+        rng.choices([plain, slow, far], rng.choice([[1, 0, 0], [9, 2, 2]]), k=len(topology.links))
+    )
+    chunk = rng.choice([400, 700, 1000])
+    params = Params(
+        sharing="fifo", chunk=chunk, channels=made.n_steps, channels_by="step", slots=rng.choice([1, 2, 3, 4]),
+        o_send=rng.choice([0, 10**5]), o_recv=rng.choice([0, 0, 10**5]), g=rng.choice([0, 0, 10**6]),
+    )  # fmt: skip
+    where = (*topology.ranks, *devices(topology, made)[n:])
+    nothing = np.zeros(made.participants, np.int64), np.zeros(len(topology.links), np.int64)
+    for _ in range(4):
+        size = made.n_chunks * (rng.randint(30, 160) * chunk + 4 * rng.randint(0, 1))
+        own = looped(made, topology, where, params, size, itemsize=4)
+        if own is None:
+            return
+        found = own.ends(*nothing, compiled)
+        expected = fast.ends(bind(made, topology, where, params, size, itemsize=4), nothing[1], compiled=False)
+        assert (found is None) == (expected is None), seed
+        if found is not None and expected is not None:
+            assert [np.asarray(c).tolist() for c in found] == [np.asarray(c).tolist() for c in expected], seed
+
+
+@pytest.mark.usefixtures("from_the_start")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_repeats_itself_is_not_run(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24 random calls of many loops, some repeat themselves, and all end as they are."""
+    found: list[Period | None] = []
+    period = _loop_standing.period
+
+    def looked(there: Standing, here: Standing, slots: int) -> Period | None:
+        found.append(period(there, here, slots))
+        if found[-1] and here.columns.done.any():  # one number apart is no repetition
+            at, number, loop = here.entries
+            others = [here._replace(when=here.when + (np.arange(here.when.size) == 1).reshape(here.when.shape))]
+            others += [here._replace(state=here.state ^ 1), here._replace(latest=here.latest + 1)]
+            others += [here._replace(columns=here.columns._replace(done=here.columns.done + 1))]
+            others += [here._replace(entries=(at + 1, number, loop))] if len(at) else []
+            assert not any(period(there, other, slots) for other in others)
+        return found[-1]
+
+    for module, name in ((looped_module, "SHORT"), (_loop_standing, "WORTH_LISTS"), (_loop_standing, "WORTH_ARRAYS")):
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(_loop_standing, "period", looked)
+    for seed in range(24):
+        many_loops(seed, compiled)
+    assert len(list(filter(None, found))) > 3
 
 
 @pytest.mark.usefixtures("from_the_start")

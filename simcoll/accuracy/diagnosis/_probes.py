@@ -32,6 +32,8 @@ class Probes:
         """
         ends = probes[[0, len(probes) // 2, -1]].tolist()  # often enough to drop a range
         points = list(dict.fromkeys([*ends, *probes.tolist()]))
+        if len(variants) == 1:  # whose errors are all summed, unless they are too much: small calls are quicker to run
+            points.sort(key=lambda point: self._table.scenarios[point].nbytes)
         found, least = None, most * len(points) * (1 + ROUNDING)
         ranges = [(self._bound(variants, points, least), 0, len(variants))]
         while ranges:

@@ -26,9 +26,10 @@ value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
 @jit
-def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
-    """Serve whole chunks by (time the head came, key), until a transfer of the loop `pause` has begun. Takes how many
-    have ended, and the latest time of all, and returns what these are then.
+def loops(run: LoopRun, ended: Any, latest: Any, pause: Any, end: Any) -> Any:
+    """Serve whole chunks by (time the head came, key), until a transfer of the loop `pause` has begun, or all has
+    happened that happens before `end`. Takes how many have ended, and the latest time of all, and returns what these
+    are then.
 
     Parts of the network take turns: each goes on alone for as long as nothing that happens meanwhile in a later one
     can be felt there. Its heap is short, and the columns that it works on stay in the processor's cache.
@@ -42,11 +43,11 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
             of_streams.look_ahead(stream, 0, run)
     classes, clock = parts.classes, parts.clock
     soonest = earliest(run)
-    while soonest < NEVER and parts.begun[0] < pause:
+    while soonest < end and parts.begun[0] < pause:
         # as long as none of the last whole loop has begun: a rest ends behind the whole piece before it on its way
         ahead = parts.ahead_whole if parts.begun[0] < parts.whole - 1 else parts.ahead
         for own in range(len(clock)):
-            until = NEVER
+            until = end
             for other in range(len(clock)):
                 late = ahead[other * len(clock) + own]
                 if late < NEVER:
@@ -64,6 +65,9 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any) -> Any:
                     t = first_of(part, run)
             clock[own] = until
         soonest = earliest(run)
+    if soonest >= end:
+        for own in range(len(clock)):
+            clock[own] = end
     return ended, latest
 
 
