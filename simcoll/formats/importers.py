@@ -110,7 +110,8 @@ def recognise(text: str) -> str | None:
     start = text.lstrip("\ufeff \t\r\n")
     if start.startswith("<"):
         root = _ROOT.search(_REMARK.sub("", start[:65536]))
-        return _ROOTS.get(root[1]) if root else None
+        if root and root[1] in _ROOTS:
+            return _ROOTS[root[1]]  # of others a page may hold a log
     if nvidia_smi.looks(text):
         return "nvidia-smi"
     if start.startswith("{") and schedule_json.looks(text):

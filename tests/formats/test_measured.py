@@ -388,6 +388,30 @@ def test_a_time_that_is_not_that_of_its_bandwidth() -> None:
     assert parse_measured(text.replace(" 100.00 87.50", " 12.50 87.50"), "t") == whole
 
 
+def test_runs_that_are_apart_at_all_sizes_are_said() -> None:
+    """Runs of a machine that differ by a third at one size of many are noise; at all sizes they are two machines."""
+    sizes = [2**power for power in range(10, 20)]
+    text = HEADER + "".join(f"\nall_reduce,8,{size},{size / 1e3}" for size in sizes)
+    for times, said in ((1.3, True), (1.1, False)):
+        second = "".join(f"\nall_reduce,8,{size},{times * size / 1e3}" for size in sizes)
+        found = remarks(text + second, "t", parse_measured(text + second, "t"))
+        assert bool(found) == said
+        if said:
+            assert "runs of 10 of 10 points" in found[0]
+    alone = f"{text}\nall_reduce,8,1024,1.4" + "".join(f"\nall_reduce,8,{size},{size / 1e3}" for size in sizes[1:])
+    assert not remarks(alone, "t", parse_measured(alone, "t"))
+
+
+def test_a_log_within_a_page(tmp_path: Path) -> None:
+    """`import` reads the log of a page of HTML as `diagnose` does; other pages are not known."""
+    page = tmp_path / "page.html"
+    page.write_text(f"<html><body><pre>\n{new()}\n</pre></body></html>", encoding="utf-8")
+    assert simcoll("import", page, "-o", tmp_path / "a.csv").status == 0
+    assert read_measured(tmp_path / "a.csv") == parse_measured(new(), "log")
+    page.write_text("<html><body><pre>hello</pre></body></html>", encoding="utf-8")
+    assert "not known what this is" in simcoll("import", page).err
+
+
 @pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
 def test_a_library_by_its_number(code: str, version: str):
     """nccl-tests from 2.17 on prints the number of the library; a line with its version outranks it."""

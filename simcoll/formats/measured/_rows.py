@@ -56,6 +56,8 @@ _ABOUT: Final = ("others", "place", "given", "repeats")
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in _ABOUT)
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 NOISE: Final = 1.5  # times: runs of one machine are rarely as far apart, but for the smallest sizes
+USUAL: Final = 1.2  # times, in the median over sizes: half the points of one machine are rarely as far apart
+FEW_POINTS: Final = 3  # of fewer a median says nothing
 MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
 
 _OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs", "wrong")
@@ -224,7 +226,8 @@ def scattered(rows: Iterable[MeasuredRow]) -> str | None:
     """A remark if runs of a point are further apart than noise makes them: they may be of different machines."""
     repeated = [row for row in rows if row.repeats]
     apart = [(max(row.repeats) / min(row.repeats), row) for row in repeated]
-    far = [(times, row) for times, row in apart if times > NOISE]
+    usual = statistics.median(times for times, _ in apart) if len(apart) >= FEW_POINTS else 1.0
+    far = [(times, row) for times, row in apart if times > (USUAL if usual > USUAL else NOISE)]
     if not far:
         return None
     most, row = max(far, key=lambda pair: pair[0])
