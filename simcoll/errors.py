@@ -81,7 +81,12 @@ class InputError(SimcollError):
 
 
 class TopologyError(InputError):
-    """A topology that cannot be built: a link without bandwidth, no route, …."""
+    """A topology that cannot be built: a link without bandwidth, no route, …. `about`: the device, or the two ends of
+    the link, that is wrong, where it is one; a reader of files knows the place of these."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = "", *, about: tuple[str, ...] = ()):
+        super().__init__(diagnostics, cure)
+        self.about = about
 
 
 class ScheduleError(SimcollError):

@@ -19,7 +19,7 @@ from typing import Any, Final
 from simcoll.api.results import Results
 from simcoll.config import yaml_tree
 from simcoll.config.assignments import OptionValue
-from simcoll.errors import InputError, Place, RefusedError
+from simcoll.errors import Diagnostic, InputError, Place, RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction.result_rows import to_csv
 from simcoll.scenario import loading
@@ -34,7 +34,8 @@ from simcoll.units import MOST_DIGITS, unboxed
 # keys of bytes, of B/s and of seconds: no other mapping of a scenario has them for something else
 _SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket", "activations", "parameters"})
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
-_FILE: Final = rf"{re.escape(_PREFIX)}\w+/[0-9a-f]+/([^\s/']+)\.(?:json|yaml|csv)"
+# … and of a place in one, which its maker has never seen: the name of the object is all that he knows of it
+_FILE: Final = rf"{re.escape(_PREFIX)}\w+/[0-9a-f]+/([^/\n]+?)\.(?:json|yaml|csv)(?::\d+:\d+(?=:))?"
 _MOST_BITS: Final = int(MOST_DIGITS * 3.32)  # of a number of as many digits
 _WITHIN: Final = frozenset({"from", "to", "step", "value"})  # keys of a range and of a spread, whose quantity they are
 _OPTIONS: Final = {"on": "topology", "nodes": "topology.nodes"}  # options of the commands, and the keys that they set
@@ -171,15 +172,20 @@ def python_words() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        error.diagnostics = tuple(
-            replace(d, **{part: named(_in_python(getattr(d, part))) for part in ("what", "cure", "path")})
-            for d in error.diagnostics
-        )
+        error.diagnostics = tuple(map(_of_objects, error.diagnostics))
         error.args = ("\n".join(map(str, error.diagnostics)),)
         raise
     except RefusedError as error:
         error.args = (named(_in_python(str(error))),)
         raise
+
+
+def _of_objects(wrong: Diagnostic) -> Diagnostic:
+    """A mistake in the words of Python; one in the file of an object stands at the name of this, not at a line."""
+    words = {part: named(_in_python(getattr(wrong, part))) for part in ("what", "cure", "path")}
+    if wrong.place and (name := named(wrong.place.source)) != wrong.place.source:
+        return replace(wrong, **{**words, "path": ": ".join(filter(None, [name, words["path"]]))}, place=None)
+    return replace(wrong, **words)
 
 
 def machine(topology: Machine) -> str:

@@ -19,12 +19,13 @@ MOST_ELEMENTS: Final = 200_000  # bounds memory; a file within MOST_BYTES could 
 
 @dataclass
 class Element:
-    """An element with its attributes as texts, and where it begins."""
+    """An element with its attributes as texts, the text that stands in it, and where it begins."""
 
     name: str
     attributes: Mapping[str, str]
     place: Place
     children: list[Element] = field(default_factory=list)
+    content: str = ""
 
     def wrong(self, problem: str, cure: str) -> NoReturn:
         """Raise InputError about this element."""
@@ -109,11 +110,15 @@ def parse(
     def end(_: str) -> None:
         open_.pop()
 
+    def characters(data: str) -> None:
+        open_[-1].content += data
+
     def doctype(*_: object) -> None:
         raise InputError([Diagnostic("a document type is not read", "remove <!DOCTYPE …>", "", here())])
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.StartDoctypeDeclHandler = doctype
+    parser.StartDoctypeDeclHandler, parser.CharacterDataHandler = doctype, characters
+    parser.buffer_text = True  # a text in one piece
     try:
         parser.Parse(data.encode("utf-8", errors="replace") if isinstance(data, str) else data, True)
     except expat.ExpatError as error:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import input_files
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.config.import_log import ImportLog
 from simcoll.dataclass import dataclass
@@ -23,6 +23,7 @@ from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, sched
 from simcoll.formats.topologies import graph_file, graphml, infragraph, nccl_xml, nvidia_smi
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
+from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.systems import dump, load_system
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
@@ -128,14 +129,25 @@ def recognise(text: str) -> str | None:
 def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reader:
     def read(text: str, source: str, asked: ImportOptions) -> Imported:
         sketch = reader(text, source, asked.assumed)
-        return Imported(kind, sketch.document(Path(source).name), (".yaml", ".yml"), sketch.notes)
+        return Imported(kind, _loadable(sketch.document(Path(source).name), source), (".yaml", ".yml"), sketch.notes)
 
     return read
 
 
 def _graph(text: str, source: str, asked: ImportOptions) -> Imported:
     notes = ImportLog()
-    return Imported("topology", dump(graphml.read(text, source, notes)), (".yaml", ".yml"), notes)
+    written = _loadable(dump(graphml.read(text, source, notes)), source)
+    return Imported("topology", written, (".yaml", ".yml"), notes)
+
+
+def _loadable(written: str, source: str) -> str:
+    """The text of a topology file, which the reader of such files takes: what it refuses is refused at the import.
+    Raises InputError with the key of the file that would have been written."""
+    try:
+        template(read_machine(yaml_tree.parse(written, source)), None)
+    except InputError as error:
+        raise InputError([replace(wrong, place=Place(source, 1, 1)) for wrong in error.diagnostics]) from None
+    return written
 
 
 def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> Reader:

@@ -84,11 +84,20 @@ class Nic(Model):
     env: dict[str, StrictInt | str] = Field(default_factory=dict)
 
 
+def _named(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError(f"{value!r} is no name; write one")
+    return value
+
+
+NonEmpty = Annotated[str, BeforeValidator(_named)]
+
+
 class Device(Model):
     """A device given by name."""
 
-    name: str
-    kind: str
+    name: NonEmpty
+    kind: NonEmpty
     node: Annotated[StrictInt, Field(ge=0)] | None = None
     in_network: StrictBool = False
 

@@ -22,7 +22,8 @@ GPU_LINKS: Final = ("nvlink", "xgmi")  # kinds from GPU to GPU, or to their swit
 
 @dataclass(frozen=True, init=False)
 class Link:
-    """One direction of a cable or bus: bandwidth (0: it is down), latency (0 is taken as 1 ps), what it is made of.
+    """One direction of a cable or bus: bandwidth (0: a fault or a scenario took it down), latency (0 is taken as 1 ps),
+    what it is made of.
 
     Both are needed, as in topology files: no latency is right for every cable.
     Each quantity is a text with its unit or a number of base units, as everywhere in Python: B/s and seconds.
@@ -108,9 +109,12 @@ class Wiring:
     @classmethod
     def of(cls, graph: nx.Graph[str]) -> Wiring:
         """The same as `graph`, of which an undirected edge is two links, and numbers become names. Raises TopologyError
-        for a device without `kind`, an edge without `link`, or `bandwidth` and `latency`."""
+        for a device without `kind`, an edge without `link`, or `bandwidth` and `latency`, and for several edges between
+        two devices."""
         import networkx as nx
 
+        if graph.is_multigraph():
+            _check_single(graph)
         directed = nx.DiGraph(graph)
         if not all(isinstance(device, str) for device in directed):  # networkx's own graphs have numbers and tuples
             directed = nx.relabel_nodes(directed, {device: str(device) for device in directed})
@@ -121,13 +125,7 @@ class Wiring:
             _check_device(device, data)
             wiring.add(device, data)
         for u, v, data in directed.edges(data=True):
-            link = data.get("link")
-            if link is None and "bandwidth" in data and "latency" in data:
-                link = Link(data["bandwidth"], data["latency"], str(data.get("kind", "link")))
-            if not isinstance(link, Link):
-                cure = "give it link=Link(bandwidth, latency, kind), or bandwidth and latency"
-                raise TopologyError(f"{u}->{v} has no link", cure)
-            wiring.join(u, v, link)
+            wiring.join(u, v, _link_of(u, v, data))
         wiring.order_links()
         return wiring
 
@@ -227,11 +225,47 @@ class Wiring:
         return found
 
 
+def _check_single(graph: nx.Graph[str]) -> None:
+    """Raise TopologyError for several edges between two devices, of which a graph of single edges would keep the last:
+    a route names devices, and could not say which of them it takes."""
+    for u, v in graph.edges():
+        if (count := graph.number_of_edges(u, v)) > 1:
+            cure = "give one link with their summed bandwidth, or put a device of its own on each"
+            raise TopologyError(f"{count} links from {u} to {v}", cure, about=(str(u), str(v)))
+
+
+def _link_of(u: str, v: str, data: Mapping[str, Any]) -> Link:
+    """The link that the attributes of an edge describe; raises TopologyError."""
+    link, cure = data.get("link"), "give it link=Link(bandwidth, latency, kind), or bandwidth= and latency="
+    if link is None and "bandwidth" in data and "latency" in data:
+        try:
+            link = Link(data["bandwidth"], data["latency"], str(data.get("kind", "link")))
+        except TopologyError as error:
+            (wrong,) = error.diagnostics
+            raise TopologyError(f"{u}->{v}: {wrong.what}", wrong.cure, about=(u, v)) from None
+    if link is None:
+        half = [name for name in ("bandwidth", "latency") if name in data]
+        raise TopologyError(f"{u}->{v} has no link{f', only a {half[0]}' if half else ''}", cure, about=(u, v))
+    if not isinstance(link, Link):
+        raise TopologyError(f"{u}->{v} has no link: link={link!r} is no Link", cure, about=(u, v))
+    if not link.bandwidth:  # a file of devices and links refuses it in these words
+        cure = "write what the link carries, or leave the link out"
+        raise TopologyError(f"{u}->{v}: a bandwidth of 0 is nothing", cure, about=(u, v))
+    return link
+
+
 def _check_device(device: object, data: Mapping[str, Any]) -> None:
+    """Raises TopologyError for what a topology file could not say of a device."""
+    about = (str(device),)
     if not isinstance(device, str):
         raise TopologyError(f"device {device!r} is not a text", "name devices by strings")
-    if not isinstance(data.get("kind"), str):
-        raise TopologyError(f"device {device!r} has no kind", "give it e.g. kind='gpu', 'host' or 'switch'")
+    if not device.strip():
+        raise TopologyError(f"a device is named {device!r}", "give it a name", about=about)
+    if not isinstance(kind := data.get("kind"), str) or not kind.strip():
+        cure = "give it e.g. kind='gpu', 'host' or 'switch'"
+        raise TopologyError(f"device {device!r} has no kind", cure, about=about)
     node = data.get("node")
-    if node is not None and (isinstance(node, bool) or not isinstance(node, int)):
-        raise TopologyError(f"device {device!r}: node {node!r} is no index", "give an int, or leave it out")
+    if node is not None and (isinstance(node, bool) or not isinstance(node, int) or node < 0):
+        raise TopologyError(
+            f"device {device!r}: node {node!r} is no index", "give 0, 1, …, or leave it out", about=about
+        )

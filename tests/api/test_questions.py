@@ -309,6 +309,17 @@ def test_a_graph_goes_everywhere(star: str, tmp_path: Path) -> None:
     assert sc.compare(measured, sc.Sweep(topology=topology, **keys))["points"][0]["error"] == 0
 
 
+@pytest.mark.parametrize("ask", [sc.run, sc.predict, sc.explain, sc.load])
+def test_no_message_names_a_temporary_file(ask: Any) -> None:
+    """The file that stands for an object is nobody's: messages of it name the object, and no line."""
+    own = sc.Topology.from_graph(square())
+    dead = own.with_links([sc.Link(0, 0)] * len(own.links))
+    with pytest.raises(sc.SimcollError) as error:
+        points = ask({"topology": dead, "collective": "all_reduce", "size": "1 KiB"})
+        sc.run(points)
+    assert str(error.value).startswith("own graph: links.0.bandwidth: '0 B/s' is nothing; ")
+
+
 def test_a_schedule_is_an_algorithm() -> None:
     """A schedule as an object runs as the algorithm that it was built by, and keeps its name."""
     keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": "1 MiB", "executor": "msccl"}

@@ -148,7 +148,50 @@ def test_a_graph_of_networkx_is_a_machine(tmp_path: Path):
     for lost, problem in (('<data key="l">5e-07</data>', "has no link"), ('<data key="k">host</data>', "has no kind")):
         (tmp_path / "odd.graphml").write_text(foreign.GRAPHML.replace(lost, ""), encoding="utf-8")
         odd = simcoll("import", tmp_path / "odd.graphml", "-o", tmp_path / "odd.yaml")
-        assert odd.status == 2 and problem in odd.err and "odd.graphml: " in odd.err
+        assert odd.status == 2 and problem in odd.err and re.search(r"odd.graphml:\d+:5: ", odd.err)
+
+
+_NODE = '<key id="n" for="node" attr.name="node" attr.type="int"/>\n  <graph '
+_HOST = '<data key="k">host</data><data key="x">0.5</data>'
+_EDGE = '<edge source="b" target="s">'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (_HOST, f'{_HOST}<data key="n">-4</data>', "8:5: device 'a': node -4 is no index"),
+        (_HOST, f'{_HOST}<data key="n">fast</data>', "8:67: a: node is 'fast', and its key says int"),
+        (_HOST, '<data key="k"> </data>', "8:5: device 'a' has no kind"),
+        ('<node id="b"', '<node id=" "', "9:5: a device is named ' '"),
+        (
+            "5e-07</data></edge>\n  </g",
+            "soon</data></edge>\n  </g",
+            "12:61: b->s: latency is 'soon'",
+        ),
+        ("25 GB/s", "0 GB/s", "11:5: a->s: a bandwidth of 0 is nothing"),
+        ("25 GB/s", "fast", "11:5: a->s: a link's bandwidth: 'fast' is not a bandwidth"),
+        (_EDGE, '<edge source="b" target="q">', "12:5: device 'q' has no kind"),
+        (_EDGE, '<edge source="s" target="a">', "12:5: 2 links from "),
+    ],
+)
+def test_mistakes_of_a_graph_stand_at_their_line(old: str, new: str, said: str, tmp_path: Path):
+    """What no topology can be is refused at the node, the edge or the value, and nothing is written."""
+    file = tmp_path / "odd.graphml"
+    text = foreign.GRAPHML.replace("<graph ", _NODE)
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    odd = simcoll("import", file, "-o", tmp_path / "odd.yaml")
+    assert (odd.status, odd.err.count("\n")) == (2, 1) and odd.err.startswith(f"{file}:{said}")
+    assert not (tmp_path / "odd.yaml").exists()
+
+
+def test_what_is_imported_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A topology file that its reader would refuse is not written, whatever reader of foreign files made it."""
+    file, made = tmp_path / "odd.graphml", tmp_path / "odd.yaml"
+    file.write_text(foreign.GRAPHML, encoding="utf-8")
+    monkeypatch.setattr(importers, "dump", lambda topology: systems.dump(topology).replace("kind: switch", "kind: ''"))
+    odd = simcoll("import", file, "-o", made)
+    assert odd.status == 2 and "devices.2.kind: '' is no name" in odd.err and not made.exists()
 
 
 def test_arrow_and_parquet(results: Path, tmp_path: Path):

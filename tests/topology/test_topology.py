@@ -367,6 +367,16 @@ def broken(change: str) -> nx.DiGraph:
     graph = star(3)
     if change == "no link":
         graph.add_edge("d0", "d1", bandwidth=1)
+    elif change == "text":
+        graph.add_edge("d0", "d1", link="25 GB/s")
+    elif change == "nothing":
+        graph.add_edge("d0", "d1", link=Link(0, 0))
+    elif change == "no bandwidth":
+        graph.add_edge("d0", "d1", bandwidth="fast", latency=0)
+    elif change == "below":
+        graph.nodes["d0"]["node"] = -4
+    elif change == "empty kind":
+        graph.nodes["d0"]["kind"] = ""
     elif change == "no kind":
         graph.add_edge("d0", "x", link=LINK)
     elif change == "number":
@@ -385,7 +395,12 @@ def broken(change: str) -> nx.DiGraph:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("no link", "d0->d1 has no link; give it link=Link"),
+        ("no link", "d0->d1 has no link, only a bandwidth; give it link=Link(bandwidth, latency, kind), or bandwidth="),
+        ("text", "d0->d1 has no link: link='25 GB/s' is no Link; give it link=Link(bandwidth, latency, kind), or"),
+        ("nothing", "d0->d1: a bandwidth of 0 is nothing; write what the link carries, or leave the link out"),
+        ("no bandwidth", "d0->d1: a link's bandwidth: 'fast' is not a bandwidth; write e.g. '50 GB/s'"),
+        ("below", "device 'd0': node -4 is no index; give 0, 1, …"),
+        ("empty kind", "device 'd0' has no kind"),
         ("no kind", "device 'x' has no kind; give it e.g. kind='gpu'"),
         ("number", "device '7' has no kind"),
         ("cut off", "d2 cannot be reached: no way d0->d2; add the missing link"),
@@ -418,6 +433,20 @@ def test_what_is_no_link(bandwidth: object, latency: object, text: str) -> None:
     """Bandwidths are whole numbers of B/s, latencies seconds of less than one, from 0 on."""
     with pytest.raises(TopologyError, match=text):
         Link(bandwidth, latency)
+
+
+@pytest.mark.parametrize("made", [nx.MultiGraph, nx.MultiDiGraph])
+def test_several_links_between_two_devices_are_refused(made: type[nx.MultiGraph]) -> None:
+    """None of parallel links is left out silently; a graph that could have some and has none is as any other."""
+    plain = star(3)
+    graph = made()
+    graph.add_nodes_from(plain.nodes(data=True))
+    graph.add_edges_from((u, v, data) for u, v, data in plain.edges(data=True) if graph.is_directed() or v == "s")
+    alone = Topology.from_graph(graph)
+    assert alone.links == Topology.from_graph(plain).links and alone.every_link == Topology.from_graph(plain).every_link
+    graph.add_edge("d1", "s", link=LINK)
+    with pytest.raises(TopologyError, match="^2 links from d1 to s; give one link with their"):
+        Topology.from_graph(graph)
 
 
 def test_no_latency_is_the_least_latency() -> None:

@@ -8,11 +8,14 @@ The graph may have a `name`, a `routing`, and `routes` as JSON; nodes may have `
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from simcoll.config import xml_tree
 from simcoll.config.import_log import ImportLog
-from simcoll.errors import InputError
+from simcoll.config.xml_tree import Element
+from simcoll.errors import Diagnostic, InputError, Place, TopologyError
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import POLICIES, RoutingPolicy
 
@@ -23,35 +26,99 @@ _EDGE: Final = ("bandwidth", "latency", "kind")
 
 
 def read(text: str, source: str, notes: ImportLog) -> Topology:
-    """The topology that a graph describes; an undirected edge is two links. Raises InputError."""
+    """The topology that a graph describes; an undirected edge is two links. Raises InputError with line and column."""
     import networkx as nx
 
-    xml_tree.parse(text, source, root=ROOT, kind="GraphML file", deepest=16, cure=_CURE)  # no entities, not too much
+    root = xml_tree.parse(text, source, root=ROOT, kind="GraphML file", deepest=16, cure=_CURE)  # bounded, no entities
+    _check_values(root)
     try:
         graph: Any = nx.parse_graphml(text)
     except (nx.NetworkXException, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{source}: no graph: {error}", _CURE) from None
-    if graph.is_multigraph():
-        raise InputError(f"{source}: several edges between two nodes", "give one, with the bandwidth of all")
+        raise InputError([Diagnostic(f"no graph: {error}", _CURE, "", root.place)]) from None
     about, left = dict(graph.graph), set[str]()
-    for known, parts in ((_NODE, graph.nodes.values()), (_EDGE, graph.edges.values())):
+    edges = [data for *_, data in graph.edges(data=True)]
+    for known, parts in ((_NODE, graph.nodes.values()), (_EDGE, edges)):
         for data in parts:
             left |= data.keys() - {*known}
             for key in data.keys() - {*known}:
                 del data[key]
     routing, name = str(about.get("routing", "shortest")), str(about.get("name") or "graph")
     if routing not in POLICIES:
-        raise InputError(f"{source}: routing {routing!r} is not known", f"write one of {', '.join(POLICIES)}")
+        problem, cure = f"routing {routing!r} is not known", f"write one of {', '.join(POLICIES)}"
+        raise InputError([Diagnostic(problem, cure, "", root.place)])
     try:
         routes = json.loads(about.get("routes", "{}"))
         topology = Topology.from_graph(graph, name=name, routing=cast(RoutingPolicy, routing), routes=routes)
     except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{source}: routes are not as simcoll writes them: {error}", "leave them out") from None
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        problem = f"routes are not as simcoll writes them: {error}"
+        raise InputError([Diagnostic(problem, "leave them out", "", root.place)]) from None
+    except TopologyError as error:
+        place = _place_of(root, error.about)
+        raise InputError([replace(wrong, place=place) for wrong in error.diagnostics]) from None
     notes.read.append(f"{len(topology.kinds)} devices and {len(topology.links)} links, each in one direction")
     if "routing" not in about:
         notes.assume("data take the shortest ways: the graph does not say `routing`")
     if left:
         notes.read.append(f"left out: {', '.join(sorted(left))}")
     return topology
+
+
+def _boolean(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false", "1", "0"):
+        raise ValueError(text)
+    return True
+
+
+_TYPES: Final[dict[str, Callable[[str], object]]] = {
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "boolean": _boolean,
+}
+
+
+def _named(element: Element) -> str:
+    """The name of an element without its namespace's prefix."""
+    return element.name.rpartition(":")[2]
+
+
+def _title(element: Element) -> str:
+    """A node or an edge as messages name it."""
+    said = element.attributes
+    return said.get("id", "?") if _named(element) == "node" else f"{said.get('source')}->{said.get('target')}"
+
+
+def _check_values(root: Element) -> None:
+    """Raise InputError, with every mistake, for values that are not of the type that their key says."""
+    keys = {key.attributes.get("id"): key for key in root.below() if _named(key) == "key"}
+    wrong = []
+    for part in root.below():
+        for data in (child for child in part.children if _named(child) == "data"):
+            key = keys.get(data.attributes.get("key"))
+            name = key.attributes.get("attr.name", "?") if key else "?"
+            kind = key.attributes.get("attr.type", "string") if key else "string"
+            try:
+                if kind in _TYPES:
+                    _TYPES[kind](data.content)
+            except ValueError:
+                where = f"{_title(part)}: " if _named(part) in ("node", "edge") else ""
+                problem = f"{where}{name} is {data.content.strip()!r}, and its key says {kind}"
+                cure = "write such a value, or another attr.type of the key"
+                wrong.append(Diagnostic(problem, cure, "", data.place))
+    if wrong:
+        raise InputError(wrong)
+
+
+def _place_of(root: Element, about: tuple[str, ...]) -> Place:
+    """The place of a device, else of an edge that names it, or of the last edge between two; the beginning of the file
+    where none is meant."""
+    nodes, edges = list[Place](), list[Place]()
+    for element in root.below():
+        said = element.attributes
+        ends = (said.get("source"), said.get("target"))
+        if _named(element) == "node" and about == (said.get("id"),):
+            nodes.append(element.place)
+        elif _named(element) == "edge" and about and {*about} <= {*ends}:
+            edges.append(element.place)
+    return (nodes[:1] or edges[-1:] or [root.place])[0]
