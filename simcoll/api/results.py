@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import IO, TYPE_CHECKING, Any, SupportsIndex, overload
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, dotted, to_csv, write_atomically
@@ -32,6 +32,11 @@ class Results(list[dict[str, Any]]):
         self._said = list(notes)
 
     @property
+    def columns(self) -> list[str]:
+        """The names of the columns, as in results.csv and a data frame: all that rows may have, and swept keys."""
+        return [*COLUMNS, *dotted(self)]
+
+    @property
     def notes(self) -> list[str]:
         """Remarks on the rows, as that a release is newer than all known, and why some have no time."""
         from simcoll.prediction.row_verdicts import unanswered
@@ -45,11 +50,17 @@ class Results(list[dict[str, Any]]):
     @overload
     def __getitem__(self, which: str) -> list[Any]: ...
     def __getitem__(self, which: Any) -> Any:
-        """A row, a part, or a column by its name; raises KeyError for a name that is no column."""
+        """A row, a part, or a column by its name; raises KeyError for a name that is no column, InputError for what is
+        none of these."""
         if isinstance(which, str):
             name = self._column(which)
             return [row.get(name) for row in self]
-        found = super().__getitem__(which)
+        if not isinstance(which, slice | SupportsIndex):
+            cure = (
+                "give a number, a slice or the name of one column; to_pandas()[['size_bytes', 'time_us']] has several"
+            )
+            raise InputError(f"{which!r} names no row and no column", cure)
+        found: Any = super().__getitem__(which)
         return Results(found, self._said) if isinstance(which, slice) else found
 
     def where(self, filter: Mapping[str, Any] | None = None, /, **conditions: Any) -> Results:
@@ -126,6 +137,9 @@ class Results(list[dict[str, Any]]):
         from simcoll.report.plot.any_key import key_figure
 
         groups = None if group is None else _several(group)
+        if "ax" in where or "axes" in where:
+            cure = 'leave it out; on axes of your own: ax.plot(results["size_bytes"], results["time_us"])'
+            raise InputError("plot makes its own figure, with its legend and panels, and takes no axes", cure)
         with python_words():
             drawn = key_figure(self.where(filter, **where).rows(), x, y, groups, _several(facet)).axes
         return drawn[0] if len(drawn) == 1 else list(drawn)
@@ -139,13 +153,14 @@ class Results(list[dict[str, Any]]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas DataFrame, a row a point. Raises SimcollError without pandas."""
-        return frame(self, [*COLUMNS, *dotted(self)])
+        return frame(self, self.columns)
 
-    def to_parquet(self, path: str | Path) -> None:
-        """Write a Parquet file; needs the extra `parquet`. Raises SimcollError where that is missing."""
+    def to_parquet(self, path: str | Path | IO[bytes]) -> None:
+        """Write a Parquet file, or to a binary stream; needs the extra `parquet`. Raises SimcollError where that is
+        missing."""
         from simcoll.report.exports import arrow
 
-        write_atomically(Path(path), arrow.parquet(self.rows()))
+        _write(path, arrow.parquet(self.rows()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
@@ -163,12 +178,12 @@ class Results(list[dict[str, Any]]):
     @overload
     def to_csv(self) -> str: ...
     @overload
-    def to_csv(self, path: str | Path) -> None: ...
-    def to_csv(self, path: str | Path | None = None) -> str | None:
-        """Write a results.csv; return its text where there is no path."""
+    def to_csv(self, path: str | Path | IO[str]) -> None: ...
+    def to_csv(self, path: str | Path | IO[str] | None = None) -> str | None:
+        """Write a results.csv, or to a text stream; return its text where there is no path."""
         if path is None:
             return to_csv(self.rows())
-        write_atomically(Path(path), to_csv(self.rows()))
+        _write(path, to_csv(self.rows()))
         return None
 
 
@@ -207,6 +222,20 @@ def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.D
     except ImportError:
         raise SimcollError("pandas is not installed; install it with: pip install pandas") from None
     return pandas.DataFrame(list(rows), columns=list(columns))
+
+
+def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:
+    """Write a file, or to a stream; raises InputError for a stream of the other kind."""
+    if isinstance(where, str | Path):
+        write_atomically(Path(where), body)
+        return
+    stream: Any = where
+    try:
+        stream.write(body)
+    except (TypeError, AttributeError):
+        kind, mode = ("text", "w") if isinstance(body, str) else ("binary", "wb")
+        problem = f"{type(where).__name__} is neither a path nor a {kind} stream"
+        raise InputError(problem, f"give a path, or what open(path, {mode!r}) returns") from None
 
 
 def _several(names: str | Sequence[str]) -> list[str]:

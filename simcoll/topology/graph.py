@@ -111,6 +111,10 @@ class Topology:
         """
         return cls(Wiring.of(graph), name, routing, routes)
 
+    def __repr__(self) -> str:
+        ranks = f"{len(self.ranks)} {'GPU' if self.of_kind('gpu') else 'host'}{'s' * (len(self.ranks) > 1)}"
+        return f"<Topology {self.name}: {ranks}, {len(self.kinds)} devices, {len(self.links)} links>"
+
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
         """Devices and links as a networkx graph that cannot be changed; made when it is asked for."""
@@ -282,8 +286,7 @@ class Topology:
 
         Raises TopologyError for an unknown device, and where there is no way.
         """
-        route = self._routes.get((src, dst))
-        if route is None:
+        if (route := self._routes.get((src, dst))) is None:
             route = self._routes[src, dst] = self._find(src, dst)
         return route
 
@@ -332,8 +335,7 @@ class Topology:
         if self._tabled(len(src)):
             number = np.array([self._number[self._known(device)] for device in devices], np.int32)
             count, tabled = self._tables.once(number[src], number[dst])
-        left = count < 0
-        if not left.any():
+        if not (left := count < 0).any():
             return count, tabled
         routes = [self.route(devices[a], devices[b]) for a, b in zip(src[left], dst[left], strict=True)]
         count[left] = [len(route) for route in routes]
@@ -412,8 +414,7 @@ class Topology:
         first, both = self.ranks[0], self.wiring.both_ways
         for way in ("to",) if both else ("to", "from"):
             reached = self.wiring.reached(first, way == "to")
-            lost = [rank for rank in self.ranks[1:] if rank not in reached]
-            if lost:
+            if lost := [rank for rank in self.ranks[1:] if rank not in reached]:
                 pair = f"{first}->{lost[0]}" if way == "to" else f"{lost[0]}->{first}"
                 raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no way {pair}", "add the missing link")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 import re
@@ -403,6 +405,46 @@ def test_results_are_tidy(tmp_path: Path) -> None:
     with pytest.raises(sc.SimcollError, match=r"rows differ in size_bytes .*too"):
         rows.plot(x="algorithm")
     assert len(rows.plot(x="algorithm", facet="size")) == 2
+
+
+def test_results_go_where_python_takes_them(tmp_path: Path) -> None:
+    """Names of columns are those of the table; a stream gets what a file gets; what is not taken is said in words."""
+    rows = sc.run("quickstart", size="1 MiB", algorithm=["ring", "tree"])
+    text = io.StringIO()
+    rows.to_csv(text)
+    rows.to_csv(tmp_path / "r.csv")
+    assert text.getvalue() == rows.to_csv() == (tmp_path / "r.csv").read_text()
+    assert next(csv.reader(text.getvalue().splitlines())) == rows.columns == list(rows.to_pandas())
+    odd: dict[str, Any] = {
+        "BytesIO is neither a path nor a text stream; give": lambda: rows.to_csv(io.BytesIO()),
+        "names no row and no column; give a number, a slice": lambda: rows[["size_bytes", "time_us"]],
+        "takes no axes; leave it out": lambda: rows.plot(ax=None),
+    }
+    for said, ask in odd.items():
+        with pytest.raises(InputError, match=said):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("keys", "column"),
+    [
+        ({"on": ["hgx-h100", "dgx-a100"]}, "topology"),
+        ({"topology": [{"system": "hgx-h100", "nodes": 2}, {"system": "dgx-a100"}]}, "topology"),
+        ({"on": "hgx-h100", "nodes": [1, 2]}, "ranks"),
+    ],
+)
+def test_the_advice_on_rows_that_differ_helps(keys: dict[str, Any], column: str) -> None:
+    """The column that the message names sets rows apart, and a topology goes before what follows from it."""
+    rows = sc.run("all_reduce", algorithm="ring", protocol="Simple", size=["1 MiB", "2 MiB"], **keys)
+    with pytest.raises(InputError, match=f"make {column} the group or the facet"):
+        rows.plot()
+    assert rows.plot(group=["algorithm", column])
+
+
+def test_a_topology_says_what_it_is() -> None:
+    """Its name, its ranks, devices and links."""
+    assert repr(sc.Topology.load("hgx-h100")).startswith("<Topology hgx-h100: 8 GPUs, ")
+    assert repr(sc.Topology.from_graph(square())) == "<Topology own graph: 4 hosts, 4 devices, 8 links>"
 
 
 @pytest.mark.parametrize(

@@ -445,7 +445,7 @@ def test_several_links_between_two_devices_are_refused(made: type[nx.MultiGraph]
     alone = Topology.from_graph(graph)
     assert alone.links == Topology.from_graph(plain).links and alone.every_link == Topology.from_graph(plain).every_link
     graph.add_edge("d1", "s", link=LINK)
-    with pytest.raises(TopologyError, match="^2 links from d1 to s; give one link with their"):
+    with pytest.raises(TopologyError, match="2 links from d1 to s; give one link with their"):
         Topology.from_graph(graph)
 
 

@@ -125,16 +125,28 @@ def _looks(names: Sequence[str], rows: Sequence[PlotRow], lines: Sequence[str]) 
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
-    """Raise InputError where two rows with other values would stand at one place."""
+    """Raise InputError where two rows with other values would stand at one place; the cure is a column that sets all
+    apart, where one does, and a topology before its ranks, nodes and profile."""
+    clash = _clash(rows, chosen, up)
+    if clash is None:
+        return
+    asked = inputs(rows)
+    differ = [each for each in dict.fromkeys((*asked, *COLUMNS)) if clash[0].get(each) != clash[1].get(each)]
+    more = [each for each in differ if each in asked] or differ
+    more.sort(key=lambda column: (_clash(rows, [*chosen, column], up) is not None, column != "topology"))
+    problem = f"rows differ in {' and '.join(more[:3])} too"
+    cure = f"make {more[0]} the group or the facet, or keep one value with --filter {more[0]}=…"
+    raise InputError(problem, cure)
+
+
+def _clash(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> tuple[PlotRow, PlotRow] | None:
+    """Two rows with other values that would stand at one place, if there are two."""
     seen: dict[tuple[str, ...], PlotRow] = {}
     for row in rows:
         first = seen.setdefault(tuple(str(row.get(column)) for column in chosen), row)
         if first.get(up) != row.get(up):
-            asked = inputs(rows)
-            differ = [each for each in dict.fromkeys((*asked, *COLUMNS)) if first.get(each) != row.get(each)]
-            more = [each for each in differ if each in asked] or differ
-            problem = f"rows differ in {' and '.join(more[:3])} too"
-            raise InputError(problem, f"make it the group or the facet, or keep one value with --filter {more[0]}=…")
+            return first, row
+    return None
 
 
 # --- values ---
