@@ -114,7 +114,12 @@ class RowQuestions:
         if not self.bare:
             keys["placement"] = {"per_node": max(1, -(-row.ranks // nodes))}
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
-        points = loading.points(yaml_tree.located(keys, Place(f"system={self.name}", 1, 1)), [*swept, *self.sets])
+        asked = Place(f"system={self.name}", 1, 1)
+        try:
+            points = loading.points(yaml_tree.located(keys, asked), [*swept, *self.sets])
+        except InputError as error:  # the keys are those of the row, which alone has a place in a file
+            placed = [dataclasses.replace(d, place=row.place) if d.place == asked else d for d in error.diagnostics]
+            raise InputError(placed) from None
         for profile in dict.fromkeys(point.scenario.profile for point in points if not self.related):
             check_gpus(load_profile(profile), self.system)
         points = list(map(_with_nccl_name, points))

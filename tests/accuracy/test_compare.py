@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import foreign
 import pytest
 from command import simcoll
 from hypothesis import given
@@ -211,6 +212,25 @@ def points(errors: list[float], collective: str = "all_reduce") -> list[JoinedPo
     rows = [measured(size_bytes=i, collective=collective, time_us=100.0) for i in range(len(errors))]
     predictions = [predicted(size_bytes=i, collective=collective, time_us=100 * (1 + e)) for i, e in enumerate(errors)]
     return join(rows, predictions, {})
+
+
+@pytest.mark.parametrize("kind", ["nccl-tests", "csv"])
+def test_mistakes_of_a_row_stand_at_the_row(kind: str, tmp_path: Path):
+    """A value that no scenario takes is refused at the line of the log or table that says it."""
+    file = tmp_path / kind
+    text = (
+        foreign.TESTS
+        if kind == "nccl-tests"
+        else "dtype,ranks,nodes,collective,size_bytes,time_us\nfloat,2,1,all_reduce,8,5\n"
+    )
+    lines = text.splitlines()
+    line = max(number for number, text in enumerate(lines, 1) if " float " in text or text.startswith("float,"))
+    lines[line - 1] = lines[line - 1].replace("float", "fl0at")
+    file.write_text("\n".join(lines), encoding="utf-8")
+    found = simcoll("compare", file, "--on", "hgx-h100")
+    assert (
+        found.status == 2 and found.err.startswith(f"{file}:{line}:") and "dtype: 'fl0at' is no dtype; did" in found.err
+    )
 
 
 def test_summary():

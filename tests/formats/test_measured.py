@@ -191,6 +191,16 @@ def test_tables_that_say_nothing_or_twice(text: str):
     assert len(complaints(text)) >= 1
 
 
+def test_nodes_are_not_more_than_ranks():
+    """A node without a rank took no part: such a row is refused at its nodes, before any network is built for it."""
+    text = f"{HEADER},nodes\nall_reduce,2,64,1.5,2\nall_reduce,2,64,1.5,4096"
+    assert complaints(text) == [
+        "t.csv:3:21: nodes: 4096 nodes are more than the 2 ranks that ran on them; "
+        "write the number of machines that had a rank",
+    ]
+    assert complaints(f"{HEADER}\nall_reduce,2,64,1.5", nodes=3)[0].startswith("nodes: 3 nodes are more than the 2 ran")
+
+
 def test_many_mistakes_are_capped():
     """No more than 20 mistakes are listed; the last then says how many are left."""
     found = complaints(HEADER + "\nall_reduce,8,64,0" * 50)

@@ -247,6 +247,10 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
                 values[column] = normal(column, text)
             except ValueError as error:
                 mistakes.append(Diagnostic.of(error, column, place))
+    if (nodes := values.get("nodes")) and nodes > values.get("ranks", nodes):
+        problem = f"{nodes} nodes are more than the {values['ranks']} ranks that ran on them"
+        place = {**given, **said}["nodes"][1]
+        mistakes.append(Diagnostic(problem, "write the number of machines that had a rank", "nodes", place))
     missing = [column for column in REQUIRED if column not in said and column not in given]
     mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, nowhere)[1]) for c in missing]
     if len(mistakes) > before:
