@@ -18,7 +18,7 @@ from pydantic import (
 
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count, Duration, Share, parsed, text
-from simcoll.config.yaml_tree import Model
+from simcoll.config.yaml_tree import BelowError, Model
 from simcoll.errors import did_you_mean
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import COLLECTIVES
@@ -289,15 +289,17 @@ class Operations(Model):
         all_names = [operation.name for operation in self.operations]
         if not self.operations:
             raise ValueError("no operation; write at least one, e.g. {name: a, time: 1 ms}")
-        for operation in self.operations:
-            for name in operation.after:
+        for i, operation in enumerate(self.operations):
+            for j, name in enumerate(operation.after):
+                problem = f"{operation.name!r} comes after {name!r}"
                 if name not in all_names:
-                    cure = did_you_mean(name, all_names)
-                    raise ValueError(f"{operation.name!r} comes after {name!r}, and no operation is called so; {cure}")
+                    cure = did_you_mean(name, {*all_names})
+                    raise BelowError(["operations", i, "after", j], f"{problem}, and no operation is called so; {cure}")
                 if name not in known:
-                    raise ValueError(f"{operation.name!r} comes after {name!r}, which is not before it; order them")
+                    raise BelowError(["operations", i, "after", j], f"{problem}, which is not before it; order them")
             if operation.name in known:
-                raise ValueError(f"two operations are called {operation.name!r}; rename one")
+                problem = f"two operations are called {operation.name!r}; rename one"
+                raise BelowError(["operations", i, "name"], problem)
             known.append(operation.name)
         return self
 

@@ -466,6 +466,25 @@ def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) 
     assert len(error.value.diagnostics) == 1, error.value
 
 
+@pytest.mark.parametrize(
+    ("third", "said"),
+    [
+        (
+            "{name: c, time: 1 ms, after: [a, d]}",
+            "5:38: workload.operations.2.after.1: 'c' comes after 'd', and no opera",
+        ),
+        ("{name: c, time: 1 ms, after: [c]}", "5:35: workload.operations.2.after.0: 'c' comes after 'c', which is not"),
+        ("{name: a, time: 1 ms}", "5:12: workload.operations.2.name: two operations are called 'a'; rename one"),
+    ],
+)
+def test_a_mistake_between_operations_stands_at_the_later_one(third: str, said: str) -> None:
+    """The name that is wrong is placed, and not the workload."""
+    text = "topology: hgx-h100\nworkload: {operations: [\n  {name: a, time: 1 ms},\n  {name: b, time: 1 ms},\n"
+    with pytest.raises(InputError) as error:
+        loading.points(yaml_tree.parse(f"{text}    {third}]}}", "f"))
+    assert str(error.value).startswith(f"f:{said}")
+
+
 @pytest.mark.parametrize("beside", ["algorithm: [auto, ring]", "size: 4 MiB", "root: 1"])
 def test_a_key_that_does_not_go_with_a_workload_is_named_where_it_stands(beside: str) -> None:
     """What the workload has itself is written there, and is swept there."""
