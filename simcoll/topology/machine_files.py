@@ -9,7 +9,7 @@ import fnmatch
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBo
 from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.lru import LruCache
+from simcoll.config.machine_memory import check_memory
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count, text
 from simcoll.config.yaml_tree import Model, Node
@@ -27,6 +28,9 @@ from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy
 from simcoll.topology.wiring import Link
+
+# Of memory, for each link: 2,300 while a call on thousands of nodes is predicted, 10,000 while it is explained.
+LINK_BYTES: Final = 5000
 
 
 def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
@@ -163,8 +167,8 @@ def template(machine: MachineFile, hosts: int | None) -> FabricPlan:
     """Devices and links of a file, by the names it gives them."""
     file, tree = machine
     plan = FabricPlan(list(_devices(file, hosts)))
-    names = [name for name, _ in plan.devices]
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    names = dict.fromkeys(name for name, _ in plan.devices)
+    twice = [name for name, count in Counter(name for name, _ in plan.devices).items() if count > 1]
     if twice:
         raise InputError(f"{tree.place.source}: device {twice[0]!r} stands twice", "name it once")
     kinds: dict[tuple[str, str], int] = {}
@@ -201,12 +205,14 @@ def _devices(file: SystemFile, hosts: int | None) -> Iterator[tuple[str, dict[st
     if hosts is not None and "host" not in file.devices:
         raise InputError("topology: 'hosts' goes with a fabric of bare hosts", "write nodes")
     counts = {**file.devices, **({"host": hosts} if hosts else {})}
+    number = sum(counts.values())
+    check_memory(number * LINK_BYTES, f"{number} devices", "take fewer", "topology")  # each has a link, or more
     for kind, count in counts.items():
         for name in (f"{kind}{i}" for i in range(count)):
             yield name, {"kind": kind, **({"in_network": True} if name in file.in_network else {})}
 
 
-def _pairs(rule: LinkRule, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(rule: LinkRule, names: Mapping[str, None]) -> Iterator[tuple[str, str]]:
     for u, v in rule.pairs or _matched(str(rule.from_), str(rule.to), names):
         for name in (u, v):
             if name not in names:
@@ -216,14 +222,17 @@ def _pairs(rule: LinkRule, names: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield v, u
 
 
-def _matched(left: str, right: str, names: Sequence[str]) -> list[tuple[str, str]]:
+def _matched(left: str, right: str, names: Mapping[str, None]) -> Iterator[tuple[str, str]]:
     tails = _matching(left, names)
     if right == "self":
-        return [(name, name) for name in tails]
-    return [(u, v) for u in tails for v in _matching(right, names) if u != v]
+        return ((name, name) for name in tails)
+    heads = _matching(right, names)
+    links = len(tails) * len(heads)
+    check_memory(links * LINK_BYTES, f"{links} links from {left} to {right}", "take fewer devices", "topology")
+    return ((u, v) for u in tails for v in heads if u != v)
 
 
-def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+def _matching(pattern: str, names: Mapping[str, None]) -> list[str]:
     matching: list[str] = fnmatch.filter(names, pattern)
     if not matching:
         raise ValueError(f"{pattern!r} matches no device; {did_you_mean(pattern, names)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
@@ -20,6 +20,7 @@ from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape, count_links
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import (
+    LINK_BYTES,
     MachineFile,
     SystemFile,
     read_machine,
@@ -29,9 +30,6 @@ from simcoll.topology.machine_files import (
 from simcoll.topology.routing import RoutingPolicy
 from simcoll.topology.topology_keys import Override, Spread, TopologySpec, check_keys
 from simcoll.topology.wiring import Link, Wiring
-
-# Of memory, for each link: 2,300 while a call on thousands of nodes is predicted, 10,000 while it is explained.
-LINK_BYTES: Final = 5000
 
 
 def load_system(name: str) -> SystemFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections import Counter
 from pathlib import Path
 
@@ -263,6 +264,31 @@ def test_own_machine(tmp_path: Path) -> None:
     assert len(topology.ranks) == 12 and len(topology.links) == 3 * (10 + 4) + 6
     assert topology.link("node2.gpu3", "node2.gpu2").bandwidth == 20 * GB
     assert topology.default_groups(topology.ranks)[2] == (8, 9, 10, 11)
+
+
+def test_work_on_a_file_grows_with_its_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns of a rule are matched once, however many devices they match; links that no memory holds are refused
+    before they are made."""
+    asked: list[str] = []
+    plain = fnmatch.filter
+
+    def counted(names: list[str], pattern: str) -> list[str]:
+        asked.append(pattern)
+        return plain(names, pattern)
+
+    monkeypatch.setattr(fnmatch, "filter", counted)
+    rule = "{from: 'gpu*', to: nvswitch0, bandwidth: 1 GB/s, latency: 1 us}"
+    file, text = tmp_path / "m.yaml", f"name: m\ndevices: {{gpu: 300, nvswitch: 1}}\nlinks: [{rule}]\n"
+    file.write_text(text, encoding="utf-8")
+    assert len(Topology.load(str(file)).links) == 600 and asked == ["gpu*", "nvswitch0"]
+    many = text.replace("300", "300000")
+    for made, said in (
+        (many.replace("nvswitch0", "'gpu*'"), r"90000000000 links from gpu\* to gpu\* take"),
+        (many.replace("nvswitch: 1", "nvswitch: 2000000000"), "2000300000 devices take"),
+    ):
+        file.write_text(made, encoding="utf-8")
+        with pytest.raises(InputError, match=rf"{said} \d+ GB of memory, and this machine has"):
+            Topology.load(str(file))
 
 
 def test_own_devices_by_name(tmp_path: Path) -> None:
