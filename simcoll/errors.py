@@ -15,7 +15,15 @@ from simcoll.dataclass import dataclass
 
 
 class SimcollError(Exception):
-    """Root of all errors that simcoll raises on purpose."""
+    """Root of all errors that simcoll raises on purpose.
+
+    >>> import simcoll
+    >>> try:
+    ...     simcoll.build("all_reduce", "rng", 4)
+    ... except simcoll.SimcollError as error:
+    ...     print(error)
+    'rng' is no algorithm for all_reduce; did you mean 'ring'?
+    """
 
     exit_status = 1
 

@@ -57,6 +57,11 @@ class Schedule:
     `pipelined` says how loops over a large buffer follow each other: one step behind (trees, chains) or one after
     the other (rings). `groups` are the ranks that take part, by default all in one group; `root` is a place in a group.
     Raises ScheduleError when malformed.
+
+    >>> from simcoll import build
+    >>> schedule = build("all_reduce", "ring", 4)
+    >>> schedule.n_steps, schedule.messages, schedule.src[:4].tolist()
+    (6, 24, [0, 1, 2, 3])
     """
 
     collective: str

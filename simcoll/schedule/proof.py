@@ -39,7 +39,7 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
 
     Raises ScheduleError naming the step, rank and chunk of the first thing wrong, what was expected and what is there.
 
-    >>> from simcoll.schedule.algorithms import build
+    >>> from simcoll import build
     >>> prove(build("all_reduce", "ring", 4))
     """
     check_shape(source)

@@ -29,7 +29,12 @@ Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2,
 
 @dataclass(frozen=True)
 class Request:
-    """A request to an algorithm: `n` ranks, the root, the groups, the in-network agents at hand, and its options."""
+    """A request to an algorithm: `n` ranks, the root, the groups, the in-network agents at hand, and its options.
+
+    >>> request = Request(n=4, root=1)
+    >>> [rank for rank in range(request.n) if rank != request.root]
+    [0, 2, 3]
+    """
 
     n: int
     root: int = 0
@@ -214,14 +219,12 @@ def register(
 ) -> Callable[[Callable[[Request], Iterator[StepPattern]]], Callable[[Request], Iterator[StepPattern]]]:
     """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest.
 
-    >>> from simcoll.schedule.algorithms import build
-    >>> from simcoll.schedule.steps import send
+    >>> from simcoll import build, send
     >>> @register("broadcast", "from_the_root")
     ... def from_the_root(request):
     ...     yield send(request.root, range(1, request.n), 0)
     >>> build("broadcast", "from_the_root", 4).messages
     3
-    >>> del ALGORITHMS["broadcast"]["from_the_root"]
 
     An own algorithm may be entered anew. Raises InputError for an unknown collective, for the name of a shipped
     algorithm, and for one of your own that is said to be NCCL's (`library`).

@@ -538,7 +538,7 @@ def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_few_names() -> None:
-    """At most 40 names, each documented, each with an example that runs or a class of fields."""
+    """At most 40 names, each documented."""
     names = [name for name in dir(sc) if not name.startswith("_")]
     assert len(names) <= 40 and names == sorted(names)
     assert all(getattr(sc, name).__doc__ for name in names)
