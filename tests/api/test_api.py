@@ -14,7 +14,6 @@ import pytest
 from command import ROOT, python
 
 import simcoll
-from simcoll import api
 from simcoll.prediction import result_rows
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.registry import ALGORITHMS
