@@ -44,6 +44,7 @@ from simcoll.report.plot.style import (
     interval_entry,
     settings,
     size_axis,
+    stroke,
     time_axis,
     time_text,
     with_trust,
@@ -94,7 +95,7 @@ def key_figure(
         looks |= looks_of(list(ticks.values())) if across == "algorithm" else {}
         figure, entries = bar_figure(panels, series, ticks, up, looks)
     else:
-        styles = {name: {**looks[plain]._asdict(), "linestyle": dash_of(first[name])} for name, plain in names.items()}
+        styles = {name: stroke(*looks[plain], dash_of(first[name])) for name, plain in names.items()}
         figure, entries = _line_figure(panels, series, styles, thin)
         values = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
         _finish_axes(figure.axes, timed, across, up, ticks, values)
@@ -187,9 +188,7 @@ def _lines(
     entries: dict[str, Artist],
     thin: bool,
 ) -> None:
-    wider = halos(
-        [{spot.x: spot.y for spot in spots} for spots in series.values()], [styles[name]["color"] for name in series]
-    )
+    wider = halos([{spot.x: spot.y for spot in spots} for spots in series.values()])
     for (name, spots), more in zip(series.items(), wider, strict=True):
         style = styles[name]
         x, y = [spot.x for spot in spots], [spot.y for spot in spots]
