@@ -79,7 +79,7 @@ def _results(rows: Sequence[ResultRow], points: Sequence[Point]) -> str:
     count = many if good == len(rows) else f"{many}, {good} of them with a time"
     worth = "".join(f"<li>{badge(word)} {escape(WORTH[word])}</li>" for word in _worths(rows))
     sizes = "" if points[0].scenario.workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
-    hint = '<span class="screen">A click on a name sorts.</span>'
+    hint = '<span class="screen">A click on a name sorts; a table that fades at its side goes on there.</span>'
     answer = f'<p class="verdict"><strong>{escape(of_rows(rows))}</strong></p>'
     worth += "".join(f"<li>{escape(note)}</li>" for note in caveats.notes(points))
     return f'{answer}\n<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
