@@ -318,7 +318,9 @@ def test_nothing_is_lost_at_the_side_or_on_paper(chromium: Any, folder_of: Calla
     page.goto((folder_of("as NCCL") / "report.html").as_uri())
     box = page.locator(".wide").first
     faded = "box => getComputedStyle(box).maskImage !== 'none'"
-    assert box.evaluate("box => box.scrollWidth > box.clientWidth") and box.evaluate(faded)
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    page.wait_for_function("document.querySelector('.wide').classList.contains('more')")
+    assert box.evaluate(faded)
     page.emulate_media(media="print")
     assert not box.evaluate(faded)
     coloured = page.locator(".bar span, .swatch").evaluate_all(
@@ -326,6 +328,7 @@ def test_nothing_is_lost_at_the_side_or_on_paper(chromium: Any, folder_of: Calla
     )
     assert coloured and set(coloured) == {"exact"}
     page.emulate_media(media="screen")
+    page.wait_for_function("document.querySelector('.wide').classList.contains('more')")
     box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
     page.wait_for_function("!document.querySelector('.wide').classList.contains('more')")
     assert not box.evaluate(faded)

@@ -60,7 +60,7 @@ def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[str]
 
 
 def _missing(points: Sequence[Point]) -> str:
-    """What is run, by which algorithms, and under which values of swept keys, in words."""
+    """Collectives or workloads, their algorithms and the values of swept keys of some points, in words."""
     named = grouped(points, lambda point: (_subject(point.scenario), ", ".join(point_plots.swept_words(point))))
     of = {key: dict.fromkeys(_asked(point.scenario) for point in some) for key, some in named.items()}
     return "; ".join(f"{what} by {', '.join(of[what, at])}{at and f' at {at}'}" for what, at in of)

@@ -123,8 +123,8 @@ def _short(name: str, columns: Iterable[str]) -> str:
 
 
 def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
-    """How a line is drawn, but for its width. A dashed one is white in its gaps and markers: upon a wider line of its
-    own colour it would not be seen."""
+    """The properties of a line but for its width. A dashed one is white in its gaps and markers: upon a wider line of
+    its own colour it would not be seen."""
     style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash}
     return style if dash == "-" else {**style, "gapcolor": "white", "markerfacecolor": "white"}
 
