@@ -173,16 +173,16 @@ def format_size(nbytes: int) -> str:
 
 
 def short_size(nbytes: int) -> str:
-    """Exact where that is short, else three digits.
+    """Exact where that is short, in powers of 1024 or of 1000, whichever is shorter; else three digits.
 
-    >>> short_size(6144), short_size(100_000_000), short_size(99_999_992), short_size(2**30 - 2**20 + 8)
-    ('6 KiB', '100 MB', '95.4 MiB', '1023 MiB')
+    >>> short_size(6144), short_size(100_000_000), short_size(256_000), short_size(2**30 - 2**20 + 8)
+    ('6 KiB', '100 MB', '256 kB', '1023 MiB')
     """
-    if len(text := format_size(nbytes)) <= 8 and (nbytes < 10_000 or not text.endswith(" B")):
-        return text
-    power = int(math.log(nbytes, 1000))
-    if nbytes % 1000**power == 0:
-        return f"{nbytes // 1000**power} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    power = next((power for power in (4, 3, 2, 1) if nbytes and nbytes % 1000**power == 0), 0)
+    exact = [format_size(nbytes), f"{nbytes // 1000**power} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"]
+    shortest = min(exact, key=len)
+    if len(shortest) <= 8 and (nbytes < 10_000 or not shortest.endswith(" B")):
+        return shortest
     power = int(math.log(nbytes, 1024))
     number = nbytes / 1024**power
     return f"{number:{'.3g' if number < 999.5 else '.0f'}} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

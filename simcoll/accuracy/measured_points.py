@@ -126,9 +126,11 @@ class RowQuestions:
         return contradiction(rows, self.name, gpu.model) if gpu else None
 
     def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
-        """Return a line for that."""
+        """Return a line for that, and one for rows of other nodes than bare hosts have: one rank each."""
         odd = self.other_gpus(rows)
-        return [f"{odd}: check --on"] if odd else []
+        other = [row for row in rows if self.bare and row.nodes not in (None, row.ranks)]
+        many = f"{len(other)} of {len(rows)} rows say that several ranks share a node, and {self.name} has one on each"
+        return [f"{odd}: check --on"] * bool(odd) + [f"{many}: check --on"] * bool(other)
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
         """Return the keys for rows of the library's own collectives: the profile, the release and the protocol."""

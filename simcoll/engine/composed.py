@@ -45,16 +45,29 @@ def composed_ps(
     network: RoutedNetwork,
     ran: set[CallProgram] | None = None,
     joined: Joined | None = None,
+    durations: Sequence[int | Numbers] | None = None,
 ) -> int | None:
     """The time in ps of a plan of `operations` on `n` ranks, of which each but computations is a call of `calls`; None
     where calls meet on a link, or cannot be run by themselves. Calls that `ran` by themselves are added to that set,
     and only those in it may be left out where nobody needs to know when they end. Programs of calls of a chain that
-    meet are kept in `joined`, for other durations of the same plan."""
+    meet are kept in `joined`, for other `durations` of the same plan, which stand for those of its operations."""
     if not _apart(calls, network):
         return None
     known = set() if ran is None else ran, {} if joined is None else joined
-    took = _Composition(operations, calls, n, network, *known).took()
+    if durations is None:
+        durations = [op.duration for op in operations]
+    took = _Composition(operations, durations, calls, n, network, *known).took()
     return took if took is not None and took < NEVER else None
+
+
+@functools.lru_cache(1)  # replications of one plan differ in durations
+def _behind(after: tuple[tuple[int, ...], ...]) -> tuple[Sequence[tuple[int, ...]], Sequence[int]]:
+    """For each operation those that wait for it, in order, and the number of those that it waits for."""
+    behind = [list[int]() for _ in after]
+    for number, all_before in enumerate(after):
+        for before in dict.fromkeys(all_before):
+            behind[before].append(number)
+    return tuple(map(tuple, behind)), [len(set(all_before)) for all_before in after]
 
 
 class _Composition:
@@ -64,6 +77,7 @@ class _Composition:
     def __init__(
         self,
         operations: Sequence[Operation],
+        durations: Sequence[int | Numbers],
         calls: Sequence[CallProgram | None],
         n: int,
         network: RoutedNetwork,
@@ -71,6 +85,7 @@ class _Composition:
         joined: Joined,
     ):
         self.operations, self.calls, self.ran, self.joined = operations, calls, ran, joined
+        self.durations = durations
         self.network, links = network, len(network.bandwidths)
         self.taken = Taken(np.full(links, -NEVER), np.zeros(links, np.int64))
         self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
@@ -80,14 +95,11 @@ class _Composition:
         self.until = list[tuple[int, int]]()  # of hidden ones, in order: when over at the latest, number
         self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
         self.shown = 0  # how often hidden operations became known
-        self.behind = [list[int]() for _ in operations]
-        for number, op in enumerate(operations):
-            for before in op.after:
-                self.behind[before].append(number)
+        self.behind, self.awaited = _behind(tuple([op.after for op in operations]))
 
     def took(self) -> int | None:
         """The time that all takes together; None where calls meet."""
-        left = [len(op.after) for op in self.operations]
+        left = list(self.awaited)
         queue: list[tuple[int, int]] = []
         opened: dict[int, Opened] = {}
         ready = [number for number, before in enumerate(left) if not before]
@@ -102,7 +114,7 @@ class _Composition:
                 return None
             for after in self.behind[number]:
                 left[after] -= 1
-            ready = [after for after in dict.fromkeys(self.behind[number]) if not left[after]]
+            ready = [after for after in self.behind[number] if not left[after]]
         self.last = max(self.last, int(most(np.concatenate([*self.done.values(), self.idle[:1]]), initial=0)))
         while self.until and self.until[-1][0] > self.last:
             if not self._uncover(self.hidden[self.until[-1][1]]):
@@ -132,6 +144,8 @@ class _Composition:
         for before in op.after:
             done, shared = self.done[before], self._shared(before, op)
             ends.append(done if shared is None else np.where(shared >= 0, done[shared], 0))
+        if len(ends) == 1:
+            return ends[0]
         return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
@@ -164,16 +178,17 @@ class _Composition:
 
     def _enter(self, number: int, opened: Opened) -> bool:
         """Note when an operation begins. Says whether all that has to be run for that ends."""
-        op, call = self.operations[number], self.calls[number]
+        call = self.calls[number]
         if opened.chain != number and not self._stands(opened):  # some may be known by now, or has gone on
             if (now := self._opened(number)) is None:
                 return False
             opened = now
-        self.done[number] = opened.when + op.duration
+        self.done[number] = opened.when + self.durations[number]
         if call is not None:
             return self._call(number, call, opened)
         if opened.chain != number:
-            longest = int(np.max(op.duration, initial=0))
+            duration = self.durations[number]
+            longest = duration if isinstance(duration, int) else int(most(duration, initial=0))
             times = opened.latest + longest, opened.chain, opened.ahead + longest
             self._hide(Hidden(number, None, opened.when, *times))
         return True
@@ -275,7 +290,7 @@ class _Composition:
     def _begin(self, each: Hidden, first: bool) -> Numbers:
         """Note when an operation of a chain begins, if what is ahead of it is known, and give that time."""
         when = each.opened if first else self._since(each.number)
-        self.done[each.number] = when + self.operations[each.number].duration
+        self.done[each.number] = when + self.durations[each.number]
         self.last = max(self.last, int(most(self.done[each.number], initial=0)))
         return when
 
@@ -314,7 +329,7 @@ class _Composition:
                 self.joined.clear()
             self.joined[key] = join(operations, len(self.place), self.network)
         start = int(opened[0].min())
-        took = [np.broadcast_to(self.operations[each.number].duration, len(ranks)) for each in chain]
+        took = [np.broadcast_to(self.durations[each.number], len(ranks)) for each in chain]
         both = [column for pair in zip((when - start for when in opened), took, strict=True) for column in pair]
         program = self.joined[key]
         assert program.tasks

@@ -63,8 +63,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls met already
             return None
-        changed = [op._replace(duration=durations[part]) for op, part in zip(operations, parts, strict=True)]
-        return composed_ps(changed, calls, plan.n, binder.topology, *shared)
+        return composed_ps(operations, calls, plan.n, binder.topology, *shared, [durations[part] for part in parts])
 
     if took is None:
         program = joined()

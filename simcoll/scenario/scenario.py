@@ -59,6 +59,7 @@ else:
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
+_VARIED: Final = "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}"
 OF_ONE: Final = {  # keys of one collective, each with the key of a workload's operation that says the same
     **{key: key for key in ("collective", "algorithm", "size", "root")},
     **dict.fromkeys(("op", "in_place", "weights", "arrivals"), ""),
@@ -304,10 +305,13 @@ class Scenario(Model):
     def _disturbed_as_can_be(self) -> Self:
         varies = self.variability is not None or (self.replications is not None and self.faults)
         if bool(varies) != (self.replications is not None):
-            raise ValueError("variability and replications go together; add e.g. replications: 200, or leave both out")
+            there, cure = ("variability", "replications: 200") if self.variability else ("replications", _VARIED)
+            problem = f"variability and replications go together; add e.g. {cure}, or leave both out"
+            raise yaml_tree.MisplacedKeyError([there], problem)
         if self.env.NCCL_IB_QPS_PER_CONNECTION and not (self.variability and self.variability.ecmp):
             cure = "add variability: {ecmp: {}} and replications, or leave it out"
-            raise ValueError(f"NCCL_IB_QPS_PER_CONNECTION counts where switches draw routes; {cure}")
+            problem = f"NCCL_IB_QPS_PER_CONNECTION counts where switches draw routes; {cure}"
+            raise yaml_tree.MisplacedKeyError(["env", "NCCL_IB_QPS_PER_CONNECTION"], problem)
         if self.faults:
             from simcoll.scenario.faults import fit_together
 

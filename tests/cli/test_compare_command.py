@@ -133,3 +133,13 @@ def test_compare_writes(scenario: Path, measured: Path, tmp_path: Path):
     assert simcoll("compare", scenario, measured, "-o", tmp_path / "out").status == 0
     assert (tmp_path / "out/compare.csv").read_text(encoding="utf-8").count("\n") == 4
     assert (tmp_path / "out/compare.png").stat().st_size > 5000
+
+
+def test_rows_of_other_nodes_than_bare_hosts_have(tmp_path: Path) -> None:
+    """A machine of hosts has one rank on each: rows that say otherwise are predicted there, and it is said."""
+    path, table = tmp_path / "hosts.yaml", tmp_path / "table.csv"
+    path.write_text("fabric: single-switch\nhosts: 8\nlink: {bandwidth: 25 GB/s, latency: 1 us}\n", encoding="utf-8")
+    for nodes, said in ((1, True), (4, False)):
+        table.write_text(f"collective,ranks,nodes,size_bytes,time_us\nall_reduce,4,{nodes},1024,9\n", encoding="utf-8")
+        done = simcoll("compare", table, "--on", path)
+        assert done.status == 0 and ("1 of 1 rows say that several ranks share a node" in done.out + done.err) == said

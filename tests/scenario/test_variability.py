@@ -169,7 +169,7 @@ def test_the_table_tells_quantiles_and_whose_fault() -> None:
     [
         ({"variability": {}}, "nothing varies"),
         ({"variability": {"launch_skew": SKEW}, "replications": None}, "add e.g. replications: 200"),
-        ({}, "variability and replications go together"),
+        ({}, r"replications: variability and replications go together; add e.g. variability: \{launch_skew: "),
         ({"variability": {"launch_skew": {"distribution": "lognormal", "mean": "3 us"}}}, "takes median and sigma"),
         ({"variability": {"launch_skew": {**SKEW, "distribution": "normall"}}}, "'normall' is not known"),
         ({"variability": {"slow": [{"rank": 1, "factor": 0.5}]}}, "out of range"),

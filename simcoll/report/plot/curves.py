@@ -47,7 +47,8 @@ MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a 
 ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
 BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
 MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
-_APART: Final = ("profile", *COMPETING, *SETTINGS)  # executors differ where profiles do
+# a machine has a profile of its own, and executors differ where profiles do
+_APART: Final = ("topology", "profile", *COMPETING, *SETTINGS)
 
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
 _MEASURED: Final[dict[str, Any]] = {

@@ -143,7 +143,10 @@ def word(column: str) -> str:
     >>> word("topology.hosts_per_leaf")
     'hosts per leaf'
     """
-    return WORDS.get(column, column.rsplit(".", 1)[-1].replace("_", " ")).lower()
+    if column in WORDS:
+        return WORDS[column].lower()
+    name = column.rsplit(".", 1)[-1]
+    return name if name.isupper() else name.replace("_", " ").lower()  # a variable is called as it is
 
 
 def said(column: str, row: PlotRow) -> str:

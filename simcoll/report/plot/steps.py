@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from simcoll import units
 from simcoll.prediction.result_rows import swept
+from simcoll.report.plot.key_columns import word
 from simcoll.report.plot.looks import GREY, INK, look
 from simcoll.report.plot.style import (
     SETTINGS,
@@ -55,7 +56,7 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
         FuncFormatter(lambda value, _: time_text(value) if value else "0")
     )
     best = min(steps, key=_step)
-    where = f"{best['algorithm']}" + (f" at {_named(across)} {_short(str(best.get(across)))}" if across else "")
+    where = f"{best['algorithm']}" + (f" at {word(across)} {_short(str(best.get(across)))}" if across else "")
     finish(
         figure,
         f"Training step: {best['workload']}, {_counted(steps)}",
@@ -72,10 +73,6 @@ def _counted(steps: Sequence[PlotRow]) -> str:
 
 def _step(row: PlotRow) -> float:
     return float(row["step_us"])
-
-
-def _named(column: str) -> str:
-    return column.rsplit(".", 1)[-1].replace("_", " ")
 
 
 def _short(text: str) -> str:
@@ -103,7 +100,7 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D
     for name, points in series.items():
         first, best = next(iter(points.values())), min(points, key=lambda text: _step(points[text]))
         drawn = look(str(first.get("algorithm") or ""))
-        for part in (sorted(set(points) - set(words), key=places.__getitem__), *([word] for word in words)):
+        for part in (sorted(set(points) - set(words), key=places.__getitem__), *([text] for text in words)):
             shown, at = [points[text] for text in part if text in points], [places[text] for text in part]
             if shown:
                 (entries[name],) = axes.plot(
@@ -111,7 +108,7 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Line2D
                 )
                 axes.plot(at, [row["compute_us"] for row in shown], **_COMPUTE, marker="" if part[1:] else "_")
         axes.plot([places[best]], [_step(points[best])], **_SHORTEST, color=drawn.color)
-    axes.set_xlabel(_named(across), size=9, color=INK)
+    axes.set_xlabel(word(across), size=9, color=INK)
     from_zero(axes)
     return {**entries, "computation alone": Line2D([], [], **_COMPUTE)}
 
