@@ -218,7 +218,8 @@ def test_equal_lines_of_one_algorithm_are_seen(count: int, others: tuple[str, ..
     """What makes no difference is a line for each value all the same: none could be taken away unseen."""
     key = "topology.oversubscription"
     rows = [each for value in range(count) for each in sweep("ring", *others, **{key: value})]
-    for figure in (size_figure(rows, "busbw"), size_figure(rows, "latency")):
+    by_key = key_figure(rows, "size", "busbw", group=["algorithm", key])
+    for figure in (size_figure(rows, "busbw"), size_figure(rows, "latency"), by_key):
         seen = pixels(figure)
         for line in figure.axes[0].lines:
             if line.get_label() != "bound":
