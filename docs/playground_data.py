@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.collectives import COLLECTIVES, NOTHING
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.proof import prove
 
@@ -19,6 +19,7 @@ def script(ranks: tuple[int, ...] = RANKS) -> str:
     found = {
         name: {
             "promise": COLLECTIVES[name].summary,
+            "sized": COLLECTIVES[name].busbw(2) > 0,  # a barrier moves no data, and has no bandwidth
             "algorithms": {each.name: entry(each, ranks) for each in entries.values() if not each.needs_agent},
         }
         for name, entries in registry.ALGORITHMS.items()
@@ -52,8 +53,22 @@ def _cost(form: str, **values: int | Fraction) -> Fraction:
 
 
 def listed(schedule: Schedule) -> dict[str, Any]:
-    """Chunks, messages and steps of a schedule: for each transfer sender, slot, receiver, slot, 1 if it reduces."""
+    """Blocks, chunks, messages and steps of a schedule: for each transfer sender, slot, receiver, slot, 1 if it
+    reduces, and the chunk that it is of, whose size it has; -1 if it is of none."""
+    contract = COLLECTIVES[schedule.collective]
+    start = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root).tolist()
+    held = {
+        (rank, slot): chunk
+        for rank, slots in enumerate(start)
+        for slot, (of, chunk) in enumerate(slots)
+        if of != NOTHING
+    }
     steps: list[list[list[int]]] = [[] for _ in range(schedule.n_steps)]
     for step, *transfer in schedule:
         steps[step].append([int(value) for value in transfer])
-    return {"chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps}
+    for transfers in steps:
+        for transfer in transfers:
+            transfer.append(held.get((transfer[0], transfer[1]), NOTHING))
+        held |= {(dst, to): chunk for _, _, dst, to, _, chunk in transfers}
+    blocks = contract.blocks(schedule.n)
+    return {"blocks": blocks, "chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps}

@@ -1,21 +1,33 @@
 "use strict";
 // Schedules of simcoll, timed and drawn in the page. `SIMCOLL` (playground-data.js) has them; nothing else is loaded.
 // The model is that of the profile `one-port` on a full mesh: a rank sends one message at a time, a message of b bytes
-// leaves after b / bandwidth and is there a latency later. Times are whole picoseconds, as in simcoll's engines: a test
-// compares both in a browser.
+// leaves after b / bandwidth and is there a latency, of 1 ps at least, later. Times are whole picoseconds, as in
+// simcoll's engines: a test compares both in a browser.
 
-const PS = 1e12;
+const PS = 1e12, ELEMENT = 4;  // bytes: float32, as in a scenario that does not say another type
+
+/** Bytes of each chunk: whole elements of the blocks that a buffer has, and of the equal parts that a block has. */
+function cut(schedule, nbytes) {
+  const split = (count, parts) => Array.from({length: parts}, (_, part) => Math.floor(count / parts) + (part < count % parts));
+  return split(nbytes / ELEMENT, schedule.blocks).flatMap(block => split(block, schedule.chunks / schedule.blocks)).map(count => count * ELEMENT);
+}
+
+/** Whole picoseconds that a link is busy with so many bytes; a double would round what is long. */
+function served(count, bandwidth) {
+  const rate = BigInt(Math.round(bandwidth));
+  return Math.max(1, Number((BigInt(count) * BigInt(PS) + rate - 1n) / rate));
+}
 
 /** Times of all transfers of a schedule: [sender, slot, receiver, slot, reduces, begin, sent, end], and the last end. */
 function replay(schedule, nbytes, latency, bandwidth) {
-  const service = Math.max(1, Math.ceil((nbytes / schedule.chunks) * PS / bandwidth));
+  const services = cut(schedule, nbytes).map(count => served(count, bandwidth));
   const free = new Map(), complete = new Map(), bars = [];
   let last = 0;
   for (const step of schedule.steps) {
     const written = new Map();  // what a step writes is read from the next step on
-    for (const [src, from, dst, to, reduces] of step) {
+    for (const [src, from, dst, to, reduces, chunk] of step) {
       const begin = Math.max(free.get(src) ?? 0, complete.get(`${src}/${from}`) ?? 0);
-      const sent = begin + (src === dst ? 1 : service);
+      const sent = begin + (src === dst ? 1 : services[chunk] ?? 1);
       const end = src === dst ? sent : sent + latency;
       const slot = `${dst}/${to}`, before = written.get(slot) ?? complete.get(slot) ?? 0;
       written.set(slot, reduces || written.has(slot) ? Math.max(end, before) : end);
@@ -38,6 +50,9 @@ function said(ps) {
   const [unit, size] = [["s", 1e12], ["ms", 1e9], ["us", 1e6], ["ns", 1e3]].find(([, size]) => ps >= size) ?? ["ps", 1];
   return `${Number((ps / size).toPrecision(3))} ${unit}`;
 }
+
+/** The setting for a collective: one that moves no data has no size. */
+const settingOf = (collective, setting) => (SIMCOLL[collective].sized ? setting : {...setting, nbytes: 0});
 
 /** Bytes as one says them. */
 function bytes(count) {
@@ -87,9 +102,11 @@ function timeline(schedule, ranks, setting, width = 640, lane = 22) {
   return picture;
 }
 
+const SIZES = Array.from({length: 25}, (_, step) => 2 ** (step + 2));  // that can be chosen, and the axis of curves
+
 /** Time over size of all algorithms, both axes logarithmic, the chosen one thick. */
 function curves(algorithms, ranks, setting, chosen, width = 640, height = 300) {
-  const sizes = Array.from({length: 25}, (_, step) => ranks * 2 ** (step + 2)), left = 60, bottom = 40;
+  const sizes = SIZES, left = 60, bottom = 40;
   const lines = algorithms.map(([name, entry]) => [name, sizes.map(nbytes =>
     replay(entry.schedules[ranks], nbytes, setting.latency, setting.bandwidth).time)]);
   const times = lines.flatMap(([, line]) => line), low = Math.log10(Math.min(...times)), high = Math.log10(Math.max(...times));
@@ -108,7 +125,7 @@ function curves(algorithms, ranks, setting, chosen, width = 640, height = 300) {
     picture.append(made("svg:polyline", {points, fill: "none", stroke: colour(index, lines.length),
       "stroke-width": name === chosen ? 4 : 1.6, "stroke-dasharray": index % 2 ? "7 3" : "none"}, made("svg:title", {}, name)));
   });
-  picture.append(made("svg:text", {x: (left + width) / 2, y: height - 6, class: "label axis"}, "size of the buffer"));
+  picture.append(made("svg:text", {x: (left + width) / 2, y: height - 6, class: "label axis"}, "size: largest buffer of a rank"));
   return picture;
 }
 
@@ -121,15 +138,20 @@ function ranked(collective, ranks, setting) {
 
 /** The playground: choices, a table of all algorithms, their curves, and the timeline of one. */
 function playground(place) {
-  const state = {collective: "all_reduce", algorithm: "ring", ranks: 8, power: 18, latency: 1, bandwidth: 50};
+  const state = {collective: "all_reduce", algorithm: "ring", ranks: 8, size: 2 ** 18, latency: 1, bandwidth: 50};
   const shown = made("div", {class: "shown"}), choices = made("form", {class: "choices"});
+  const refused = made("p", {class: "refused", role: "alert"});
   const choice = (label, key, element) => {
     element.id = `playground-${key}`;
     element.addEventListener("input", () => {
-      const value = element.type === "select-one" && key === "collective" ? element.value : Number(element.value);
-      if (key === "collective" || value > 0) { state[key] = value; draw(); }
+      const text = element.value.trim(), value = key === "collective" ? text : Number(text);
+      const wrong = key !== "collective" && (text === "" || !Number.isFinite(value) || value < Number(element.min || 0));
+      element.setAttribute("aria-invalid", wrong);
+      refused.textContent = wrong ? `${label} must be a number from ${element.min} on; ${state[key]} is still used.` : "";
+      if (!wrong) { state[key] = value; draw(); }
     });
     choices.append(made("span", {}, made("label", {for: element.id}, label), " ", element));
+    return element;
   };
   const select = (values, chosen) => {
     const element = made("select", {}, ...values.map(([value, text]) => made("option", {value}, text)));
@@ -139,45 +161,52 @@ function playground(place) {
   const counts = Object.keys(Object.values(SIMCOLL.all_reduce.algorithms)[0].schedules);
   choice("Collective", "collective", select(Object.keys(SIMCOLL).map(name => [name, name]), state.collective));
   choice("ranks", "ranks", select(counts.map(count => [count, count]), state.ranks));
-  choice("bytes a rank", "power", select(Array.from({length: 25}, (_, step) => [step + 2, bytes(2 ** (step + 2))]), state.power));
-  choice("latency (us)", "latency", made("input", {type: "number", min: 0.001, step: "any", value: state.latency}));
+  const size = choice("size", "size", select(SIZES.map(count => [count, bytes(count)]), state.size));
+  choice("latency (us)", "latency", made("input", {type: "number", min: 0, step: "any", value: state.latency}));
   choice("bandwidth (GB/s)", "bandwidth", made("input", {type: "number", min: 0.001, step: "any", value: state.bandwidth}));
+
+  const pressed = () => shown.querySelector('button[aria-pressed="true"]');  // a new one each time that all is drawn
 
   function draw() {
     const {collective, ranks} = state;
-    const setting = {nbytes: ranks * 2 ** state.power, latency: Math.round(state.latency * 1e6), bandwidth: state.bandwidth * 1e9};
+    const {sized, promise} = SIMCOLL[collective];
+    const setting = settingOf(collective, {nbytes: state.size, latency: Math.max(1, Math.round(state.latency * 1e6)), bandwidth: state.bandwidth * 1e9});
+    size.disabled = !sized;
     const order = ranked(collective, ranks, setting), entries = Object.entries(SIMCOLL[collective].algorithms);
     if (!(state.algorithm in SIMCOLL[collective].algorithms)) state.algorithm = order[0][0];
     const head = made("tr", {}, ...["algorithm", "steps", "messages", "closed form", "by it", "replayed"].map(text => made("th", {}, text)));
     const rows = order.map(([name, entry, time]) => {
       const button = made("button", {type: "button", title: entry.help.replaceAll("`", ""), "aria-pressed": name === state.algorithm}, name);
       button.style.borderColor = colour(entries.findIndex(([each]) => each === name), entries.length);
-      button.addEventListener("click", () => { state.algorithm = name; draw(); });
+      button.addEventListener("click", () => { state.algorithm = name; draw(); pressed().focus(); });
       const schedule = entry.schedules[ranks], form = entry.forms[ranks];
       const cells = [button, schedule.steps.length, schedule.messages, form ? entry.cost : "", form ? said(closed(form, setting.nbytes, setting.latency, setting.bandwidth)) : "", said(time)];
-      return made("tr", {}, ...cells.map(cell => made("td", {}, cell instanceof Node ? cell : `${cell}`)));
+      const row = made("tr", {}, ...cells.map(cell => made("td", {}, cell instanceof Node ? cell : `${cell}`)));
+      row.lastChild.dataset.ps = time;
+      return row;
     });
     const least = order.filter(([, , time]) => time <= order[0][2]).map(([name]) => name).join(" = ");
     const chosen = SIMCOLL[collective].algorithms[state.algorithm];
     shown.replaceChildren(
-      made("p", {class: "verdict"}, `Quickest of ${bytes(setting.nbytes)} on ${ranks} ranks: ${least}, ${said(order[0][2])}. ${collective}: ${SIMCOLL[collective].promise}.`),
+      made("p", {class: "verdict"}, `Quickest ${sized ? `of ${bytes(setting.nbytes)} ` : ""}on ${ranks} ranks: ${least}, ${said(order[0][2])}. ${collective}: ${promise}${sized ? "" : "; it has no size"}.`),
       made("div", {class: "wide"}, made("table", {class: "docutils"}, made("thead", {}, head), made("tbody", {}, ...rows))),
-      curves(entries, ranks, setting, state.algorithm),
+      ...(sized ? [curves(entries, ranks, setting, state.algorithm)] : []),
       made("p", {}, `${state.algorithm}: `, ...worded(chosen.help)),
       timeline(chosen.schedules[ranks], ranks, setting));
   }
   draw();
-  place.replaceChildren(choices, shown);
+  place.replaceChildren(choices, refused, shown);
 }
 
 /** The gallery: each algorithm with its timeline and its cost. */
 function gallery(place, ranks = 8, setting = {nbytes: 2 ** 20, latency: 1e6, bandwidth: 50e9}) {
   for (const [collective, {promise, algorithms}] of Object.entries(SIMCOLL)) {
     place.append(made("h3", {}, collective), made("p", {}, `${promise}.`));
-    for (const [name, entry, time] of ranked(collective, ranks, setting)) {
+    const own = settingOf(collective, setting);
+    for (const [name, entry, time] of ranked(collective, ranks, own)) {
       const schedule = entry.schedules[ranks], form = entry.forms[ranks];
       const cost = form ? `, ${entry.cost}` : "";
-      place.append(made("figure", {}, timeline(schedule, ranks, setting, 640, 14),
+      place.append(made("figure", {}, timeline(schedule, ranks, own, 640, 14),
         made("figcaption", {}, made("strong", {}, name), ` ${said(time)}: ${schedule.steps.length} steps, ${schedule.messages} messages${cost}. `, ...worded(entry.help))));
     }
   }

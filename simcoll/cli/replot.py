@@ -49,7 +49,10 @@ def plot(
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
     conditions = dict(map(_condition, filters))
-    rows = filtered(result_rows.read(source), conditions)
+    every = result_rows.read(source)
+    if not every:
+        raise InputError(f"{source} has no rows", "give a results.csv that holds results: `simcoll run … -o FOLDER`")
+    rows = filtered(every, conditions)
     single = output is not None and _is_picture(output)
     said = click.get_current_context().get_parameter_source("kind") is ParameterSource.COMMANDLINE
     if output and single and said and output.suffix[1:].lower() != kind:

@@ -36,6 +36,7 @@ from simcoll.errors import InputError
 if TYPE_CHECKING:
     from simcoll.prediction.journal import Journal
     from simcoll.prediction.result_rows import ResultRow
+    from simcoll.report.run_plots import Named
     from simcoll.scenario.loading import Point
 
 
@@ -96,13 +97,14 @@ def run(
     command = shlex.join(["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))])
     if journal and whole:
         sweep.write(journal.folder, whole, points, command)
+    figures: Sequence[Named] | None = None
     try:
         _show(rows, points, as_json, quiet, reused)  # before the plots, which take longer
     finally:
         if journal and whole:
-            _finish(journal, whole, points, quiet, kind)
+            figures = _finish(journal, whole, points, quiet, kind)
     if page and whole:
-        _write_report(page, whole, points, scenario, command)
+        _write_report(page, whole, points, scenario, command, figures)
     if trace and rows and not _status(rows):
         _write_trace(trace, points[0])
     return _status(rows) if rows or not shard else 0
@@ -286,14 +288,24 @@ def _write_trace(file: Path, point: Point) -> None:
         write_atomically(path, chrome_trace.packed(text) if file.suffix == ".gz" else text)
 
 
-def _write_report(file: Path, rows: list[ResultRow], points: Sequence[Point], scenario: str, command: str) -> None:
+def _write_report(
+    file: Path,
+    rows: list[ResultRow],
+    points: Sequence[Point],
+    scenario: str,
+    command: str,
+    figures: Sequence[Named] | None,
+) -> None:
+    """Write the page, with `figures` that are drawn: drawn again they would say their notes again."""
     from simcoll.prediction.result_rows import write_atomically
+    from simcoll.report import run_plots
     from simcoll.report.html.page import report
     from simcoll.scenario.loading import find_scenario, names_collective
 
     asked_by_name = names_collective(scenario)
     text = f"collective: {scenario}\n" if asked_by_name else read_text(find_scenario(scenario))
-    write_atomically(file, report(rows, points, text, command))
+    drawn = run_plots.asked(points, rows) if figures is None else figures
+    write_atomically(file, report(rows, points, drawn, text, command))
 
 
 def _status(rows: list[ResultRow]) -> int:
@@ -302,16 +314,20 @@ def _status(rows: list[ResultRow]) -> int:
     return 1 if "failed" in kinds or "ok" not in kinds else 0
 
 
-def _finish(journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool, kind: str) -> None:
-    """Plot, and only then drop the logs: a run that is killed before has them all."""
+def _finish(
+    journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool, kind: str
+) -> Sequence[Named]:
+    """Plot, and only then drop the logs: a run that is killed before has them all. Returns the figures of the rows."""
     from simcoll.report import run_plots
 
     scenarios = [point.scenario for point in points]
     for note in run_plots.unmatched(scenarios, rows):
         print(note, file=sys.stderr)
     plots = journal.folder / "plots"
-    drawn = run_plots.draw(points, rows, plots, kind)
+    figures = list(run_plots.asked(points, rows))
+    drawn = run_plots.draw(points, figures, plots, kind)
     journal.drop()
     if not quiet:
         pictures = f" and {len(drawn)} plot{'s' * (len(drawn) != 1)} in {plots}" if drawn else ""
         print(f"{journal.folder / 'results.csv'}{pictures}", file=sys.stderr)
+    return figures

@@ -10,6 +10,7 @@ import csv
 import errno
 import io
 import json
+import math
 import operator
 import os
 import platform
@@ -188,7 +189,7 @@ def _cell(row: ResultRow, column: str) -> str:
 
 
 def read(path: Path) -> list[ResultRow]:
-    """Rows of a results.csv; raises InputError with line and column of what is not a number."""
+    """Rows of a results.csv; raises InputError with line and column of what is no finite number."""
     text = decoded(input_files.bytes_of(path, "give the path of a results.csv"), str(path))
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
@@ -210,7 +211,7 @@ def _parsed(cells: Mapping[str, str | None], place: Place) -> ResultRow:
             if column in KINDS or "." in column:
                 record[column] = _value(KINDS.get(column, str), text)
         except ValueError:
-            raise InputError([Diagnostic(f"{text!r} is no number", "mend the file", column, place)]) from None
+            raise InputError([Diagnostic(f"{text!r} is no finite number", "mend the file", column, place)]) from None
     return ResultRow.of(record)
 
 
@@ -221,6 +222,8 @@ def _value(kind: type, text: str | None) -> Any:
         return json.loads(text)  # a ValueError if it is none
     if kind is str:
         return csv_text.meant(text)
+    if kind is float and not math.isfinite(float(text)):
+        raise ValueError(text)
     return {"true": True, "false": False}.get(text, text) if kind is bool else kind(text)
 
 

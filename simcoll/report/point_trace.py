@@ -59,7 +59,12 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
     names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
     names += [f"switch {number}" for number in range(len(names), program.schedule.participants)]
     shift = prediction.waited_ps + prediction.launch_ps
-    about = {"engine": prediction.engine, "wire_bytes": prediction.totals.wire_bytes, **prediction.columns}
+    about = {
+        "sharing": prediction.sharing,
+        "engine": prediction.engine,
+        "wire_bytes": prediction.totals.wire_bytes,
+        **prediction.columns,
+    }
     if prediction.tasks:
         owners = _owners(prediction, program)
         tracks, behind = _streams(prediction, prediction.tasks, names)
@@ -104,7 +109,6 @@ def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, 
         "collective": scenario.collective,
         "size_bytes": scenario.nbytes,
         "profile": scenario.profile,
-        "sharing": scenario.params().sharing,
         "seed": scenario.seed,
         "time_us": exact_us(time_ps),
         **more,

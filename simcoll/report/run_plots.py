@@ -23,10 +23,10 @@ OVERLAP: Final = "overlap"  # of the shortest step
 _DRAWN: Final = ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")  # of measured rows
 
 
-def draw(points: Sequence[Point], rows: Sequence[ResultRow], folder: Path, kind: str = "png") -> list[Path]:
-    """Write the plots that the scenario asks for, as files of a kind."""
+def draw(points: Sequence[Point], figures: Sequence[Named], folder: Path, kind: str = "png") -> list[Path]:
+    """Write the plots that the scenario asks for, as files of a kind: `figures` are those that `asked` gives."""
     single = point_plots.single(points, _wanted([point.scenario for point in points], point_plots.SINGLE))
-    return write([*asked(points, rows), *single], folder, kind)
+    return write([*figures, *single], folder, kind)
 
 
 def write(figures: Iterable[Named], folder: Path, kind: str = "png") -> list[Path]:

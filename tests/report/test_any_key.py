@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,23 @@ def test_what_can_be_drawn_is_said(keys: dict[str, Any], rows: sc.Results) -> No
     assert ("did you mean 'topology.oversubscription'?" in message) == (keys["x"] == "oversubscripton")
     for key in ("algorithm", "topology.oversubscription", "topology.hosts_per_leaf"):
         assert rows.plot(x=key, group=[k for k in KEYS["topology"] if k not in STAR and k not in key] + ["algorithm"])
+
+
+def test_a_file_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
+    """A number that is not finite is refused at its line; a file without rows is said to have none."""
+    (tmp_path / "s.yaml").write_text(
+        "topology: hgx-h100\ncollective: all_reduce\nalgorithm: ring\nsize: [1 MiB, 4 MiB]\n"
+    )
+    assert simcoll("run", tmp_path / "s.yaml", "--quiet", "-o", tmp_path).status == 0
+    written = tmp_path / "results.csv"
+    text = written.read_text()
+    first = next(csv.DictReader(text.splitlines()))
+    for number in ("inf", "-inf", "nan"):
+        written.write_text(text.replace(f",{first['time_us']},", f",{number},", 1))
+        done = simcoll("plot", written)
+        assert (done.status, f"{written}:2:1: time_us: '{number}' is no finite number" in done.err) == (2, True), (
+            done.err
+        )
+    written.write_text(text.splitlines()[0] + "\n")
+    done = simcoll("plot", written)
+    assert (done.status, done.out) == (2, "") and f"{written} has no rows" in done.err

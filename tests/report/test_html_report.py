@@ -146,17 +146,20 @@ def test_a_closer_look_says_at_what(folder_of: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(("key", "counts"), [("ranks", [2, 4]), ("topology.hosts", list(range(2, 11)))])
 def test_each_number_of_ranks_is_in_the_report(key: str, counts: list[int], tmp_path: Path) -> None:
     """At its largest size; one of each before the second algorithm of any. Where there are too many, the page names
-    those of which it shows none."""
+    each for which there is no room."""
     path, page = tmp_path / "counts.yaml", tmp_path / "report.html"
     text = STAR + "collective: all_reduce\nalgorithm: [ring, naive]\nplots: []\nsize: [1 KiB, 8 KiB]\n"
     path.write_text(text, encoding="utf-8")
     assert simcoll("run", path, "--set", f"{key}={counts}", "-o", tmp_path / "out", "--report", page).status == 0
     words = page.read_text(encoding="utf-8")
     shown = [int(ranks) for ranks in re.findall(r"<summary>all_reduce, \w+, 8 KiB, (\d+) ranks", words)]
-    named = [int(ranks) for ranks in re.findall(r"single-switch, (\d+) hosts", words)]
-    assert sorted({*shown, *named}) == counts
+    every = {(ran, n) for ran in ("ring", "naive") for n in counts}
+    closely = re.findall(r"<summary>all_reduce, (\w+), 8 KiB, (?:hosts )?(\d+)", words)
+    named = [(ran, n) for some, n in re.findall(r"by ([\w, ]+) at (?:hosts )?(\d+)", words) for ran in some.split(", ")]
+    assert sorted((ran, int(n)) for ran, n in [*closely, *named]) == sorted(every)
     assert len(shown) == min(MOST, 2 * len(counts))
     assert not named or len(set(shown)) == MOST
+    assert f"{2 * len(counts)} more points of the run" in words
 
 
 def test_long_times_have_their_units() -> None:
@@ -305,3 +308,39 @@ def test_what_is_too_large_is_cut() -> None:
         100: (10, False), 99: (9, True), 90: (9, True), 89: (3, True),
         30: (3, True), 29: (2, True), 10: (1, True), 9: (0, True),
     }  # fmt: skip
+
+
+@pytest.mark.browser
+def test_nothing_is_lost_at_the_side_or_on_paper(chromium: Any, folder_of: Callable[[str], Path]) -> None:
+    """A table that is wider than its box fades where it goes on, and can be scrolled to its end; what is told by colour
+    alone is printed in colour, and on paper nothing fades."""
+    page = chromium.new_page(viewport={"width": 700, "height": 800})
+    page.goto((folder_of("as NCCL") / "report.html").as_uri())
+    box = page.locator(".wide").first
+    faded = "box => getComputedStyle(box).maskImage !== 'none'"
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    page.wait_for_function("document.querySelector('.wide').classList.contains('more')")
+    assert box.evaluate(faded)
+    page.emulate_media(media="print")
+    assert not box.evaluate(faded)
+    coloured = page.locator(".bar span, .swatch").evaluate_all(
+        "all => all.map(e => getComputedStyle(e).printColorAdjust)"
+    )
+    assert coloured and set(coloured) == {"exact"}
+    page.emulate_media(media="screen")
+    page.wait_for_function("document.querySelector('.wide').classList.contains('more')")
+    box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
+    page.wait_for_function("!document.querySelector('.wide').classList.contains('more')")
+    assert not box.evaluate(faded)
+    page.close()
+
+
+def test_a_run_says_its_notes_once(tmp_path: Path) -> None:
+    """What drawing has to say is said once, though pictures stand in the folder and in the report, which is the same
+    without a folder."""
+    (tmp_path / "step.yaml").write_text(RUNS["workload"])
+    page, alone = tmp_path / "page.html", tmp_path / "alone.html"
+    done = simcoll("run", tmp_path / "step.yaml", "-o", tmp_path / "out", "--report", page)
+    assert (done.status, (done.out + done.err).count("waits longest")) == (0, 1)
+    assert simcoll("run", tmp_path / "step.yaml", "--report", alone).status == 0
+    assert alone.read_bytes() == page.read_bytes()

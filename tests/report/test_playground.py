@@ -13,6 +13,7 @@ import browser
 import pytest
 from networks import full_mesh, makespan
 
+import simcoll as sc
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology.graph import Link
 
@@ -52,14 +53,51 @@ def test_times_are_those_of_the_engine(page: Any) -> None:
     priced = 0
     for ranks in RANKS:
         mesh = full_mesh(ranks, Link(BANDWIDTH, latency_ps=LATENCY_PS))
-        for each in (1, 5000):
-            nbytes = 12 * ranks * ranks * each  # every algorithm cuts that into equal chunks
+        equal = [12 * ranks * ranks * each for each in (1, 5000)]  # every algorithm cuts these into equal chunks
+        for nbytes in (*equal, 4, 44, 2**18, 2**26):
             for collective, name in asked:
                 found, formed = page.evaluate(TIMES, [collective, name, ranks, nbytes, LATENCY_PS, BANDWIDTH])
-                assert found == makespan(f"{collective}/{name}", mesh, nbytes, sharing="fair"), (name, ranks, each)
-                assert formed in (None, found), (name, ranks, each)
+                took = makespan(f"{collective}/{name}", mesh, nbytes, itemsize=4, sharing="fair")
+                assert found == took, (collective, name, ranks, nbytes)
+                assert nbytes not in equal or formed in (None, found), (collective, name, ranks, nbytes)
                 priced += formed is not None
     assert priced > 100
+
+
+@pytest.mark.browser
+def test_a_size_is_that_of_a_scenario(page: Any) -> None:
+    """At every collective the page says of the size in its list what a scenario says of it; a barrier has none."""
+    choose, size = page.get_by_label("Collective"), page.get_by_label("size", exact=True)
+    page.get_by_label("latency (us)").fill("0")  # which counts, too
+    for collective in ALGORITHMS:
+        choose.select_option(collective)
+        shown = dict(page.evaluate(SHOWN))
+        assert size.is_disabled() == (collective == "barrier")
+        sized = {} if collective == "barrier" else {"size": int(size.input_value())}
+        link = {"bandwidth": "50 GB/s", "latency": "0 us"}
+        mesh = {"fabric": "full-mesh", "hosts": 8, "link": link}
+        rows = sc.run(collective=collective, algorithm="all", topology=mesh, profile="one-port", **sized)
+        for row in rows:
+            if row["algorithm"] in shown:
+                assert shown[row["algorithm"]] == pytest.approx(row["time_us"] * 1e6, abs=1), (collective, row)
+        assert {row["algorithm"] for row in rows} & set(shown)
+
+
+@pytest.mark.browser
+def test_the_keyboard_stays_where_it_is_and_no_number_is_ignored(page: Any) -> None:
+    """An algorithm that is pressed keeps the focus; a number that cannot be is refused in words, until it is mended."""
+    button = page.locator("#simcoll-playground tbody button").nth(3)
+    name = button.inner_text()
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == name
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    refused = page.locator("#simcoll-playground .refused")
+    for label, wrong in (("latency (us)", "-1"), ("latency (us)", ""), ("bandwidth (GB/s)", "0")):
+        page.get_by_label(label).fill(wrong)
+        assert label in refused.inner_text()
+        page.get_by_label(label).fill("2")
+        assert refused.inner_text() == ""
 
 
 @pytest.mark.browser
@@ -83,4 +121,7 @@ def test_it_answers(page: Any) -> None:
     assert "`" not in page.locator("body").inner_text()  # which marks code in docstrings
 
 
+SHOWN = """Object.entries(SIMCOLL[document.getElementById("playground-collective").value].algorithms).map(([name]) =>
+  [name, Number([...document.querySelectorAll("#simcoll-playground tbody tr")]
+    .find(row => row.cells[0].textContent === name).cells[5].dataset.ps)])"""
 COUNTED = "JSON.stringify(Object.values(SIMCOLL).map(each => Object.keys(each.algorithms)))"

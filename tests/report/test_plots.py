@@ -205,6 +205,29 @@ def test_lines_can_be_told_apart(count: int) -> None:
         assert {look[:2] for look in looks} == {look("ring"), look("tree")}
 
 
+def pixels(figure: Figure) -> Any:
+    """The picture as it is seen."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba()).astype(int)
+
+
+@pytest.mark.parametrize("others", [(), ("tree",)], ids=["one algorithm", "two"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_equal_lines_of_one_algorithm_are_seen(count: int, others: tuple[str, ...]) -> None:
+    """What makes no difference is a line for each value all the same: none could be taken away unseen."""
+    key = "topology.oversubscription"
+    rows = [each for value in range(count) for each in sweep("ring", *others, **{key: value})]
+    by_key = key_figure(rows, "size", "busbw", group=["algorithm", key])
+    for figure in (size_figure(rows, "busbw"), size_figure(rows, "latency"), by_key):
+        seen = pixels(figure)
+        for line in figure.axes[0].lines:
+            if line.get_label() != "bound":
+                line.set_visible(False)
+                assert (abs(pixels(figure) - seen).max(axis=2) > 60).sum() > 500, (line.get_label(), count)
+                line.set_visible(True)
+
+
 @pytest.mark.parametrize("drawn", [lambda rows: size_figure(rows, "latency"), lambda rows: key_figure(rows, "size")])
 def test_what_nobody_measured_is_marked(drawn: Callable[[list[dict[str, Any]]], Figure]) -> None:
     """A modelled line beside fitted ones is dashed and says so, in the colour of its algorithm; alone it is as any."""

@@ -203,6 +203,8 @@ def test_faults_are_tracks(tmp_path: Path) -> None:
 def test_a_call_of_nccl_has_its_name(tmp_path: Path) -> None:
     """The kernel of each rank is called as NCCL calls it, behind its launch, and tells what Kineto tells."""
     row, trace, _ = traced(tmp_path, POINTS["as NCCL"].replace("SHARING", "fair"), "--set", "algorithm=ring")
+    of_both = ("algorithm", "collective", "engine", "profile", "protocol", "seed", "sharing", "size_bytes")
+    assert {name: trace["otherData"][name] for name in of_both} == {name: row[name] for name in of_both}
     stream = next(iter(slices(trace).values()))
     assert [one["cat"] for one in stream] == ["launch", "kernel"]
     assert stream[1]["name"] == f"ncclDevKernel_AllReduce_Sum_f32_RING_{row['protocol'].upper()}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
+from simcoll.config.groups import grouped
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
@@ -30,8 +31,8 @@ _TOOLS: Final = (("out", "âˆ’", "zoom out"), ("in", "+", "zoom in"), ("left", "â
 
 def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[str]:
     """Some points: each algorithm at the largest size, and the shortest step of each algorithm of a workload, on each
-    topology and number of ranks; a note names those of which none is shown, and says how many points are not. `rows`
-    are those of the points."""
+    topology and number of ranks; notes say how many points have none of their own, and name those for which there is
+    no room. `rows` are those of the points."""
     whole = len(rows) == len(points)  # `algorithm: all` leaves out rows of those that cannot serve
     row_of = {id(point): row for point, row in zip(points, rows, strict=False) if whole}
     steps: dict[tuple[str, str, str], Point] = {}
@@ -50,27 +51,32 @@ def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[str]
             yield _point(run, name, number == 0, most, scenario.replications is not None)
         except SimcollError as error:
             yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
-    if left := len(points) - len(shown):
-        which = "of each algorithm here is the shortest step" if steps else "each algorithm here has its largest size"
-        yield f'<p class="note">{left} more point{"s" * (left > 1)} of the run: {which}.</p>'
-    if missing := _places(of) - _places(shown):
-        where = "; ".join(sorted(missing))
-        yield f'<p class="note">No room for {escape(where)}: <code>--set</code> narrows the run to some of them.</p>'
+    if left := len(points) - len(of):
+        which = "the shortest step" if steps else "the largest size"
+        yield f'<p class="note">{left} more point{"s" * (left > 1)} of the run: of each algorithm {which} is here.</p>'
+    if missing := of[MOST:]:
+        note = f"{len(shown)} of {len(of)} are shown. No room for {_missing(missing)}"
+        yield f'<p class="note">{escape(note)}: <code>--set</code> narrows the run to some of them.</p>'
 
 
-def _places(points: Sequence[Point]) -> set[str]:
-    """Topologies and numbers of ranks, in words."""
-    counts = [
-        (each, {"hosts": each.topology.hosts, "nodes": each.topology.nodes, "ranks": each.ranks})
-        for each in (point.scenario for point in points)
-    ]
-    return {", ".join([each.topology.title, *(f"{n} {of}" for of, n in count.items() if n)]) for each, count in counts}
+def _missing(points: Sequence[Point]) -> str:
+    """Collectives or workloads, their algorithms and the values of swept keys of some points, in words."""
+    named = grouped(points, lambda point: (_subject(point.scenario), ", ".join(point_plots.swept_words(point))))
+    of = {key: dict.fromkeys(_asked(point.scenario) for point in some) for key, some in named.items()}
+    return "; ".join(f"{what} by {', '.join(of[what, at])}{at and f' at {at}'}" for what, at in of)
+
+
+def _subject(scenario: Scenario) -> str:
+    return scenario.workload.template if scenario.workload else scenario.collective
+
+
+def _asked(scenario: Scenario) -> str:
+    return scenario.workload.algorithm if scenario.workload else scenario.algorithm
 
 
 def _named(scenario: Scenario) -> str:
-    if scenario.workload:
-        return f"{scenario.workload.template}, {scenario.workload.algorithm}"
-    return f"{scenario.collective}, {scenario.algorithm}, {short_size(scenario.nbytes)}"
+    words = _subject(scenario), _asked(scenario), None if scenario.workload else short_size(scenario.nbytes)
+    return ", ".join(filter(None, words))
 
 
 def _point(run: ExplainedRun, name: str, unfolded: bool, most: int, undisturbed: bool) -> str:

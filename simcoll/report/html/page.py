@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -26,13 +26,16 @@ from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 
 
-def report(rows: Sequence[ResultRow], points: Sequence[Point], text: str, command: str) -> str:
-    """The page of a run: `text` is the scenario's file, `command` what made it. The same run gives the same page."""
+def report(
+    rows: Sequence[ResultRow], points: Sequence[Point], figures: Iterable[run_plots.Named], text: str, command: str
+) -> str:
+    """The page of a run: `figures` are those that the scenario asks for, `text` is its file, `command` what made it.
+    The same run gives the same page."""
     scenarios = [point.scenario for point in points]
     name = scenarios[0].name
     sections = [
         ("results", "Results", _results(rows, points)),
-        ("plots", "Plots", _plots(rows, points)),
+        ("plots", "Plots", _plots(rows, points, figures)),
         ("points", "Where the time goes", "\n".join(closely(points, rows))),
         ("scenario", "Scenario", f"<p><code>{escape(command)}</code></p>\n<pre>{escape(text)}</pre>"),
         ("provenance", "Provenance", _provenance(rows, points, command)),
@@ -76,14 +79,14 @@ def _results(rows: Sequence[ResultRow], points: Sequence[Point]) -> str:
     count = many if good == len(rows) else f"{many}, {good} of them with a time"
     worth = "".join(f"<li>{badge(word)} {escape(WORTH[word])}</li>" for word in _worths(rows))
     sizes = "" if points[0].scenario.workload else f'<p class="note">{escape(SIZE_CONVENTION)}</p>'
-    hint = '<span class="screen">A click on a name sorts.</span>'
+    hint = '<span class="screen">A click on a name sorts; a table that fades at its side goes on there.</span>'
     answer = f'<p class="verdict"><strong>{escape(of_rows(rows))}</strong></p>'
     worth += "".join(f"<li>{escape(note)}</li>" for note in caveats.notes(points))
     return f'{answer}\n<p>{count}. {hint}</p>\n{results_table(rows)}\n{sizes}<ul class="note">{worth}</ul>'
 
 
-def _plots(rows: Sequence[ResultRow], points: Sequence[Point]) -> str:
-    drawings = dict(run_plots.asked(points, rows))
+def _plots(rows: Sequence[ResultRow], points: Sequence[Point], figures: Iterable[run_plots.Named]) -> str:
+    drawings = dict(figures)
     if any(row.replications for row in rows):
         try:
             drawings["runs that differ"] = spread_figure(rows)

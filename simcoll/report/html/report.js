@@ -18,6 +18,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
+// --- tables that are wider than their box fade where they go on ---
+
+for (const box of document.querySelectorAll(".wide")) {
+  const mark = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  box.addEventListener("scroll", mark);
+  new ResizeObserver(mark).observe(box);
+}
+
 // --- timelines: numbers as lanes on a canvas ---
 
 const ROW = 18, AXIS = 24, FONT = "11px system-ui, Arial, sans-serif";

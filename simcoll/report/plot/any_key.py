@@ -31,9 +31,10 @@ from simcoll.report.plot.key_columns import (
     said,
     word,
 )
-from simcoll.report.plot.looks import INK, Look, looks_of
+from simcoll.report.plot.looks import INK, Look, look, looks_of
 from simcoll.report.plot.panels import Panel, grid_of, outer_labels
 from simcoll.report.plot.style import (
+    DASHES,
     MAX_PANELS,
     PlotRow,
     as_asked,
@@ -44,6 +45,7 @@ from simcoll.report.plot.style import (
     interval_entry,
     settings,
     size_axis,
+    stroke,
     time_axis,
     time_text,
     with_trust,
@@ -94,7 +96,8 @@ def key_figure(
         looks |= looks_of(list(ticks.values())) if across == "algorithm" else {}
         figure, entries = bar_figure(panels, series, ticks, up, looks)
     else:
-        styles = {name: {**looks[plain]._asdict(), "linestyle": dash_of(first[name])} for name, plain in names.items()}
+        styles = {name: stroke(*looks[plain], dash_of(first[name])) for name, plain in names.items()}
+        styles |= _settings_dashed(first, lines)
         figure, entries = _line_figure(panels, series, styles, thin)
         values = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
         _finish_axes(figure.axes, timed, across, up, ticks, values)
@@ -122,6 +125,20 @@ def _looks(names: Sequence[str], rows: Sequence[PlotRow], lines: Sequence[str]) 
         return looks_of(names)
     value = {label_of(row, lines): number_of(lines[0], row.get(lines[0])) or 0.0 for row in rows}
     return looks_of(sorted(names, key=value.__getitem__), ordered=True)
+
+
+def _settings_dashed(first: Mapping[str, PlotRow], lines: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The styles of lines of algorithms under up to four settings, as curves have them: the look is the algorithm's,
+    the dash the setting's. None where a dash says that a line is modelled, or settings are more."""
+    more = [column for column in lines if column != "algorithm"]
+    kinds = list(dict.fromkeys(label_of(row, more) for row in list(first.values())[::-1]))
+    plain = len(more) == len(lines) or not 1 < len(kinds) <= len(DASHES)
+    if plain or any(row["trust"] for row in first.values()):
+        return {}
+    dashes = dict(zip(kinds, DASHES, strict=False))
+    return {
+        name: stroke(*look(str(row.get("algorithm") or "")), dashes[label_of(row, more)]) for name, row in first.items()
+    }
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
@@ -199,9 +216,7 @@ def _lines(
     entries: dict[str, Artist],
     thin: bool,
 ) -> None:
-    wider = halos(
-        [{spot.x: spot.y for spot in spots} for spots in series.values()], [styles[name]["color"] for name in series]
-    )
+    wider = halos([{spot.x: spot.y for spot in spots} for spots in series.values()])
     for (name, spots), more in zip(series.items(), wider, strict=True):
         style = styles[name]
         x, y = [spot.x for spot in spots], [spot.y for spot in spots]

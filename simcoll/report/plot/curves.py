@@ -32,6 +32,7 @@ from simcoll.report.plot.style import (
     label,
     rank_axis,
     size_axis,
+    stroke,
     telling,
     time_axis,
     with_trust,
@@ -165,7 +166,7 @@ def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
 
 def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineStyle]:
     """Choose the style of each label: colour and marker by algorithm, the dash by setting; beyond four settings a shade
-    and a marker. Settings of a single algorithm have colours of their own."""
+    and a marker, too. Settings of a single algorithm have colours of their own."""
     kinds = {label({**row, "algorithm": ""}, columns): 0 for row in rows}
     kinds = {kind: i for i, kind in enumerate(sorted(kinds, key=bool))}  # without a setting: solid
     alone = len({row.get("algorithm") for row in rows}) == 1 and not any(row["trust"] for row in rows)
@@ -175,9 +176,9 @@ def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineS
         algorithm, kind = str(row.get("algorithm") or ""), label({**row, "algorithm": ""}, columns)
         base, number = look(algorithm), kinds[kind]
         few = len(kinds) <= len(DASHES)
-        dash = DASHES[number] if few and not own else "-"
-        stroke = LineStyle(own.get(kind) or (base if few else variant(base, number, number)), dash, algorithm, kind)
-        styles.setdefault(label(row, columns), stroke)
+        dash = "-" if own else DASHES[number % len(DASHES)]
+        style = LineStyle(own.get(kind) or (base if few else variant(base, number, number)), dash, algorithm, kind)
+        styles.setdefault(label(row, columns), style)
     return styles
 
 
@@ -217,12 +218,10 @@ def _lines(
     thin: bool,
 ) -> None:
     curves = {text: _curve(rows, x, value) for text, rows in series.items()}
-    wider = halos(
-        [dict(zip(*curve, strict=True)) for curve in curves.values()], [drawn[text].look.color for text in curves]
-    )
+    wider = halos([dict(zip(*curve, strict=True)) for curve in curves.values()])
     for (text, rows), more in zip(series.items(), wider, strict=True):
         (color, marker), dash, *_ = drawn[text]
-        style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "label": text}
+        style = {**stroke(color, marker, dash), "label": text}
         axes.plot(*curves[text], linewidth=1.6 + more, markersize=4.5 + more, **style)
         entries.setdefault(text, Line2D([], [], linewidth=1.6, markersize=4.5, **style))
         _band(axes, rows, x, value, color, thin)
@@ -230,14 +229,14 @@ def _lines(
 
 def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
     """Shorten the legend of many lines: colours and markers first, then dashes, instead of every combination."""
-    dashes = {stroke.setting: stroke.dash for stroke in drawn.values()}
+    dashes = {style.setting: style.dash for style in drawn.values()}
     if len(drawn) <= MAX_ENTRIES or not 1 < len(dashes) <= len(DASHES):
         return entries
-    looks = {stroke.algorithm: stroke.look for stroke in drawn.values()}
+    looks = {style.algorithm: style.look for style in drawn.values()}
     legend: LegendLines = {
         name: Line2D([], [], color=c, marker=m, linewidth=1.6, markersize=4.5) for name, (c, m) in looks.items()
     }
-    legend |= {name: Line2D([], [], color=INK, linestyle=dash, linewidth=1.6) for name, dash in dashes.items() if name}
+    legend |= {name: Line2D([], [], linewidth=1.6, **stroke(INK, "", dash)) for name, dash in dashes.items() if name}
     return legend | {text: line for text, line in entries.items() if text not in drawn}
 
 

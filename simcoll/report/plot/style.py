@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from simcoll.prediction.result_rows import swept
-from simcoll.report.plot.looks import FAINT, GREY, INK
+from simcoll.report.plot.looks import FAINT, GREY, INK, Marker
 from simcoll.scenario.profile_titles import titled
 from simcoll.units import format_duration, short_size
 
@@ -122,17 +122,20 @@ def _short(name: str, columns: Iterable[str]) -> str:
     return name if any(column != name and column.rsplit(".", 1)[-1] == last for column in columns) else last
 
 
-def halos(curves: Sequence[Mapping[Any, float]], colors: Sequence[str]) -> list[float]:
+def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
+    """The properties of a line but for its width. A dashed one is white in its gaps and markers: upon a wider line of
+    its own colour it would not be seen."""
+    style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash}
+    return style if dash == "-" else {**style, "gapcolor": "white", "markerfacecolor": "white"}
+
+
+def halos(curves: Sequence[Mapping[Any, float]]) -> list[float]:
     """Points by which each line is wider than a single one, so that those that run above it hide none.
 
-    Lines coincide where two neighbours, or their only point, are within a percent; those of one colour count as one.
-    `curves` are in order of drawing.
+    Lines coincide where two neighbours, or their only point, are within a percent. `curves` are in order of drawing.
     """
-    above = [
-        {color for other, color in zip(curves[number:], colors[number:], strict=True) if _coincide(curve, other)}
-        for number, curve in enumerate(curves, 1)
-    ]
-    return [HALO * min(MOST_HALOS, len(each)) for each in above]
+    above = [sum(_coincide(curve, other) for other in curves[number:]) for number, curve in enumerate(curves, 1)]
+    return [HALO * min(MOST_HALOS, count) for count in above]
 
 
 def _coincide(first: Mapping[Any, float], second: Mapping[Any, float]) -> bool:
