@@ -248,9 +248,6 @@ def _link_of(u: str, v: str, data: Mapping[str, Any]) -> Link:
         raise TopologyError(f"{u}->{v} has no link{f', only a {half[0]}' if half else ''}", cure, about=(u, v))
     if not isinstance(link, Link):
         raise TopologyError(f"{u}->{v} has no link: link={link!r} is no Link", cure, about=(u, v))
-    if not link.bandwidth:  # a file of devices and links refuses it in these words
-        cure = "write what the link carries, or leave the link out"
-        raise TopologyError(f"{u}->{v}: a bandwidth of 0 is nothing", cure, about=(u, v))
     return link
 
 

@@ -369,8 +369,6 @@ def broken(change: str) -> nx.DiGraph:
         graph.add_edge("d0", "d1", bandwidth=1)
     elif change == "text":
         graph.add_edge("d0", "d1", link="25 GB/s")
-    elif change == "nothing":
-        graph.add_edge("d0", "d1", link=Link(0, 0))
     elif change == "no bandwidth":
         graph.add_edge("d0", "d1", bandwidth="fast", latency=0)
     elif change == "below":
@@ -397,7 +395,6 @@ def broken(change: str) -> nx.DiGraph:
     [
         ("no link", "d0->d1 has no link, only a bandwidth; give it link=Link(bandwidth, latency, kind), or bandwidth="),
         ("text", "d0->d1 has no link: link='25 GB/s' is no Link; give it link=Link(bandwidth, latency, kind), or"),
-        ("nothing", "d0->d1: a bandwidth of 0 is nothing; write what the link carries, or leave the link out"),
         ("no bandwidth", "d0->d1: a link's bandwidth: 'fast' is not a bandwidth; write e.g. '50 GB/s'"),
         ("below", "device 'd0': node -4 is no index; give 0, 1, …"),
         ("empty kind", "device 'd0' has no kind"),

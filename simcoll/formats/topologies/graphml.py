@@ -49,6 +49,7 @@ def read(text: str, source: str, notes: ImportLog) -> Topology:
     try:
         routes = json.loads(about.get("routes", "{}"))
         topology = Topology.from_graph(graph, name=name, routing=cast(RoutingPolicy, routing), routes=routes)
+        _check_rates(topology)
     except (ValueError, TypeError, AttributeError) as error:
         problem = f"routes are not as simcoll writes them: {error}"
         raise InputError([Diagnostic(problem, "leave them out", "", root.place)]) from None
@@ -61,6 +62,14 @@ def read(text: str, source: str, notes: ImportLog) -> Topology:
     if left:
         notes.read.append(f"left out: {', '.join(sorted(left))}")
     return topology
+
+
+def _check_rates(topology: Topology) -> None:
+    """Raise TopologyError for a link that carries nothing: no file has one, as faults and scenarios take links down."""
+    for (u, v), link in zip(topology.links, topology.every_link, strict=True):
+        if not link.bandwidth:
+            cure = "write what the link carries, or leave the link out"
+            raise TopologyError(f"{u}->{v}: a bandwidth of 0 is nothing", cure, about=(u, v))
 
 
 def _boolean(text: str) -> bool:
