@@ -305,3 +305,6 @@ def main() -> None:
         (folder / f"error-{rank}").write_text(text, encoding="utf-8")
         sys.stderr.flush()
         os._exit(1)  # leaving in order would wait for ranks that are gone
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is done: torch's threads, which end with the process, now and then abort it when left in order

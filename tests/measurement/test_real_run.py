@@ -473,7 +473,7 @@ def test_tasks_of_slurm(slurm: tuple[Path, list[list[Outcome]]]):
     """Tasks that srun has started are ranks: both run, and the table is the first one's; what a launch is there, it
     says. Where nothing is run the first one says what would be."""
     folder, (done, dry, *_) = slurm
-    assert [(task.status, task.out.count("all_reduce")) for task in done] == [(0, 2), (0, 0)], done
+    assert [(task.status, task.out.count("all_reduce")) for task in done] == [(0, 4), (0, 0)], done
     assert [task.out.count("rank 0:") for task in dry] == [2, 0], dry
     rows = read_measured(folder / "t.csv")
     assert [row.harness for row in rows] == ["p2p", "library"]
