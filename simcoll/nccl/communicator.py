@@ -125,8 +125,15 @@ def communicator(
     Raises InputError for systems without GPUs, and where the search is RCCL's, which is not known.
     """
     devices = system.devices if isinstance(system.devices, dict) else {}
+    if not isinstance(system.devices, dict):
+        problem = (
+            f"the devices of {system.name} are listed one by one, and NCCL's calls are made of a node and its like"
+        )
+        cure = "write those of one node, e.g. devices: {gpu: 8, nvswitch: 1, nic: 8}, with gpu:, as shipped systems do"
+        raise InputError(problem, f"{cure}; or take a profile without kernels, as one-port")
     if system.gpu is None or "gpu" not in devices:
-        raise InputError(f"{system.name} has no GPUs that its file describes", "add gpu: {model: …, generation: …}")
+        what = "gpu: {model: …, generation: …, compute_capability: …}"
+        raise InputError(f"{system.name} has no GPUs that its file describes", f"add {what}")
     amd = system.gpu.vendor == "amd"
     if system.gpu.compute_capability is None and not amd:
         raise InputError(

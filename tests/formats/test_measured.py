@@ -422,6 +422,23 @@ def test_a_log_within_a_page(tmp_path: Path) -> None:
     assert "not known what this is" in simcoll("import", page).err
 
 
+def test_a_table_that_says_that_all_was_right() -> None:
+    """`Out of bounds values : 0 OK` outranks a number that the name of a host was glued to, though it is seen once."""
+    text = new().replace("       0  ", f"       0{DEBUG.replace('gpu-7.example', '38dcf168f605')}\n  ", 1)
+    assert [row.wrong for row in parse_measured(text, "log")] == [row.wrong for row in parse_measured(new(), "log")]
+    wrong = new().replace("       0  ", "       3  ").replace(": 0 OK", ": 6 FAILED")
+    assert {row.wrong for row in parse_measured(wrong, "log")} == {3}
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+def test_a_row_that_is_cut_in_its_first_columns_is_said(columns: int) -> None:
+    """Of a text that ends after the size and the count of a row, or the type, a remark names the line."""
+    (row,) = re.findall(r"(?m)^ +40000000 .*$", new())
+    text = new()[: new().index(row)] + "  ".join(row.split()[:columns])
+    (remark,) = remarks(text, "log", parse_measured(text, "log"))
+    assert "a line looks like a row and was not read (line" in remark
+
+
 @pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
 def test_a_library_by_its_number(code: str, version: str):
     """nccl-tests from 2.17 on prints the number of the library; a line with its version outranks it."""

@@ -37,6 +37,8 @@ _BEGUN: Final = re.compile(
     r"(?<!\S)\d+\s+\d+(?:\s+[a-z]\w*){0,2}(?:\s+-)?\s*$"
 )  # of a row, its size, its count and more
 _CALL: Final = re.compile(r"\bNCCL INFO (\w+): opCount ")
+_VERDICT: Final = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")  # below a table
+_CUT: Final = re.compile(r"\s*(\d{1,18})\s+(\d{1,18})(?:\s+[a-z]\w*){0,2}\s*")  # a row, cut off in its first columns
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|N/A|[-+]?(?:nan|inf)")
 _RANK: Final = re.compile(
     r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
@@ -105,10 +107,13 @@ def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> 
     mistakes: list[Diagnostic] = []
     unnamed: list[Diagnostic] = []
     rows: list[LocatedCells] = []
-    common = _library(text)
+    common, verdicts = _library(text), _VERDICT.findall(text)
+    sound = bool(verdicts) and all(each == ("0", "OK") for each in verdicts)
     for test in _tests(text, source):
         if test.rows and (said := _said(test, given, mistakes, unnamed)) is not None:
             of_all = common | said
+            if sound:  # what else stands where the number does was glued to it
+                test.rows = [{column: cell for column, cell in row.items() if column != "wrong"} for row in test.rows]
             rows += [{c: cell for c, cell in row.items() if c not in test.tail} | of_all for row in test.rows]
     if mistakes or (unnamed and not (rows and chosen and "collective" in given)):
         raise InputError([*mistakes, *unnamed])
@@ -161,7 +166,7 @@ def _tests(text: str, source: str) -> list[_Test]:
             held = ""
         else:
             before.append(full)
-            if tests and _like_a_row(line):
+            if tests and (_like_a_row(line) or _cut_off(line)):
                 tests[-1].unread.append(number)
             if tests and not held.startswith(line.rstrip()):  # a label alone, or nothing
                 held, held_at = line if cut else "", number
@@ -208,6 +213,12 @@ def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Plac
         tail = tests[-1].tail
         part = tail[: tail.index("time", 1)] if "time" in tail[1:] else tail
         _complete(tests[-1], partial, part, values[: len(part)])
+
+
+def _cut_off(line: str) -> bool:
+    """Whether a line is the size, the count and perhaps the type of a row, and no more."""
+    match = _CUT.fullmatch(line)
+    return match is not None and int(match[1]) in {int(match[2]) * each for each in (1, 2, 4, 8)} and match[1] != "0"
 
 
 def _like_a_row(line: str) -> bool:

@@ -57,6 +57,10 @@ def read(text: str, source: str, notes: ImportLog) -> Topology:
         place = _place_of(root, error.about)
         raise InputError([replace(wrong, place=place) for wrong in error.diagnostics]) from None
     notes.read.append(f"{len(topology.kinds)} devices and {len(topology.links)} links, each in one direction")
+    if "gpu" in topology.kinds.values():
+        notes.assume(
+            "a graph does not say which GPUs and NICs these are: no profile of NCCL's calls serves the machine"
+        )
     if "routing" not in about:
         notes.assume("data take the shortest ways: the graph does not say `routing`")
     if left:
