@@ -349,6 +349,24 @@ def test_equal_calls_that_disagree_are_told_apart(folder: Path):
     assert "no other column separates them" in note
 
 
+@pytest.mark.parametrize(("factor", "said"), [(0.04, "1/"), (30.0, "times as long as")])
+def test_a_table_of_another_machine_is_refused(folder: Path, factor: float, said: str):
+    """Times that no fit brings near are an error in words, and nothing is written."""
+    chance = np.random.default_rng(6)
+    table = Path(measured(shipped(), "t.csv", chance, 0.02, "collective=all_reduce", "ranks=[2, 8]"))
+    head, *lines = table.read_text("utf-8").split()
+    at = head.split(",").index("time_us")
+
+    def times(line: str) -> str:
+        cells = line.split(",")
+        cells[at] = str(float(cells[at]) * factor)
+        return ",".join(cells)
+
+    table.write_text("\n".join([head, *map(times, lines)]), encoding="utf-8")
+    with pytest.raises(InputError, match=f"the rows take .*{said}.*best fit on .* in the median; see that the unit"):
+        fitted("t.csv", "ranks=2,8")
+
+
 def test_a_parameter_at_its_limit_is_an_error(folder: Path):
     """Rows that would need links of more than twice their rate are refused in words, and nothing is written."""
     chance = np.random.default_rng(4)
