@@ -244,6 +244,9 @@ class Profile(Model):
     """Way of measuring that it describes, as the column `harness` of measured tables names it."""
     generations: tuple[str, ...] = ()
     """Generations of GPUs that it is for, as topology files name them; others are refused. Default: any."""
+    capability: int | None = None
+    """Compute capability of the GPUs that it is for, where they are unlike others of their generation. A machine of
+    this capability whose file names no profile takes this one, and machines of another are refused. Default: any."""
     model: ModelSpec = ModelSpec.plain()
     """Parameters of the timing model."""
     launch: Duration = 0
