@@ -245,8 +245,7 @@ class Profile(Model):
     generations: tuple[str, ...] = ()
     """Generations of GPUs that it is for, as topology files name them; others are refused. Default: any."""
     capability: int | None = None
-    """Compute capability of the GPUs that it is for, where they are unlike others of their generation. A machine of
-    this capability whose file names no profile takes this one, and machines of another are refused. Default: any."""
+    """Compute capability of GPUs that are unlike others of their generation; others are refused. Default: any."""
     model: ModelSpec = ModelSpec.plain()
     """Parameters of the timing model."""
     launch: Duration = 0
@@ -271,10 +270,7 @@ class Profile(Model):
     """Other tables that some of its costs were fitted to."""
 
     def serves(self, harness: str) -> bool:
-        """Whether the profile covers a harness.
-
-        Calls of the library cost the same in all harnesses that make them, except for the launch.
-        """
+        """Whether it covers a harness. Calls of the library cost the same in all that make them, but for the launch."""
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
 

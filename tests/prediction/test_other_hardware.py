@@ -21,9 +21,9 @@ SYSTEMS = [name for name in shipped_systems() if load_system(name).gpu]
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_profile_is_for_its_generations(system: str, tmp_path: Path) -> None:
-    """On every system each profile serves that names the generation of its GPUs (and their capability, if any), joined
-    as they are there, or none; the error of another names what serves. The profile that a system's file names always serves, and is the one that a
-    file takes that names none."""
+    """On every system each profile serves that names the generation of its GPUs (and their capability, if it names
+    one), joined as they are there, or none; the error of another names what serves. The profile that a system's file
+    names always serves, and is the one that a file takes that names none."""
     text = shipped_systems()[system].read_text()
     bare = tmp_path / "mine.yaml"
     bare.write_text("\n".join(line for line in text.splitlines() if not line.startswith("profile:")))

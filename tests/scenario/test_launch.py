@@ -235,7 +235,9 @@ def test_the_host_is_told_as_what_binds(law: Path) -> None:
 
 
 @settings(max_examples=20)
-@given(collective=st.sampled_from(("broadcast", "reduce")), size=SIZES, ranks=st.integers(3, 8), calls=st.integers(2, 40))
+@given(
+    collective=st.sampled_from(("broadcast", "reduce")), size=SIZES, ranks=st.integers(3, 8), calls=st.integers(2, 40)
+)
 def test_what_fills_a_chain_counts_once_for_all_calls_of_a_loop(
     collective: str, size: int, ranks: int, calls: int
 ) -> None:
