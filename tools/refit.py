@@ -68,12 +68,12 @@ class Refit(NamedTuple):
 
 
 def refits(name: str) -> Iterator[Refit]:
-    """Yield the fits that a profile records, its own first."""
+    """Yield the fits that a profile records, its own first; a record that names no parameter is lent by another."""
     profile = load_network(name)
     records = [("", profile.calibration)]
     records += [(way, getattr(getattr(profile, way), "calibration", None)) for way in ("host", "graph", "pull")]
     for way, record in records:
-        if record and record.files and profile.kernels:
+        if record and record.files and record.intervals and profile.kernels:
             yield Refit(way, record, list(record.intervals))
 
 

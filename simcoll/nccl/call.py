@@ -244,11 +244,14 @@ class NcclCall(CallShape):
 
     def hop_ps(self, costs: Kernels) -> int:
         """Time from when one rank has data until the next can go on, in ps, beside what its block does with them. Of
-        `looped` calls of a chain, where a rank begins the next call when it is done, all hops but one are hidden: the
-        first ranks of a chain are calls ahead of the last."""
+        calls of a chain in a loop, where a rank begins the next call when it is done, all hops but one are hidden: the
+        first ranks of a chain are calls ahead of the last. They count once for all of the loop's calls."""
         block = self.block(costs)
         hop = block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
-        return hop // (self.communicator.ranks - 1) if self.looped and self.schedule == "chain" else hop
+        if not self.in_loop:
+            return hop
+        others = self.communicator.ranks - 2
+        return (hop + (hop * others // self.calls if self.calls else 0)) // (others + 1)
 
     @property
     def _stores(self) -> float:

@@ -314,7 +314,14 @@ class NcclExecutor(PlainExecutor):
         graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
         nics = math.ceil(graph.channels * graph.inter / nic) if nic else 1
         looped = scenario.launch.paced
-        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged, looped=looped)
+        call = replace(
+            call,
+            nics=nics,
+            in_place=bool(scenario.in_place),
+            staged=wires.staged,
+            looped=looped,
+            calls=scenario.launch.calls,
+        )
         return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:

@@ -244,6 +244,8 @@ class Profile(Model):
     """Way of measuring that it describes, as the column `harness` of measured tables names it."""
     generations: tuple[str, ...] = ()
     """Generations of GPUs that it is for, as topology files name them; others are refused. Default: any."""
+    capability: int | None = None
+    """Compute capability of GPUs that are unlike others of their generation; others are refused. Default: any."""
     model: ModelSpec = ModelSpec.plain()
     """Parameters of the timing model."""
     launch: Duration = 0
@@ -268,10 +270,7 @@ class Profile(Model):
     """Other tables that some of its costs were fitted to."""
 
     def serves(self, harness: str) -> bool:
-        """Whether the profile covers a harness.
-
-        Calls of the library cost the same in all harnesses that make them, except for the launch.
-        """
+        """Whether it covers a harness. Calls of the library cost the same in all that make them, but for the launch."""
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
 

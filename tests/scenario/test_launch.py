@@ -234,9 +234,37 @@ def test_the_host_is_told_as_what_binds(law: Path) -> None:
     assert rows[1]["time_us"] == 8 * (HOST + 14 * MESSAGE) / 1e6
 
 
+@settings(max_examples=20)
+@given(
+    collective=st.sampled_from(("broadcast", "reduce")), size=SIZES, ranks=st.integers(3, 8), calls=st.integers(2, 40)
+)
+def test_what_fills_a_chain_counts_once_for_all_calls_of_a_loop(
+    collective: str, size: int, ranks: int, calls: int
+) -> None:
+    """Law: one call takes its own time, and the further ranks a hop and a whole chunk each; of a loop every call takes
+    its share of these."""
+    of = [f"{each}" for each in (1, calls)]
+    simple = [gpus(1), "algorithm=ring", "protocol=Simple", "launch.calls="]
+    one, many = (predicted(collective, size, ranks, *simple[:-1], simple[-1] + each) for each in of)
+    call = channel(one).call
+    chunk = min(call.chunk, call.share)
+    bandwidth = channel(one)._slowest(one.costs)
+    fill = (ranks - 2) * (HOPS["Simple"] + chunk * 10**12 / bandwidth)
+    coarse = (ranks - 1) * (call.share // 1024 + 64) * 10**12 / bandwidth  # a call is run in so many pieces at most
+    assert one.called_ps - many.called_ps == pytest.approx(fill * (1 - 1 / calls), rel=0.01, abs=coarse)
+
+
+def test_a_loop_of_calls_changes_only_chains() -> None:
+    """In rings that go round every rank waits for all others in every call."""
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        loops = [predicted(collective, 1 << 20, 8, gpus(1), *more).time_ps for more in ((), ("launch.calls=1",))]
+        assert loops[0] == loops[1]
+
+
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
+        (["launch.calls=5"], "calls are those of a loop of launches; add gpus_per_process, or leave calls out"),
         (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or all"),
         (["launch.gpus_per_process=true"], "True is no number of GPUs a process; write"),
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
