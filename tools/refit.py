@@ -54,7 +54,6 @@ from simcoll.scenario.profile import (
     shipped_profiles,
 )
 
-LAUNCHES: Final = ("host", "graph")
 AMPERE, HOPPER, BLACKWELL = GENERATIONS = ("nccl-ampere", "nccl-hopper", "nccl-blackwell")
 COMMON: Final = "nccl-nvlink"  # the profile that they are `like`; what it says was fitted is fitted to their tables
 
@@ -88,9 +87,7 @@ def table(name: str, digest: str, folders: Sequence[Path]) -> Path:
 def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     """Fit again, beginning at the profile's file, and write it; return a line about it. Raises InputError."""
     record = refit.record
-    small = all(size <= _fit_rows.SMALL for of in record.covers for size in (*of.fitted, *of.held_out))
-    # calibrate finds by itself which launch small rows tell
-    names = [] if refit.way in LAUNCHES and small else own_names(path.stem, refit)
+    names = own_names(path.stem, refit)
     files = [table(source.file, source.sha256, folders) for source in record.files]
     where = [text for text in record.where if not text.startswith("launch.")]
     sets = [f"profile={path}", *(text for text in record.where if text.startswith("launch."))]
