@@ -82,7 +82,7 @@ class NcclChannel(PlainCall):
 
     @property
     def further_channels(self) -> int:
-        """Those of a collective beside the first; a message counts by itself, and symmetric kernels have none."""
+        """Channels of a collective beside the first; a message counts by itself, and symmetric kernels have none."""
         return 0 if self.call.registered else self.call.channels - 1
 
     @property
