@@ -210,7 +210,6 @@ class PullCosts(Model):
 
 CABLE: Final = "cable"  # the kind of links to NICs
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
-
 _UNKNOWN: Final = "{!r} does not say what a launch takes {}"
 _LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
 
