@@ -81,6 +81,11 @@ class NcclChannel(PlainCall):
         return self.call.alike
 
     @property
+    def further_channels(self) -> int:
+        """Channels of a collective beside the first; a message counts by itself, and symmetric kernels have none."""
+        return 0 if self.call.registered else self.call.channels - 1
+
+    @property
     def usual(self) -> bool:
         """Not with channels, buffers, chunks of messages or NICs that the user sets: no row was measured so."""
         call, comm = self.call, self.call.communicator

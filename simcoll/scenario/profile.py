@@ -165,15 +165,17 @@ class HostCosts(Model):
     message: Duration = 0
     """Time of the host for each message that it posts: 2·(ranks − 1) in all_to_all, 2 in send_recv, ranks − 1 at the
     root of gather and scatter, 1 elsewhere."""
+    channel: Duration = 0
+    """Time of the host to write down what each further channel of a collective has to do, on one GPU."""
     block: Duration = 0
     """Time by which each further thread block of a kernel begins later, on all GPUs, where a process drives several."""
     calibration: Calibration | None = None
     """What was fitted to which rows, and how well."""
 
-    def pace_ps(self, processes: Iterable[Process]) -> int:
-        """Return the time of the slowest process for a call, in ps; 0 if there is none."""
-        times = (process.launches * self.launch + process.messages * self.message for process in processes)
-        return max(times, default=0)
+    def pace_ps(self, processes: Iterable[Process], further: int = 0) -> int:
+        """Return the time of the slowest process for a call with `further` channels, in ps; 0 if there is none."""
+        launch = self.launch + further * self.channel
+        return max((process.launches * launch + process.messages * self.message for process in processes), default=0)
 
     def late_ps(self, processes: Iterable[Process]) -> int:
         """Return how much later each further block begins, in ps: `block`, if some process drives several GPUs."""
@@ -208,8 +210,6 @@ class PullCosts(Model):
 
 CABLE: Final = "cable"  # the kind of links to NICs
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
-
-
 _UNKNOWN: Final = "{!r} does not say what a launch takes {}"
 _LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
 

@@ -74,6 +74,20 @@ def test_a_call_takes_as_long_as_the_slower_of_host_and_gpus(collective: str, si
     assert alone.waited_ps == alone.host_ps == 0
 
 
+@settings(max_examples=40)
+@given(st.sampled_from(COLLECTIVES), SIZES, RANKS)
+def test_each_further_channel_costs_the_host(collective: str, size: int, ranks: int) -> None:
+    """The host writes down what each further channel of a collective does, for each GPU; messages have their own cost,
+    and a process for each GPU writes down its own."""
+    law = f"{LAW}host: {{launch: {HOST} ps, channel: 100 ns}}\n"
+    for of_process, number in ((ranks, "all"), (1, 1)):
+        paced = predicted(collective, size, ranks, gpus(number), law=law)
+        call = paced.lowered.call  # type: ignore[union-attr]  # this point runs as a call of NCCL, which has one
+        further = 0 if call.parts else call.channels - 1
+        assert paced.host_ps == of_process * (HOST + further * 100_000)
+        assert paced.time_ps == max(paced.called_ps, paced.host_ps)
+
+
 LATE = 700_000  # ps
 BLOCKS = f"{LAW}host: {{block: {LATE} ps}}\n"
 
