@@ -175,10 +175,11 @@ class NcclCall(CallShape):
         return block.rate or math.inf
 
     def handed_on(self, costs: Kernels) -> float:
-        """B/s at which the blocks of a ring over several nodes hand data on: they receive and send at once, as those of
-        messages do. Flags of LL128 take as much of that as of links. On one node channels are so many that they fill
-        links, and what these reach was seen with the blocks at work."""
-        limited = self.schedule == "ring" and self.kind in ("LL128", "Simple") and self.communicator.nodes > 1
+        """B/s at which the blocks of a ring or chain over several nodes hand data on: they receive and send at once, as
+        those of messages do. Flags of LL128 take as much of that as of links. On one node channels are so many that
+        they fill links, and what these reach was seen with the blocks at work."""
+        chained = self.schedule in ("ring", "chain") and self.communicator.nodes > 1
+        limited = chained and self.kind in ("LL128", "Simple")
         if not limited or not costs.P2P.both:
             return math.inf
         return costs.P2P.both * self.blocks * figures().protocols[self.protocol].efficiency
