@@ -74,7 +74,7 @@ def _case(point: Point, backend: Backend) -> Case:
     if scenario.workload:
         return Case(*work_task(point, backend), measure.launches)
     library = measure.harness != "p2p"
-    registered = library and bool(scenario.launch.registered)
+    registered = bool(scenario.launch.registered)
     if library:  # which is made as the harness makes it
         scenario = scenario.model_copy(update={"launch": Launch()})
     if load_profile(scenario.profile).as_nccl:  # messages are sent one by one, and not by kernels

@@ -180,6 +180,7 @@ def test_calls_back_to_back(rows: list[dict[str, Any]]):
     [
         ({"measure": {"harness": "graph"}}, "a CUDA graph holds calls of NCCL only; add --backend nccl"),
         ({"launch": {"registered": True}, "measure": {"harness": "library"}}, "registered for calls of NCCL only"),
+        ({"launch": {"registered": True}, "measure": {"harness": "p2p"}}, "registered for calls of NCCL only"),
         ({"measure": {"harness": "nccl-tests", "buckets": 2}}, "calls back to back are whole"),
     ],
 )

@@ -51,6 +51,8 @@ def refusal(
             return "a real run has no barriers between steps; leave model.barrier out"
         if buckets > 1:
             return "buckets are of the library's collectives; take measure.harness: library, or model.chunk"
+        if registered:
+            return "buffers are registered for calls of NCCL only; take measure.harness: nccl-tests and --backend nccl"
         return None
     if backend != "nccl" and (harness == "graph" or registered):
         asked = "a CUDA graph holds" if harness == "graph" else "buffers are registered for"
