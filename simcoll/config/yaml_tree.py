@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -84,11 +85,14 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
 
 
 def _with_files(tree: Node, folder: Path) -> Node:
-    """The tree with the paths of files of this folder that it names by their names there."""
+    """The tree with the paths of files of this folder that it names by their names there; itself if it names none, as
+    what is made of trees is kept by these."""
     if isinstance(tree.value, dict):
-        return replace(tree, value={key: _with_files(child, folder) for key, child in tree.value.items()})
+        named = {key: _with_files(child, folder) for key, child in tree.value.items()}
+        return tree if all(map(operator.is_, named.values(), tree.value.values())) else replace(tree, value=named)
     if isinstance(tree.value, list):
-        return replace(tree, value=[_with_files(child, folder) for child in tree.value])
+        listed = [_with_files(child, folder) for child in tree.value]
+        return tree if all(map(operator.is_, listed, tree.value)) else replace(tree, value=listed)
     if not (isinstance(tree.value, str) and tree.value.endswith(_FILES)):
         return tree
     try:

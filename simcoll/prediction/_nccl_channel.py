@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
@@ -409,17 +409,15 @@ def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
             f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
             "write placement: {per_node: …}"
         )
-    return _Shape(len(nodes), _gpus(rated, places))
+    return _Shape(len(nodes), _gpus(rated, places) if rated.of_kind("gpu") else None)
 
 
 def _gpus(rated: Topology, places: Sequence[str]) -> tuple[int, ...] | None:
-    of_node: dict[int | None, list[int]] = defaultdict(list)
-    for place in places:
-        number = re.search(r"gpu(\d+)$", place)
-        of_node[rated.node_of(place)].append(int(number[1]) if number else -1)
-    numbers = {tuple(sorted(gpus)) for gpus in of_node.values()}
-    same = numbers.pop()
-    return same if not numbers and -1 not in same else None
+    """The numbers of the GPUs on each node, where they are the same on all."""
+    gpus = grouped(rated.of_kind("gpu"), rated.node_of)
+    number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}
+    numbers = {tuple(sorted(map(number.__getitem__, some))) for some in grouped(places, rated.node_of).values()}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:

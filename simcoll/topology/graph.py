@@ -61,6 +61,7 @@ class Topology:
         name: str = "topology",
         routing: RoutingPolicy = "shortest",
         routes: Mapping[str, Sequence[str]] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ):
         if not isinstance(wiring, Wiring):
             cure = f"write Topology.load({wiring!r})" if isinstance(wiring, str) else "write Topology.from_graph(graph)"
@@ -68,6 +69,7 @@ class Topology:
         if routing not in POLICIES:
             raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
         self.name, self.routing, self.explicit = name, routing, dict(routes or {})
+        self.facts: Mapping[str, Any] = facts or {}  # what a file says of the machine beside devices and links
         self.wiring = wiring
         self.links: tuple[tuple[str, str], ...] = tuple([(u, v) for u, ahead in wiring.ahead.items() for v in ahead])
         self._id = dict(zip(self.links, range(len(self.links)), strict=True))
