@@ -187,4 +187,4 @@ def _places(scenario: Scenario) -> int:
     if machine is None or not isinstance(machine.devices, dict):
         return 0
     gpus = machine.devices.get("gpu", 0)
-    return (spec.nodes or 1) * (min(gpus, placement.per_node) if isinstance(placement, Placement) else gpus)
+    return nodes_of(spec) * (min(gpus, placement.per_node) if isinstance(placement, Placement) else gpus)

@@ -73,13 +73,13 @@ def _listed(machine: MachineFile) -> ListedMachine:
 
 def nodes_of(spec: TopologySpec) -> int:
     """The nodes that a topology has, by its keys or by the devices that its file lists. Raises InputError."""
-    if spec.nodes is not None or spec.file is None:
+    if spec.file is None:
         return spec.nodes or 1
     tree = yaml_tree.read(Path(spec.file))
-    if tree.get("devices") is not None:
+    devices, nodes = tree.get("devices"), tree.get("nodes")
+    if devices is not None and isinstance(devices.value, list):
         return _listed(read_machine(tree)).nodes
-    nodes = tree.get("nodes")
-    return nodes.value if nodes and isinstance(nodes.value, int) else 1
+    return spec.nodes or (nodes.value if nodes and isinstance(nodes.value, int) else 1)
 
 
 def described(spec: TopologySpec) -> SystemFile | None:
@@ -199,8 +199,10 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
     file, nodes = machine.file, spec.nodes or 1
     plain = template(machine, spec.hosts)
     if isinstance(file.devices, tuple):
-        if nodes > 1:
-            raise InputError(f"{file.name} lists its devices by name and is no machine to multiply", "leave out nodes")
+        there = len({data["node"] for _, data in plain.devices} - {None})
+        if nodes > max(1, there):
+            what = f"{file.name} lists its devices by name, {there} nodes of them, and is no machine to multiply"
+            raise InputError(what, "leave out nodes")
         return plain, file.routing or "shortest", dict(file.routes)
     ports = sum(data["kind"] == "nic" for _, data in plain.devices)
     shape = _shape(spec, Link(1, 0), 1)  # of which the widths count
