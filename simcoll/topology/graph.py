@@ -103,15 +103,21 @@ class Topology:
         cls,
         graph: nx.Graph[str],
         *,
-        name: str = "own graph",
-        routing: RoutingPolicy = "shortest",
+        name: str | None = None,
+        routing: RoutingPolicy | None = None,
         routes: Mapping[str, Sequence[str]] | None = None,
     ) -> Topology:
         """A topology of your own: a copy of `graph`; an undirected edge becomes two links.
 
-        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. Raises TopologyError.
+        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. What is not given is
+        said by `graph.graph`: `name`, `routing`, `routes`, and `gpu`, `nic`, `cpu`, `nccl`, `profile` as topology files
+        have them. Raises TopologyError.
         """
-        return cls(Wiring.of(graph), name, routing, routes)
+        from simcoll.topology import graph_attributes
+
+        said = graph_attributes.read(graph.graph)
+        about = name or said.name, routing or said.routing or "shortest", said.routes if routes is None else routes
+        return cls(Wiring.of(graph, said.dims), *about, said.facts)
 
     def __repr__(self) -> str:
         ranks = f"{len(self.ranks)} {'GPU' if self.of_kind('gpu') else 'host'}{'s' * (len(self.ranks) > 1)}"
@@ -120,7 +126,9 @@ class Topology:
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
         """Devices and links as a networkx graph that cannot be changed; made when it is asked for."""
-        return self.rewired().graph()
+        from simcoll.topology import graph_attributes
+
+        return self.rewired().graph(graph_attributes.written(self))
 
     def rewired(self) -> Wiring:
         """A copy of the devices and links of this topology, to be changed into another one."""
