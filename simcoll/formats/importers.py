@@ -88,7 +88,8 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
 
 
 _WHAT: Final = (
-    "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, node-link JSON, or a measured table"
+    "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, node-link JSON, "
+    "or a measured table"
 )
 _TRACES: Final = (
     '"traceEvents"',

@@ -21,9 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
-from simcoll.config.groups import alike, grouped
+from simcoll.config.groups import alike, grouped, nested
 from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
+from simcoll.topology import graph_attributes
 from simcoll.topology._homes import Homes
 from simcoll.topology._least_latencies import LinksByEnd
 from simcoll.topology.route_tables import MANY, RouteTables
@@ -39,8 +40,7 @@ RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
 T = TypeVar("T")
 MOST_ASKED: Final = 1000  # answers about devices that a topology keeps
-# What a topology makes of its links.
-_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")
+_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")  # made of these
 
 _LEAST: Final[LruCache[Numbers]] = LruCache(1 << 20, np.size)
 _WAYS: Final[LruCache[LinksByEnd]] = LruCache(1 << 20, lambda ways: len(ways.tails))
@@ -109,12 +109,9 @@ class Topology:
     ) -> Topology:
         """A topology of your own: a copy of `graph`; an undirected edge becomes two links.
 
-        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. What is not given is
-        said by `graph.graph`: `name`, `routing`, `routes`, and `gpu`, `nic`, `cpu`, `nccl`, `profile` as topology files
-        have them. Raises TopologyError.
+        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. `graph.graph` may say
+        `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises TopologyError.
         """
-        from simcoll.topology import graph_attributes
-
         said = graph_attributes.read(graph.graph)
         about = name or said.name, routing or said.routing or "shortest", said.routes if routes is None else routes
         return cls(Wiring.of(graph, said.dims), *about, said.facts)
@@ -126,8 +123,6 @@ class Topology:
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
         """Devices and links as a networkx graph that cannot be changed; made when it is asked for."""
-        from simcoll.topology import graph_attributes
-
         return self.rewired().graph(graph_attributes.written(self))
 
     def rewired(self) -> Wiring:
@@ -189,7 +184,7 @@ class Topology:
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
-            return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
+            return nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
         keys = nodes if len(set(nodes)) < len(nodes) else self._leaves(devices)
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
@@ -453,7 +448,3 @@ class Topology:
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
         """The links out of each set of devices, and those into it, all by number."""
         return self._homes.crossing(sets)
-
-
-def _nested(part: list[Any]) -> RankGroups:
-    return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in part)

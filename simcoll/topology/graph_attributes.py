@@ -44,8 +44,9 @@ def read(attributes: Mapping[Any, Any]) -> SystemFile:
     try:
         return yaml_tree.validate(SystemFile, [yaml_tree.located(document, Place("graph", 1, 1))])[0]
     except InputError as error:
-        raise TopologyError([replace(wrong, path=f"graph: {wrong.path}", place=None) for wrong in error.diagnostics]) \
-            from None
+        raise TopologyError(
+            [replace(wrong, path=f"graph: {wrong.path}", place=None) for wrong in error.diagnostics]
+        ) from None
 
 
 def _plain(key: str, value: Any) -> Any:

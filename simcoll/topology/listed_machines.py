@@ -92,9 +92,7 @@ def _wires(links: Mapping[tuple[str, str], Link]) -> Counter[str | None]:
     return Counter(f"{link.kind} {u}->{v}" for (u, v), link in links.items())
 
 
-def _check_alike(
-    machine: str, first: int, others: Iterable[int], has: Mapping[int, Counter[str | None]]
-) -> None:
+def _check_alike(machine: str, first: int, others: Iterable[int], has: Mapping[int, Counter[str | None]]) -> None:
     """Raise TopologyError with the first difference of a node from the first one."""
     for node in others:
         for one, other in ((first, node), (node, first)):

@@ -60,13 +60,14 @@ def _listed(machine: MachineFile) -> ListedMachine:
     """The node of a file and their number; the file as it is where devices are counted, or their nodes are not alike:
     whoever needs a node says why (`listed_machines.machine_of`)."""
     file = machine.file
-    if not isinstance(file.devices, tuple):
+    if isinstance(file.devices, dict):
         return ListedMachine(file, 1)
+    nodes = len({device.node for device in file.devices} - {None}) or 1
 
     def made() -> tuple[MachineFile, ListedMachine]:  # … which keeps the file, so that no other has its number
         with suppress(InputError):
             return machine, machine_of(file)
-        return machine, ListedMachine(file, len({device.node for device in file.devices} - {None}) or 1)
+        return machine, ListedMachine(file, nodes)
 
     return _LISTED.get(id(file), made)[1]
 

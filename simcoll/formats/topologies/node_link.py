@@ -1,5 +1,5 @@
-"""Machines as node-link JSON, as `networkx.node_link_data` and `simcoll export --to node-link` write them: devices with
-an `id` and a `kind` in `nodes`, links with `source`, `target`, `bandwidth` (B/s) and `latency` (s) in `edges` or `links`.
+"""Machines as node-link JSON, as `networkx.node_link_data` and `simcoll export --to node-link` write them: `nodes` of
+devices with an `id` and a `kind`, `edges` or `links` with `source`, `target`, `bandwidth` (B/s) and `latency` (s).
 
 What is said of the whole machine stands in `graph`, as in GraphML.
 """
