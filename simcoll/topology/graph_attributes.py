@@ -1,5 +1,5 @@
-"""What a graph says of a whole machine, as attributes of the graph: its name, routing and routes, the lengths of a
-torus, and what a topology file says beside devices and links (`machine_files.MachineFacts`).
+"""Attributes of a graph that say something of the whole machine: its name, routing and routes, the lengths of a torus,
+and what a topology file says beside devices and links (`machine_files.MachineFacts`).
 
 Values are plain, or texts of YAML (JSON is YAML), as formats have them that hold numbers and texts alone.
 """

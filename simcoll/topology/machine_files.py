@@ -127,7 +127,7 @@ class LinkRule(Model):
 
 
 class MachineFacts(Model):
-    """What a machine is beside its devices and links. `profile` names what calls of the library cost on it."""
+    """All that is known of a machine beside its devices and links. `profile` names what calls of the library cost on it."""
 
     description: str = ""
     cpu: Cpu | None = None
@@ -154,7 +154,7 @@ class SystemFile(MachineFacts):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the file says beside devices and links, as plain values that make `MachineFacts` again."""
+        """The keys that the file has beside devices and links, as plain values that make `MachineFacts` again."""
         said = {*MachineFacts.model_fields} & self.model_fields_set
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, include=said)
 
