@@ -127,7 +127,7 @@ class LinkRule(Model):
 
 
 class MachineFacts(Model):
-    """All that is known of a machine beside its devices and links. `profile` names what calls of the library cost on it."""
+    """All that is known of a machine beside its devices and links; `profile` says what calls of the library cost."""
 
     description: str = ""
     cpu: Cpu | None = None
