@@ -103,6 +103,7 @@ KERNELS: Final = {  # profiles with NCCL's kernels: systems that they are run on
     "nccl-blackwell": "hgx-b200",
     "nccl-hopper": "hgx-h100 hgx-h100-efa gh200-4",
     "nccl-pcie": "l40s-pcie",
+    "nccl-pcie-a100": "a100-pcie",
     "nccl-volta": "dgx1-v100",
     "rccl-cdna3": "mi300x",
 }

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 import simcoll
-from simcoll.accuracy import bad_rows, table_join
+from simcoll.accuracy import bad_rows
 from simcoll.accuracy.fit import _fit_rows, _least_squares, parameters, transports
 from simcoll.accuracy.fit._estimate import bounds_of, starting_costs
 from simcoll.accuracy.fit.calibrate import calibrate, of_regions, scores_of
@@ -35,7 +35,7 @@ from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies import clusters, left_out
 from simcoll.accuracy.studies.clusters import ClusterRow
-from simcoll.config import yaml_tree
+from simcoll.config import assignments, yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
@@ -54,7 +54,6 @@ from simcoll.scenario.profile import (
     shipped_profiles,
 )
 
-LAUNCHES: Final = ("host", "graph")
 AMPERE, HOPPER, BLACKWELL = GENERATIONS = ("nccl-ampere", "nccl-hopper", "nccl-blackwell")
 COMMON: Final = "nccl-nvlink"  # the profile that they are `like`; what it says was fitted is fitted to their tables
 
@@ -68,12 +67,12 @@ class Refit(NamedTuple):
 
 
 def refits(name: str) -> Iterator[Refit]:
-    """Yield the fits that a profile records, its own first."""
+    """Yield the fits that a profile records, its own first; a record that names no parameter is lent by another."""
     profile = load_network(name)
     records = [("", profile.calibration)]
     records += [(way, getattr(getattr(profile, way), "calibration", None)) for way in ("host", "graph", "pull")]
     for way, record in records:
-        if record and record.files and profile.kernels:
+        if record and record.files and record.intervals and profile.kernels:
             yield Refit(way, record, list(record.intervals))
 
 
@@ -88,9 +87,7 @@ def table(name: str, digest: str, folders: Sequence[Path]) -> Path:
 def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
     """Fit again, beginning at the profile's file, and write it; return a line about it. Raises InputError."""
     record = refit.record
-    small = all(size <= _fit_rows.SMALL for of in record.covers for size in (*of.fitted, *of.held_out))
-    # calibrate finds by itself which launch small rows tell
-    names = [] if refit.way in LAUNCHES and small else own_names(path.stem, refit)
+    names = own_names(path.stem, refit)
     files = [table(source.file, source.sha256, folders) for source in record.files]
     where = [text for text in record.where if not text.startswith("launch.")]
     sets = [f"profile={path}", *(text for text in record.where if text.startswith("launch."))]
@@ -161,7 +158,7 @@ class Generation:
         record = refit.record
         asking = RowQuestions(record.topology, [f"profile={shipped_profiles()[name]}"], fitting=True)
         files = [table(source.file, source.sha256, folders) for source in record.files]
-        rows, _, _ = _fit_rows.read(files, dict(map(table_join.condition, record.where)))
+        rows, _, _ = _fit_rows.read(files, dict(map(assignments.condition, record.where)))
         data, _ = _fit_rows.samples(rows, asking)
         chosen, _ = _fit_rows.split(data, {})
         self.samples = data.of(chosen & ~np.array(bad_rows.suspicious(data.rows)))

@@ -175,10 +175,11 @@ class NcclCall(CallShape):
         return block.rate or math.inf
 
     def handed_on(self, costs: Kernels) -> float:
-        """B/s at which the blocks of a ring over several nodes hand data on: they receive and send at once, as those of
-        messages do. Flags of LL128 take as much of that as of links. On one node channels are so many that they fill
-        links, and what these reach was seen with the blocks at work."""
-        limited = self.schedule == "ring" and self.kind in ("LL128", "Simple") and self.communicator.nodes > 1
+        """B/s at which the blocks of a ring or chain over several nodes hand data on: they receive and send at once, as
+        those of messages do. Flags of LL128 take as much of that as of links. On one node channels are so many that
+        they fill links, and what these reach was seen with the blocks at work."""
+        chained = self.schedule in ("ring", "chain") and self.communicator.nodes > 1
+        limited = chained and self.kind in ("LL128", "Simple")
         if not limited or not costs.P2P.both:
             return math.inf
         return costs.P2P.both * self.blocks * figures().protocols[self.protocol].efficiency
@@ -244,11 +245,14 @@ class NcclCall(CallShape):
 
     def hop_ps(self, costs: Kernels) -> int:
         """Time from when one rank has data until the next can go on, in ps, beside what its block does with them. Of
-        `looped` calls of a chain, where a rank begins the next call when it is done, all hops but one are hidden: the
-        first ranks of a chain are calls ahead of the last."""
+        calls of a chain in a loop, where a rank begins the next call when it is done, all hops but one are hidden: the
+        first ranks of a chain are calls ahead of the last. They count once for all of the loop's calls."""
         block = self.block(costs)
         hop = block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
-        return hop // (self.communicator.ranks - 1) if self.looped and self.schedule == "chain" else hop
+        if not self.in_loop:
+            return hop
+        others = self.communicator.ranks - 2
+        return (hop + (hop * others // self.calls if self.calls else 0)) // (others + 1)
 
     @property
     def _stores(self) -> float:

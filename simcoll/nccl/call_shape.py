@@ -39,8 +39,8 @@ class CallShape:
     """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
     channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
     `version`: the release of the tuner that chose it; `registered`: by a symmetric kernel, of which all blocks are one
-    channel; `looped`: it is one of many, each of which a rank begins when it is done with that before; `by_itself`:
-    NCCL takes this algorithm and protocol where it has the choice of all."""
+    channel; `looped`: it is one of many, each of which a rank begins when it is done with that before, of so many
+    `calls` where that is known; `by_itself`: NCCL takes this algorithm and protocol where it has the choice of all."""
 
     communicator: Communicator
     collective: str
@@ -58,6 +58,7 @@ class CallShape:
     limited: bool = False
     registered: bool = False
     looped: bool = False
+    calls: int | None = None
     by_itself: bool = field(default=True, compare=False)
 
     @cached_property
@@ -198,12 +199,20 @@ class CallShape:
             return -(-self.share // (MOST_LOADED * self.itemsize)) * self.itemsize
         if self.schedule == "ring":
             return self.chunk // self.slices
+        if self.in_loop and self.calls and self.protocol == "Simple":  # whole chunks fill the chain, once for all calls
+            whole = min(self.chunk, self.share) or self.share
+            return max(-(-whole // (self.calls * self.itemsize)) * self.itemsize, self.share // MOST_CHAIN_PIECES)
         if self.schedule == "chain" and self.protocol == "Simple" and self.communicator.capability >= 80:
             return min(self.chunk, max(CHAIN_PIECE, self.share // MOST_CHAIN_PIECES))
         if self.protocol == "Simple" or self.schedule not in ("chain", "chain_tree"):
             return self.chunk
         most = MOST_CHAIN_PIECES if self.schedule == "chain" else 2 * MOST_PIECES
         return min(self.chunk, max(self.moved, self.share // most))
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether it is a chain whose calls overlap: a rank begins the next one when it is done."""
+        return self.looped and self.schedule == "chain"
 
     @property
     def by_lines(self) -> bool:

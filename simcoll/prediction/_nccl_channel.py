@@ -81,6 +81,11 @@ class NcclChannel(PlainCall):
         return self.call.alike
 
     @property
+    def further_channels(self) -> int:
+        """Channels of a collective beside the first; a message counts by itself, and symmetric kernels have none."""
+        return 0 if self.call.registered else self.call.channels - 1
+
+    @property
     def usual(self) -> bool:
         """Not with channels, buffers, chunks of messages or NICs that the user sets: no row was measured so."""
         call, comm = self.call, self.call.communicator
@@ -314,7 +319,14 @@ class NcclExecutor(PlainExecutor):
         graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
         nics = math.ceil(graph.channels * graph.inter / nic) if nic else 1
         looped = scenario.launch.paced
-        call = replace(call, nics=nics, in_place=bool(scenario.in_place), staged=wires.staged, looped=looped)
+        call = replace(
+            call,
+            nics=nics,
+            in_place=bool(scenario.in_place),
+            staged=wires.staged,
+            looped=looped,
+            calls=scenario.launch.calls,
+        )
         return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:

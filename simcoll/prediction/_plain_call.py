@@ -65,6 +65,11 @@ class PlainCall:
         nodes = [self.rated.node_of(place) for place in self.places] if launch.paced else []
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
 
+    @property
+    def further_channels(self) -> int:
+        """Channels beside the first that the host writes down for each GPU."""
+        return 0
+
     @cached_property
     def uploads(self) -> float:
         """To how many GPUs one process brings its graph for each launch of it; see `launch.uploads`."""
@@ -149,7 +154,7 @@ class PlainCall:
 
     def host_ps(self, costs: CostSetting) -> int:
         """Time of the host for the call, in ps; 0 where the scenario does not ask for it."""
-        return costs.host.pace_ps(self.processes)
+        return costs.host.pace_ps(self.processes, self.further_channels)
 
     def stuck(self, error: StuckError) -> StuckError:
         """The error to raise where a run on these links cannot finish."""

@@ -120,7 +120,12 @@ def _verdict(document: dict[str, Any]) -> list[str]:
     if document["verdict"] is None:
         by_themselves = alone(document)
         explains = f"all of it: {_listed(off)}; {by_themselves}" if by_themselves else f"it: {_listed(off)}"
-        return [*single, f"# verdict: off, and nothing that was tried explains {explains}", *_faster(off)]
+        if only_faster(off):
+            finding = (
+                "faster than expected: a finding, and no fault; fit the profile to it (simcoll calibrate), unless the"
+            )
+            return [*single, f"# verdict: {finding} machine is another one: {_listed(off)}"]
+        return [*single, f"# verdict: off, and nothing that was tried explains {explains}"]
     verdict = explanation(document) + (", which these rows do not distinguish" if document["also"] else "")
     others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
     behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
@@ -135,11 +140,6 @@ def _listed(regions: list[dict[str, Any]]) -> str:
     worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
     listed = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
     return "; ".join(listed) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
-
-
-def _faster(regions: list[dict[str, Any]]) -> list[str]:
-    finding = "# faster than expected: a finding, and no fault; fit the profile to it (simcoll calibrate)"
-    return [f"{finding}, unless the machine is another one"] if only_faster(regions) else []
 
 
 def _single(point: dict[str, Any]) -> str:

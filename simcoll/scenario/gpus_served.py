@@ -73,11 +73,13 @@ def system_of(spec: TopologySpec | None) -> SystemFile | None:
 
 
 def _serving(system: SystemFile) -> list[str]:
-    """The shipped profiles that were fitted to GPUs of the generation of a system, joined as they are there."""
+    """The shipped profiles that were fitted to GPUs of the generation of a system, joined as they are there; of its
+    compute capability alone where there is one."""
     if system.gpu is None:
         return []
     known = {name: load_network(name) for name in shipped_profiles()}
-    return [name for name, profile in known.items() if profile.generations and not _mismatch(profile, system)]
+    serving = [name for name, profile in known.items() if profile.generations and not _mismatch(profile, system)]
+    return [name for name in serving if known[name].capability is not None] or serving
 
 
 def _mismatch(profile: Profile, system: SystemFile) -> str | None:
@@ -86,6 +88,10 @@ def _mismatch(profile: Profile, system: SystemFile) -> str | None:
         return None
     if generation not in profile.generations:
         return f"of {' and '.join(profile.generations)}, and {system.name} has {generation}"
+    capability = system.gpu.compute_capability if system.gpu else None
+    if profile.capability not in (None, capability):
+        has = "does not say" if capability is None else f"has {capability}"
+        return f"of compute capability {profile.capability}, and {system.name} {has}"
     own = [kind for kind in (*GPU_LINKS, "pcie") if kind in profile.links]
     joined = {rule.kind for rule in system.links} & {*GPU_LINKS} or {"pcie"}
     if own and not joined & {*own}:

@@ -44,6 +44,9 @@ class Launch(Model):
     replays: _COUNT | None = None
     """How often the graph is launched (nccl-tests' `-G`). The first launch brings its calls to the GPUs of each
     process, one after the other, which counts for all. Default: so often that it is nothing."""
+    calls: _COUNT | None = None
+    """Calls that follow one another before the host waits (nccl-tests' `-n`), where the host launches each. What the
+    first call takes until the last rank has its data counts for all of them. Default: so many that it is nothing."""
     registered: StrictBool | None = None
     """Whether all ranks registered their buffers as windows (nccl-tests' `-R 2`), so that all-reduces on NVLink copy
     nothing. Default: as NCCL does, which from release 2.30 on registers buffers of a graph of one process that drives
@@ -53,6 +56,12 @@ class Launch(Model):
     def _replays_of_a_graph(self) -> Self:
         if self.replays and not self.graph:
             raise ValueError("replays are launches of a CUDA graph; add graph: true, or leave replays out")
+        return self
+
+    @model_validator(mode="after")
+    def _calls_of_a_loop(self) -> Self:
+        if self.calls and not self.paced:
+            raise ValueError("calls are those of a loop of launches; add gpus_per_process, or leave calls out")
         return self
 
     @property

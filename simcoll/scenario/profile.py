@@ -165,15 +165,17 @@ class HostCosts(Model):
     message: Duration = 0
     """Time of the host for each message that it posts: 2·(ranks − 1) in all_to_all, 2 in send_recv, ranks − 1 at the
     root of gather and scatter, 1 elsewhere."""
+    channel: Duration = 0
+    """Time of the host to write down what each further channel of a collective has to do, on one GPU."""
     block: Duration = 0
     """Time by which each further thread block of a kernel begins later, on all GPUs, where a process drives several."""
     calibration: Calibration | None = None
     """What was fitted to which rows, and how well."""
 
-    def pace_ps(self, processes: Iterable[Process]) -> int:
-        """Return the time of the slowest process for a call, in ps; 0 if there is none."""
-        times = (process.launches * self.launch + process.messages * self.message for process in processes)
-        return max(times, default=0)
+    def pace_ps(self, processes: Iterable[Process], further: int = 0) -> int:
+        """Return the time of the slowest process for a call with `further` channels, in ps; 0 if there is none."""
+        launch = self.launch + further * self.channel
+        return max((process.launches * launch + process.messages * self.message for process in processes), default=0)
 
     def late_ps(self, processes: Iterable[Process]) -> int:
         """Return how much later each further block begins, in ps: `block`, if some process drives several GPUs."""
@@ -208,8 +210,6 @@ class PullCosts(Model):
 
 CABLE: Final = "cable"  # the kind of links to NICs
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
-
-
 _UNKNOWN: Final = "{!r} does not say what a launch takes {}"
 _LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
 
@@ -244,6 +244,8 @@ class Profile(Model):
     """Way of measuring that it describes, as the column `harness` of measured tables names it."""
     generations: tuple[str, ...] = ()
     """Generations of GPUs that it is for, as topology files name them; others are refused. Default: any."""
+    capability: int | None = None
+    """Compute capability of GPUs that are unlike others of their generation; others are refused. Default: any."""
     model: ModelSpec = ModelSpec.plain()
     """Parameters of the timing model."""
     launch: Duration = 0
@@ -268,10 +270,7 @@ class Profile(Model):
     """Other tables that some of its costs were fitted to."""
 
     def serves(self, harness: str) -> bool:
-        """Whether the profile covers a harness.
-
-        Calls of the library cost the same in all harnesses that make them, except for the launch.
-        """
+        """Whether it covers a harness. Calls of the library cost the same in all that make them, but for the launch."""
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
 

@@ -108,14 +108,19 @@ def test_a_fit_is_no_worse_than_the_profile_that_it_begins_with(machines: int, f
 
 
 def test_another_host_is_found(folder: Path):
-    """A machine whose host launches faster and takes longer for each channel: all-reduce on 2 and 4 ranks, launched by
-    one process, shows both costs, and 8 ranks and an all-gather take what they say. GPUs stay what they are."""
-    law = {**shipped(), "host": {"launch": "3 us", "message": "0.2 us", "block": "1.1 us"}}
+    """A machine whose host launches faster and takes longer for each channel, of which blocks begin in turn: all-reduce
+    on 2 and 4 ranks, launched by one process, shows it, and 8 ranks and an all-gather take what it says. GPUs stay what
+    they are."""
+    law = {**shipped(), "host": {"launch": "3 us", "message": "0.2 us", "channel": "0.1 us", "block": "1.1 us"}}
     del law["calibration"]
     sets = ("collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]", "launch.gpus_per_process=all", MORE)
     table = measured(law, "t.csv", np.random.default_rng(2), 0.01, *sets)
     found = fitted(table, "collective=all_reduce", "ranks=2,4", sets=["launch.gpus_per_process=all"])
-    assert {parameter["name"] for parameter in found.document["parameters"]} == {"host.launch", "host.block"}
+    assert {parameter["name"] for parameter in found.document["parameters"]} <= {
+        "host.launch",
+        "host.channel",
+        "host.block",
+    }
     off = errors(found)
     assert off["profile nccl-hopper"] > 10
     assert off["fitted"] < 2
@@ -347,6 +352,24 @@ def test_equal_calls_that_disagree_are_told_apart(folder: Path):
     assert "up to 7x apart" in note and "; told apart by by: keep one, e.g. --where by=" in note
     (note,) = notes(("a{}", 1.0), ("b{}", 7.0))  # a name of each row groups nothing
     assert "no other column separates them" in note
+
+
+@pytest.mark.parametrize(("factor", "said"), [(0.04, "1/"), (30.0, "times as long as")])
+def test_a_table_of_another_machine_is_refused(folder: Path, factor: float, said: str):
+    """Times that no fit brings near are an error in words, and nothing is written."""
+    chance = np.random.default_rng(6)
+    table = Path(measured(shipped(), "t.csv", chance, 0.02, "collective=all_reduce", "ranks=[2, 8]"))
+    head, *lines = table.read_text("utf-8").split()
+    at = head.split(",").index("time_us")
+
+    def times(line: str) -> str:
+        cells = line.split(",")
+        cells[at] = str(float(cells[at]) * factor)
+        return ",".join(cells)
+
+    table.write_text("\n".join([head, *map(times, lines)]), encoding="utf-8")
+    with pytest.raises(InputError, match=f"the rows take .*{said}.*best fit on .* in the median; see that the unit"):
+        fitted("t.csv", "ranks=2,8")
 
 
 def test_a_parameter_at_its_limit_is_an_error(folder: Path):

@@ -21,9 +21,9 @@ SYSTEMS = [name for name in shipped_systems() if load_system(name).gpu]
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_profile_is_for_its_generations(system: str, tmp_path: Path) -> None:
-    """On every system each profile serves that names the generation of its GPUs, joined as they are there, or none; the
-    error of another names what serves. The profile that a system's file names always serves, and is the one that a
-    file takes that names none."""
+    """On every system each profile serves that names the generation of its GPUs (and their capability, if it names
+    one), joined as they are there, or none; the error of another names what serves. The profile that a system's file
+    names always serves, and is the one that a file takes that names none."""
     text = shipped_systems()[system].read_text()
     bare = tmp_path / "mine.yaml"
     bare.write_text("\n".join(line for line in text.splitlines() if not line.startswith("profile:")))
@@ -35,13 +35,28 @@ def test_a_profile_is_for_its_generations(system: str, tmp_path: Path) -> None:
         profile, point = load_profile(name), Scenario.model_validate({**asked, "profile": name})
         own = {"nvlink", "xgmi", "pcie"} & {*profile.links}
         joined = {"nvlink", "xgmi"} & {rule.kind for rule in file.links} or {"pcie"}
-        if not profile.generations or (file.gpu and file.gpu.generation in profile.generations and own & joined):
+        same = file.gpu and profile.capability in (None, file.gpu.compute_capability)
+        if not profile.generations or (
+            same and file.gpu and file.gpu.generation in profile.generations and own & joined
+        ):
             assert predict(point).time_ps > 0
             continue
         assert name != file.profile
         with pytest.raises(InputError, match=f"{name} is for GPUs .*; take {file.profile}"):
             predict(point)
         assert predict(point, related=True).time_ps > 0
+
+
+@pytest.mark.parametrize(("capability", "serves"), [(80, "nccl-pcie-a100"), (86, "nccl-pcie")])
+def test_a_chip_may_be_unlike_its_generation(capability: int, serves: str, tmp_path: Path) -> None:
+    """A profile of one compute capability is taken where a machine has it and names none, and nowhere else."""
+    text = shipped_systems()["a100-pcie"].read_text().replace("profile: nccl-pcie-a100\n", "")
+    (tmp_path / "mine.yaml").write_text(text.replace("capability: 80", f"capability: {capability}"))
+    asked = ["predict", "all_reduce", "--on", tmp_path / "mine.yaml", "--size", "1 MiB"]
+    assert {each["profile"] for each in simcoll(*asked, "--json").json["points"]} == {serves}
+    found = simcoll(*asked, "--profile", "nccl-pcie-a100")
+    assert found.status == (0 if capability == 80 else 2)
+    assert capability == 80 or found.err.strip().endswith("; take nccl-pcie")
 
 
 def test_the_command_line_refuses_it() -> None:

@@ -74,6 +74,20 @@ def test_a_call_takes_as_long_as_the_slower_of_host_and_gpus(collective: str, si
     assert alone.waited_ps == alone.host_ps == 0
 
 
+@settings(max_examples=40)
+@given(st.sampled_from(COLLECTIVES), SIZES, RANKS)
+def test_each_further_channel_costs_the_host(collective: str, size: int, ranks: int) -> None:
+    """The host writes down what each further channel of a collective does, for each GPU; messages have their own cost,
+    and a process for each GPU writes down its own."""
+    law = f"{LAW}host: {{launch: {HOST} ps, channel: 100 ns}}\n"
+    for of_process, number in ((ranks, "all"), (1, 1)):
+        paced = predicted(collective, size, ranks, gpus(number), law=law)
+        call = paced.lowered.call  # type: ignore[union-attr]  # this point runs as a call of NCCL, which has one
+        further = 0 if call.parts else call.channels - 1
+        assert paced.host_ps == of_process * (HOST + further * 100_000)
+        assert paced.time_ps == max(paced.called_ps, paced.host_ps)
+
+
 LATE = 700_000  # ps
 BLOCKS = f"{LAW}host: {{block: {LATE} ps}}\n"
 
@@ -234,9 +248,37 @@ def test_the_host_is_told_as_what_binds(law: Path) -> None:
     assert rows[1]["time_us"] == 8 * (HOST + 14 * MESSAGE) / 1e6
 
 
+@settings(max_examples=20)
+@given(
+    collective=st.sampled_from(("broadcast", "reduce")), size=SIZES, ranks=st.integers(3, 8), calls=st.integers(2, 40)
+)
+def test_what_fills_a_chain_counts_once_for_all_calls_of_a_loop(
+    collective: str, size: int, ranks: int, calls: int
+) -> None:
+    """Law: one call takes its own time, and the further ranks a hop and a whole chunk each; of a loop every call takes
+    its share of these."""
+    of = [f"{each}" for each in (1, calls)]
+    simple = [gpus(1), "algorithm=ring", "protocol=Simple", "launch.calls="]
+    one, many = (predicted(collective, size, ranks, *simple[:-1], simple[-1] + each) for each in of)
+    call = channel(one).call
+    chunk = min(call.chunk, call.share)
+    bandwidth = channel(one)._slowest(one.costs)
+    fill = (ranks - 2) * (HOPS["Simple"] + chunk * 10**12 / bandwidth)
+    coarse = (ranks - 1) * (call.share // 1024 + 64) * 10**12 / bandwidth  # a call is run in so many pieces at most
+    assert one.called_ps - many.called_ps == pytest.approx(fill * (1 - 1 / calls), rel=0.01, abs=coarse)
+
+
+def test_a_loop_of_calls_changes_only_chains() -> None:
+    """In rings that go round every rank waits for all others in every call."""
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        loops = [predicted(collective, 1 << 20, 8, gpus(1), *more).time_ps for more in ((), ("launch.calls=1",))]
+        assert loops[0] == loops[1]
+
+
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
+        (["launch.calls=5"], "calls are those of a loop of launches; add gpus_per_process, or leave calls out"),
         (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or all"),
         (["launch.gpus_per_process=true"], "True is no number of GPUs a process; write"),
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),

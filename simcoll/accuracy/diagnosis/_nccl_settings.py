@@ -109,9 +109,10 @@ def fewer_nics(nics: int) -> Iterator[Hypothesis]:
         yield Hypothesis("nic missing", text, scenario=_set("NCCL_IB_HCA", f"^=mlx5_{nics - 1}"))
     some = f"of {nics} NICs of a node are used: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
     for used in (nics // 2, nics // 4):
-        if used > 1:
-            listed = "=" + ",".join(f"mlx5_{number}" for number in range(used))
-            yield Hypothesis(f"{used} nics", f"only {used} {some}", scenario=_set("NCCL_IB_HCA", listed))
+        if used > 1:  # those of a socket, through which GPUs of the other receive, or some of each
+            for value, numbers in (("", range(used)), ("spread evenly", range(0, nics, nics // used))):
+                listed = "=" + ",".join(f"mlx5_{number}" for number in numbers)
+                yield Hypothesis(f"{used} nics", f"only {used} {some}", value, scenario=_set("NCCL_IB_HCA", listed))
     if nics > 2:
         text = f"only one {some.replace('are', 'is')}"
         yield Hypothesis("one nic", text, scenario=_set("NCCL_IB_HCA", "=mlx5_0"))

@@ -65,7 +65,7 @@ def starting_costs(samples: Samples, start: Profile, params: Params, free: Seque
     reduces = any(collective(row.collective).reduces for row in samples.rows)
     launches = samples.launches
     if set(launches) & set(parameters.OF_HOST):
-        launches.append(parameters.LATE_BLOCKS)
+        launches.extend(parameters.BY_SIZE)
     names = (
         parameters.named(free, samples.kinds)
         if free

@@ -46,6 +46,7 @@ BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the widths believed that are tri
 # Widths believed over which slopes are taken first: what hides a cost is seldom further off. Blocks of rings hide
 # cables down to 78 % of their rate.
 REACH, REACH_OF_CABLES = 2.0, 3.0
+MOST_OUTLIERS: Final = 0.25  # share of rows that may be far off by chance; more are off for a reason, and count whole
 BETTER: Final = 0.9  # share of the error before the fit that has to be reached: less may be luck
 # Share of what left-out groups win on average that one of them may lose, to costs of the network and to those of GPUs.
 # Of 71 splits of published tables on several nodes a half leaves the least error for the network. Fits of machines made
@@ -217,7 +218,7 @@ class _FromPrior:
             return 1.0
         share, slack = SHARES[part], SLACK if of_network and _in_all_zones(rows) else 0.0
         counts = np.concatenate([np.full(len(groups), 1 / len(groups) / len(ways)) for groups in ways])
-        usual = float(np.median(np.abs(np.log(times / measured))))
+        usual = float(np.quantile(np.abs(np.log(times / measured)), 1 - MOST_OUTLIERS))
         most = FAR * max(_least_squares.OWN_ERROR, usual)  # an outlier must not hide what other rows gain
         before = _off([times] * len(ways), measured, ways, most)
         best, least = 0.0, BETTER * float(counts @ before)

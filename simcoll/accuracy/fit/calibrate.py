@@ -62,6 +62,11 @@ class Calibrated:
     document: Document
 
 
+# Rows that a fit leaves so far off in the median are of another machine or launch, or in another unit. The farthest of
+# the published tables is off by less than twice without any fit: see validation/accuracy.
+UNLIKE: Final = 3.0
+
+
 def calibrate(
     files: Sequence[Path | str],
     topology: str,
@@ -94,7 +99,24 @@ def calibrate(
     began = Beginning(name, params, start, topology, sources, split, about, file, asking.network, generations)
     if ways and not free and began.known is None:  # a profile with costs of somebody's own: all else stays
         free = data.launches
-    return fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
+    found = fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
+    _check_believable(found.document["points"], topology)
+    return found
+
+
+def _check_believable(points: Sequence[Document], topology: str) -> None:
+    """Raise InputError where most of the fitted rows are off by UNLIKE or more, all to one side."""
+    offs = sorted(math.log(point["measured_us"] / point["predicted_us"]) for point in points if point["fitted"])
+    middle = min(offs[(len(offs) - 1) // 2], offs[len(offs) // 2], key=abs)
+    if abs(middle) < math.log(UNLIKE):
+        return
+    factor = math.exp(abs(middle))
+    share = f"{factor:.3g} times as long as" if middle > 0 else f"1/{factor:.3g} of"
+    raise InputError(
+        f"the rows take {share} what the best fit on {topology} takes, in the median",
+        "see that the unit of the times, the system, the profile and the launch (launch.gpus_per_process) are those of "
+        "the table",
+    )
 
 
 @dataclass(frozen=True)

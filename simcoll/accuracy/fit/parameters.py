@@ -25,8 +25,8 @@ from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.profile import CostSetting, CudaGraphCosts, HostCosts, LinkScale, Profile, PullCosts
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
-LATE_BLOCKS: Final = "host.block"  # which calls with few blocks do not show
-OF_HOST: Final = ("host.launch", "host.message", LATE_BLOCKS)  # where one process launches for several GPUs
+BY_SIZE: Final = ("host.channel", "host.block")  # which calls with few channels do not show
+OF_HOST: Final = ("host.launch", "host.message", *BY_SIZE)  # where one process launches for several GPUs
 OF_GRAPH: Final = ("graph.launch", "graph.upload")
 LAUNCHES: Final = (*OF_HOST, *OF_GRAPH)
 OF_PULL: Final = ("pull.launch", "pull.flag", "pull.load", "pull.reach")  # of kernels that read peers' memory

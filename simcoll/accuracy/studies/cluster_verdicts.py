@@ -137,7 +137,8 @@ def _outside(rows: Sequence[ClusterRow], way: str, shown: dict[str, str]) -> lis
             text = f"{name}: {len(off)} of {len(own)}, {extent}"
             counted.append((len(off), cluster, text, off[0][0].outside.strip()))
     counted.sort(key=lambda each: -each[0])
-    shown.update({cluster: asked for _, cluster, _, asked in counted[:MOST]})
+    for _, cluster, _, asked in counted[:MOST]:
+        shown[cluster] = shown.get(cluster) or asked  # of the cluster's groups some may have nothing to say
     return [text for _, _, text, _ in counted[:MOST]]
 
 
