@@ -415,21 +415,15 @@ _SHAPES: Final[LruCache[_Shape]] = LruCache(64, lambda _: 1)
 
 def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
     """Raises RefusedError for ranks that are not as many on each node."""
-    nodes = Counter(rated.node_of(place) for place in places)
-    if len(set(nodes.values())) > 1:
+    ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
+    if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
             f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
             "write placement: {per_node: …}"
         )
-    return _Shape(len(nodes), _gpus(rated, places) if rated.of_kind("gpu") else None)
-
-
-def _gpus(rated: Topology, places: Sequence[str]) -> tuple[int, ...] | None:
-    """The numbers of the GPUs on each node, where they are the same on all."""
-    gpus = grouped(rated.of_kind("gpu"), rated.node_of)
-    number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}
-    numbers = {tuple(sorted(map(number.__getitem__, some))) for some in grouped(places, rated.node_of).values()}
-    return numbers.pop() if len(numbers) == 1 else None
+    number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # none of hosts
+    numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()
+    return _Shape(len(ranks), numbers.pop() if len(numbers) == 1 else None)
 
 
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
