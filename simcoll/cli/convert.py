@@ -15,7 +15,19 @@ from simcoll.errors import InputError
 if TYPE_CHECKING:
     from simcoll.schedule.names import Protocol
 
-FORMATS = ("msccl", "goal", "graphviz", "graphml", "nccl-tests", "nccl-tuner", "parquet", "arrow", "torch")
+FORMATS = (
+    "msccl",
+    "goal",
+    "graphviz",
+    "graphml",
+    "node-link",
+    "yaml",
+    "nccl-tests",
+    "nccl-tuner",
+    "parquet",
+    "arrow",
+    "torch",
+)
 
 
 @click.command(name="import")
@@ -48,9 +60,9 @@ def import_(
 ) -> None:
     """Turn a file of another program into one of simcoll, and list what was read and assumed.
 
-    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML), schedules
-    become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements become measured
-    tables (nccl-tests, rccl-tests, OSU, IMB, CSV).
+    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML, node-link
+    JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements
+    become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV).
     """
     from simcoll.config import input_files
     from simcoll.formats import importers
@@ -112,9 +124,10 @@ def export(
 ) -> None:
     """Write a schedule, a topology or results for another program.
 
-    Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml.
-    Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`),
-    parquet, arrow (pyarrow), torch (the table of torch.utils.benchmark).
+    Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml,
+    node-link (JSON of networkx), yaml (a file of devices and links). Results: nccl-tests (its table), nccl-tuner
+    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet, arrow (pyarrow), torch (the
+    table of torch.utils.benchmark).
     """
     from simcoll import units
     from simcoll.config.import_log import ImportLog

@@ -81,7 +81,7 @@ def tune(
     documents, texts = list[dict[str, Any]](), list[str]()
     for scenario in scenarios:
         spec, env = scenario.topology, scenario.env
-        machine, count = str(spec.system or spec.file or spec.title), spec.nodes or 1
+        machine, count = str(spec.system or spec.file or spec.title), systems.nodes_of(spec)
         file = systems.load_system(machine)
         of = graphs.gpus * count if graphs and ranks is None else ranks
         settings = env.search(file) if env.given else graph_search.DEFAULTS

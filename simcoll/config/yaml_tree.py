@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from simcoll.config.late_type import LateType
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
+MOST_KEPT: Final = 4 * 2**20  # of a large file, of which the last one is kept
 _FILES: Final = (".yaml", ".yml", ".json", ".xml")  # ends of the names of files that files of simcoll name
 
 
@@ -77,18 +79,21 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     """
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
-    making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _parsed
+    making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _kept_last if len(data) <= MOST_KEPT else _parsed
     tree = _checked(*making(decoded(data, source), source, str(path).startswith(_SHIPPED)), errors)
     folder = path.parent
     return tree if folder == Path() or str(path).startswith(_SHIPPED) else _with_files(tree, folder)
 
 
 def _with_files(tree: Node, folder: Path) -> Node:
-    """The tree with the paths of files of this folder that it names by their names there."""
+    """The tree with the paths of files of this folder that it names by their names there; itself if it names none, as
+    what is made of trees is kept by these."""
     if isinstance(tree.value, dict):
-        return replace(tree, value={key: _with_files(child, folder) for key, child in tree.value.items()})
+        named = {key: _with_files(child, folder) for key, child in tree.value.items()}
+        return tree if all(map(operator.is_, named.values(), tree.value.values())) else replace(tree, value=named)
     if isinstance(tree.value, list):
-        return replace(tree, value=[_with_files(child, folder) for child in tree.value])
+        listed = [_with_files(child, folder) for child in tree.value]
+        return tree if all(map(operator.is_, listed, tree.value)) else replace(tree, value=listed)
     if not (isinstance(tree.value, str) and tree.value.endswith(_FILES)):
         return tree
     try:
@@ -128,6 +133,7 @@ def _parsed(text: str, source: str, lasting: bool = False) -> tuple[Node, Sequen
     return tree, mistakes
 
 
+_kept_last = functools.lru_cache(maxsize=1)(_parsed)  # a prediction asks some ten times for the file of its machine
 _kept = functools.lru_cache(maxsize=64)(_parsed)  # trees never change; a sweep asks for the same files at each point
 
 

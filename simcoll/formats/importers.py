@@ -20,9 +20,10 @@ from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you
 from simcoll.formats import measured
 from simcoll.formats.measured import MeasuredRow, gpu_names
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
-from simcoll.formats.topologies import graph_file, graphml, infragraph, nccl_xml, nvidia_smi
+from simcoll.formats.topologies import graph_file, graphml, infragraph, nccl_xml, node_link, nvidia_smi
 from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
+from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.systems import dump, load_system
 
@@ -87,7 +88,8 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
 
 
 _WHAT: Final = (
-    "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, or a measured table"
+    "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, node-link JSON, "
+    "or a measured table"
 )
 _TRACES: Final = (
     '"traceEvents"',
@@ -123,6 +125,8 @@ def recognise(text: str) -> str | None:
         return "goal"
     if infragraph.looks(text):
         return "infragraph"
+    if start.startswith("{") and node_link.looks(text):
+        return "node-link"
     return "measured" if measured.looks(text) else None
 
 
@@ -134,10 +138,13 @@ def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reade
     return read
 
 
-def _graph(text: str, source: str, asked: ImportOptions) -> Imported:
-    notes = ImportLog()
-    written = _loadable(dump(graphml.read(text, source, notes)), source)
-    return Imported("topology", written, (".yaml", ".yml"), notes)
+def _graph(reader: Callable[[str, str, str | None, ImportLog], Topology]) -> Reader:
+    def read(text: str, source: str, asked: ImportOptions) -> Imported:
+        notes = ImportLog()
+        written = _loadable(dump(reader(text, source, asked.assumed, notes)), source)
+        return Imported("topology", written, (".yaml", ".yml"), notes)
+
+    return read
 
 
 def _loadable(written: str, source: str) -> str:
@@ -236,7 +243,8 @@ KINDS: Final[Mapping[str, Reader]] = {
     "nccl-topology": _topology(nccl_xml.read, "topology"),
     "nccl-graph": _topology(graph_file.read, "topology"),
     "infragraph": _topology(infragraph.read, "topology"),
-    "graphml": _graph,
+    "graphml": _graph(graphml.read),
+    "node-link": _graph(node_link.read),
     "msccl": _msccl,
     "mscclpp": _schedule(mscclpp.read),
     "goal": _schedule(goal.read),

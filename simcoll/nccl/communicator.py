@@ -16,6 +16,7 @@ from simcoll.nccl.graph_search import DEFAULTS, SearchSettings
 from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
+from simcoll.topology.listed_machines import machine_of
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, Graphs, Path
 
@@ -124,13 +125,9 @@ def communicator(
 
     Raises InputError for systems without GPUs, and where the search is RCCL's, which is not known.
     """
+    if isinstance(system.devices, tuple):  # of nodes that are not alike: this says how they differ
+        system = machine_of(system).node
     devices = system.devices if isinstance(system.devices, dict) else {}
-    if not isinstance(system.devices, dict):
-        problem = (
-            f"the devices of {system.name} are listed one by one, and NCCL's calls are made of a node and its like"
-        )
-        cure = "write those of one node, e.g. devices: {gpu: 8, nvswitch: 1, nic: 8}, with gpu:, as shipped systems do"
-        raise InputError(problem, f"{cure}; or take a profile without kernels, as one-port")
     if system.gpu is None or "gpu" not in devices:
         what = "gpu: {model: …, generation: …, compute_capability: …}"
         raise InputError(f"{system.name} has no GPUs that its file describes", f"add {what}")

@@ -32,6 +32,7 @@ from simcoll.schedule.algorithms.nvls import MOST_HEADS
 from simcoll.topology import machine_files
 from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
+from simcoll.topology.wiring import Link, Wiring
 
 SOURCES: Final[Mapping[Library, str]] = {  # of what the search finds, by the library whose channels they are
     "nccl": "searched for by the rules of NCCL 2.30; not compared with a log",
@@ -180,9 +181,25 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
         for u, v, link in plan.links
         if u != v and u in number and v in number
     )
+    _check_joined(system.name, names, [name for name in all_gpus if name not in left_out], links)
     kinds = dict(devices)
     rate = units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
     return NodePaths([kinds[name] for name in names], links, rate)
+
+
+def _check_joined(
+    system: str, names: Sequence[str], gpus: Sequence[str], links: Sequence[tuple[int, int, str, float]]
+) -> None:
+    """Raise InputError for a link without one back, and for GPUs of a node between which there is no way."""
+    there = {(u, v, kind) for u, v, kind, _ in links}
+    if one_way := next(((u, v) for u, v, kind in sorted(there) if (v, u, kind) not in there), None):
+        u, v = (names[end] for end in one_way)
+        raise InputError(f"{system}: the link {u}->{v} of a node has none back of its kind", "add it: NCCL needs both")
+    wiring = Wiring()
+    wiring.fill(((name, {}) for name in names), ((names[u], names[v], Link(1, 0)) for u, v, _, _ in links))
+    reached = wiring.reached(gpus[0])
+    if apart := [gpu for gpu in gpus if gpu not in reached]:
+        raise InputError(f"{system}: there is no way from {gpus[0]} to {apart[0]} in a node", "link them")
 
 
 def _counted(kind: str, reached: float) -> float:

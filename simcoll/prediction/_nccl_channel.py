@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
@@ -415,23 +415,15 @@ _SHAPES: Final[LruCache[_Shape]] = LruCache(64, lambda _: 1)
 
 def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
     """Raises RefusedError for ranks that are not as many on each node."""
-    nodes = Counter(rated.node_of(place) for place in places)
-    if len(set(nodes.values())) > 1:
+    ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
+    if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
             f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
             "write placement: {per_node: …}"
         )
-    return _Shape(len(nodes), _gpus(rated, places))
-
-
-def _gpus(rated: Topology, places: Sequence[str]) -> tuple[int, ...] | None:
-    of_node: dict[int | None, list[int]] = defaultdict(list)
-    for place in places:
-        number = re.search(r"gpu(\d+)$", place)
-        of_node[rated.node_of(place)].append(int(number[1]) if number else -1)
-    numbers = {tuple(sorted(gpus)) for gpus in of_node.values()}
-    same = numbers.pop()
-    return same if not numbers and -1 not in same else None
+    number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # none of hosts
+    numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()
+    return _Shape(len(ranks), numbers.pop() if len(numbers) == 1 else None)
 
 
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:

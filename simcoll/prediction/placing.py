@@ -55,9 +55,9 @@ def rated_topology(scenario: Scenario) -> Topology:
     links differ, and none becomes wider than another that was not, routes are the same, and all that is made of them.
     """
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
-    if scenario.env.NCCL_IB_HCA and (spec.nodes or 1) > 1 and (machine := machine_of(scenario)):
+    if scenario.env.NCCL_IB_HCA and systems.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
-    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and (spec.nodes or 1) > 1
+    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and systems.nodes_of(spec) > 1
     if own and spec.routing in (None, "adaptive"):
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = input_files.text_of(Path(spec.file)) if spec.file and input_files.is_file(Path(spec.file)) else None

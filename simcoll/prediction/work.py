@@ -20,7 +20,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.streamed import StreamedSchedule
-from simcoll.topology.systems import described, leaf_width
+from simcoll.topology.systems import described, leaf_width, nodes_of
 from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
 
@@ -187,4 +187,4 @@ def _places(scenario: Scenario) -> int:
     if machine is None or not isinstance(machine.devices, dict):
         return 0
     gpus = machine.devices.get("gpu", 0)
-    return (spec.nodes or 1) * (min(gpus, placement.per_node) if isinstance(placement, Placement) else gpus)
+    return nodes_of(spec) * (min(gpus, placement.per_node) if isinstance(placement, Placement) else gpus)

@@ -111,7 +111,7 @@ _HELD: Final = {  # what a file may hold, by its suffix: results are recommendat
 }
 _OF: Final = {  # formats that are of one kind of thing alone
     "schedules": ("msccl", "goal"),
-    "topologies": ("graphviz", "graphml"),
+    "topologies": ("graphviz", "graphml", "node-link", "yaml"),
     "results": ("nccl-tests", "nccl-tuner", "parquet", "arrow", "torch"),
 }
 _GIVEN: Final = {
@@ -124,6 +124,8 @@ FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
     "graphviz": lambda source, options, _: graph_drawings.graphviz(_topology(source, options)),
     "graphml": lambda source, options, _: graph_drawings.graphml(_topology(source, options)),
+    "node-link": lambda source, options, _: graph_drawings.node_link(_topology(source, options)),
+    "yaml": lambda source, options, _: systems.dump(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
     "parquet": lambda source, options, _: arrow.parquet(_rows(source)),

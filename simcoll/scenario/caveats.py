@@ -47,7 +47,7 @@ def scenario_of(point: Scenario | Point) -> Scenario:
 
 def _idle(scenario: Scenario) -> str | None:
     """Nodes that are asked for, and have no rank as ranks fill node after node."""
-    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1
+    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # of listed devices nobody asked for their nodes
     if nodes == 1 or ranks is None or scenario.placement is not None:
         return None
     system = systems.described(scenario.topology)
@@ -94,7 +94,7 @@ def _windows(scenario: Scenario, system: SystemFile) -> str | None:
         return None
     from simcoll.nccl import symmetric_kernels
 
-    nodes, gpus = scenario.topology.nodes or 1, _gpus(system)
+    nodes, gpus = systems.nodes_of(scenario.topology), _gpus(system)
     several = (scenario.ranks or nodes * gpus) > gpus
     added = symmetric_kernels.adds(scenario.dtype, scenario.op)
     if not several and added and _may_serve(scenario, system):

@@ -46,6 +46,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.systems import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
 
 if TYPE_CHECKING:
@@ -332,8 +333,9 @@ class Scenario(Model):
     @classmethod
     def _as_plugins_ask(cls, value: NcclEnv, info: ValidationInfo) -> NcclEnv:
         spec, profile = (info.data.get(key) for key in ("topology", "profile"))
-        served = spec and (spec.nodes or 1) > 1 and profile and load_profile(profile).as_nccl
-        return value.beside(system_of(spec)) if served else value
+        system = system_of(spec)  # None for what has no NICs that ask, and for a file with mistakes
+        served = system and spec and nodes_of(spec) > 1 and profile and load_profile(profile).as_nccl
+        return value.beside(system) if served else value
 
     @field_validator("executor")
     @classmethod

@@ -21,9 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
-from simcoll.config.groups import alike, grouped
+from simcoll.config.groups import alike, grouped, nested
 from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
+from simcoll.topology import graph_attributes
 from simcoll.topology._homes import Homes
 from simcoll.topology._least_latencies import LinksByEnd
 from simcoll.topology.route_tables import MANY, RouteTables
@@ -39,8 +40,7 @@ RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
 T = TypeVar("T")
 MOST_ASKED: Final = 1000  # answers about devices that a topology keeps
-# What a topology makes of its links.
-_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")
+_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")  # made of these
 
 _LEAST: Final[LruCache[Numbers]] = LruCache(1 << 20, np.size)
 _WAYS: Final[LruCache[LinksByEnd]] = LruCache(1 << 20, lambda ways: len(ways.tails))
@@ -61,6 +61,7 @@ class Topology:
         name: str = "topology",
         routing: RoutingPolicy = "shortest",
         routes: Mapping[str, Sequence[str]] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ):
         if not isinstance(wiring, Wiring):
             cure = f"write Topology.load({wiring!r})" if isinstance(wiring, str) else "write Topology.from_graph(graph)"
@@ -68,6 +69,7 @@ class Topology:
         if routing not in POLICIES:
             raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
         self.name, self.routing, self.explicit = name, routing, dict(routes or {})
+        self.facts: Mapping[str, Any] = facts or {}  # what a file says of the machine beside devices and links
         self.wiring = wiring
         self.links: tuple[tuple[str, str], ...] = tuple([(u, v) for u, ahead in wiring.ahead.items() for v in ahead])
         self._id = dict(zip(self.links, range(len(self.links)), strict=True))
@@ -101,15 +103,18 @@ class Topology:
         cls,
         graph: nx.Graph[str],
         *,
-        name: str = "own graph",
-        routing: RoutingPolicy = "shortest",
+        name: str | None = None,
+        routing: RoutingPolicy | None = None,
         routes: Mapping[str, Sequence[str]] | None = None,
     ) -> Topology:
         """A topology of your own: a copy of `graph`; an undirected edge becomes two links.
 
-        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. Raises TopologyError.
+        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. `graph.graph` may say
+        `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises TopologyError.
         """
-        return cls(Wiring.of(graph), name, routing, routes)
+        said = graph_attributes.read(graph.graph)
+        about = name or said.name, routing or said.routing or "shortest", said.routes if routes is None else routes
+        return cls(Wiring.of(graph, said.dims), *about, said.facts)
 
     def __repr__(self) -> str:
         ranks = f"{len(self.ranks)} {'GPU' if self.of_kind('gpu') else 'host'}{'s' * (len(self.ranks) > 1)}"
@@ -118,7 +123,7 @@ class Topology:
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
         """Devices and links as a networkx graph that cannot be changed; made when it is asked for."""
-        return self.rewired().graph()
+        return self.rewired().graph(graph_attributes.written(self))
 
     def rewired(self) -> Wiring:
         """A copy of the devices and links of this topology, to be changed into another one."""
@@ -179,7 +184,7 @@ class Topology:
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
-            return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
+            return nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
         keys = nodes if len(set(nodes)) < len(nodes) else self._leaves(devices)
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
@@ -443,7 +448,3 @@ class Topology:
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
         """The links out of each set of devices, and those into it, all by number."""
         return self._homes.crossing(sets)
-
-
-def _nested(part: list[Any]) -> RankGroups:
-    return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in part)

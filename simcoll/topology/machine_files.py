@@ -126,17 +126,22 @@ class LinkRule(Model):
         return self
 
 
-class SystemFile(Model):
-    """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster. `profile`
-    names what calls of the library cost on it."""
+class MachineFacts(Model):
+    """All that is known of a machine beside its devices and links; `profile` says what calls of the library cost."""
 
-    name: str
     description: str = ""
     cpu: Cpu | None = None
     gpu: Gpu | None = None
     nic: Nic | None = None
     nccl: GraphSearch | None = None
     profile: str | None = None
+
+
+class SystemFile(MachineFacts):
+    """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster; of those
+    that are listed `dims` are the lengths of the torus or ring that their machines make, if they make one."""
+
+    name: str
     devices: Annotated[
         Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],
         Discriminator(lambda value: "<counts>" if isinstance(value, dict) else "<list>"),
@@ -145,6 +150,13 @@ class SystemFile(Model):
     in_network: tuple[str, ...] = ()
     routing: Routing | None = None
     routes: RouteTable = Field(default_factory=dict)
+    dims: tuple[Count, ...] = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The keys that the file has beside devices and links, as plain values that make `MachineFacts` again."""
+        said = {*MachineFacts.model_fields} & self.model_fields_set
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, include=said)
 
 
 class MachineFile(NamedTuple):

@@ -5,13 +5,15 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
+from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
@@ -19,6 +21,7 @@ from simcoll.topology import fabrics
 from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape, count_links
 from simcoll.topology.graph import Topology
+from simcoll.topology.listed_machines import ListedMachine, machine_of, rules
 from simcoll.topology.machine_files import (
     LINK_BYTES,
     MachineFile,
@@ -33,7 +36,8 @@ from simcoll.topology.wiring import Link, Wiring
 
 
 def load_system(name: str) -> SystemFile:
-    """The contents of the file of a shipped system, or of a topology file of devices and links; raises InputError."""
+    """The contents of the file of a shipped system, or of a topology file of devices and links; of a file that lists
+    them one by one those of a node, where nodes are alike. Raises InputError."""
     known = shipped_systems()
     if name in known:
         return _shipped(name)
@@ -42,11 +46,41 @@ def load_system(name: str) -> SystemFile:
     tree = yaml_tree.read(Path(name))
     named = tree.get("system")
     if named is None:
-        return read_machine(tree).file
+        return _listed(read_machine(tree)).node
     if str(named.value) not in known:
         problem = f"{named.plain()!r} is no shipped system"
         raise InputError([Diagnostic(problem, did_you_mean(str(named.value), known), "system", named.place)])
     return load_system(str(named.value))
+
+
+_LISTED: Final[LruCache[tuple[MachineFile, ListedMachine]]] = LruCache(64, lambda _: 1)
+
+
+def _listed(machine: MachineFile) -> ListedMachine:
+    """The node of a file and their number; the file as it is where devices are counted, or their nodes are not alike:
+    whoever needs a node says why (`listed_machines.machine_of`)."""
+    file = machine.file
+    if isinstance(file.devices, dict):
+        return ListedMachine(file, 1)
+    nodes = len({device.node for device in file.devices} - {None}) or 1
+
+    def made() -> tuple[MachineFile, ListedMachine]:  # … which keeps the file, so that no other has its number
+        with suppress(InputError):
+            return machine, machine_of(file)
+        return machine, ListedMachine(file, nodes)
+
+    return _LISTED.get(id(file), made)[1]
+
+
+def nodes_of(spec: TopologySpec) -> int:
+    """The nodes that a topology has, by its keys or by the devices that its file lists. Raises InputError."""
+    if spec.file is None:
+        return spec.nodes or 1
+    tree = yaml_tree.read(Path(spec.file))
+    devices, nodes = tree.get("devices"), tree.get("nodes")
+    if devices is not None and isinstance(devices.value, list):
+        return _listed(read_machine(tree)).nodes
+    return spec.nodes or (nodes.value if nodes and isinstance(nodes.value, int) else 1)
 
 
 def described(spec: TopologySpec) -> SystemFile | None:
@@ -76,9 +110,9 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
         raise InputError(f"{machine.file.name} lists its devices: adaptive routing would not change it", "leave it out")
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
     rings = (spec.hosts or spec.nodes or 1,) if spec.fabric == "ring" else ()
-    wiring = Wiring(spec.dims or rings)
+    wiring = Wiring(spec.dims or rings or (machine.file.dims if machine else ()))
     if without:
-        absent = {device for device, _ in plan.devices if device.rpartition(".")[2] in without}
+        absent = {device for device, name in _names_in_nodes(plan).items() if name in without}
         plan.devices = [each for each in plan.devices if each[0] not in absent]
         plan.links = [each for each in plan.links if not absent.intersection(each[:2])]
     wiring.fill(plan.devices, plan.links)
@@ -87,7 +121,19 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
         _draw(wiring, units.parse_exact(spec.link.bandwidth.spread, "share"), seed)
     _override(wiring, spec.links)
     policy = None if spec.routing == "adaptive" else spec.routing
-    return Topology(wiring, title, policy or routing, {**routes, **spec.routes})
+    facts = machine.file.facts if machine else {}
+    return Topology(wiring, title, policy or routing, {**routes, **spec.routes}, facts)
+
+
+def _names_in_nodes(plan: FabricPlan) -> dict[str, str]:
+    """For each device its name in its node: its kind with its number there, as shipped files have them."""
+    counts: Counter[tuple[int | None, str]] = Counter()
+    names = {}
+    for device, data in plan.devices:
+        of = data.get("node"), data["kind"]
+        names[device] = f"{data['kind']}{counts[of]}"
+        counts[of] += 1
+    return names
 
 
 def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
@@ -154,8 +200,10 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
     file, nodes = machine.file, spec.nodes or 1
     plain = template(machine, spec.hosts)
     if isinstance(file.devices, tuple):
-        if nodes > 1:
-            raise InputError(f"{file.name} lists its devices by name and is no machine to multiply", "leave out nodes")
+        there = len({data["node"] for _, data in plain.devices} - {None})
+        if nodes > max(1, there):
+            what = f"{file.name} lists its devices by name, {there} nodes of them, and is no machine to multiply"
+            raise InputError(what, "leave out nodes")
         return plain, file.routing or "shortest", dict(file.routes)
     ports = sum(data["kind"] == "nic" for _, data in plain.devices)
     shape = _shape(spec, Link(1, 0), 1)  # of which the widths count
@@ -239,18 +287,16 @@ def of_keys(keys: Mapping[str, Any]) -> TopologySpec:
 
 
 def dump(topology: Topology) -> str:
-    """The topology as a file of devices and links, which has the same routes."""
+    """The topology as a file of devices and links, which has the same routes, and is the same machine."""
     devices = [
         {"name": name, "kind": data["kind"], "node": data.get("node"), "in_network": bool(data.get("in_network"))}
         for name, data in topology.wiring.devices.items()
     ]
-    links = [
-        {"pairs": [[u, v]], "bandwidth": f"{link.bandwidth} B/s", "latency": f"{link.latency_ps} ps", "kind": link.kind}
-        | {"oneway": True}
-        for (u, v), link in zip(topology.links, topology.every_link, strict=True)
-    ]
-    document = {"name": topology.name, "devices": devices, "links": links, "routing": topology.routing}
-    return yaml_tree.dump({**document, "routes": {pair: list(way) for pair, way in topology.explicit.items()}})
+    links = rules(dict(zip(topology.links, topology.every_link, strict=True)))
+    ways = {"routing": topology.routing, "routes": {pair: list(way) for pair, way in topology.explicit.items()}}
+    dims = {"dims": list(topology.wiring.dims)} if topology.wiring.dims else {}
+    document = {"name": topology.name, **topology.facts, "devices": devices, "links": links, **ways, **dims}
+    return yaml_tree.dump(document, inline=True)
 
 
 # --- text for people ---

@@ -107,7 +107,7 @@ class Wiring:
         self.behind: dict[str, dict[str, Link]] = {}
 
     @classmethod
-    def of(cls, graph: nx.Graph[str]) -> Wiring:
+    def of(cls, graph: nx.Graph[str], dims: Iterable[int] = ()) -> Wiring:
         """The same as `graph`, of which an undirected edge is two links, and numbers become names. Raises TopologyError
         for a device without `kind`, an edge without `link`, or `bandwidth` and `latency`, and for several edges between
         two devices."""
@@ -120,7 +120,7 @@ class Wiring:
             directed = nx.relabel_nodes(directed, {device: str(device) for device in directed})
             if len(directed) != len(graph):
                 raise TopologyError("two devices have the same name", "name devices by strings")
-        wiring = cls(directed.graph.get("dims", ()))
+        wiring = cls(dims)
         for device, data in directed.nodes(data=True):
             _check_device(device, data)
             wiring.add(device, data)
@@ -129,11 +129,11 @@ class Wiring:
         wiring.order_links()
         return wiring
 
-    def graph(self) -> nx.DiGraph[str]:
-        """The same as a networkx graph that cannot be changed."""
+    def graph(self, about: Mapping[str, Any]) -> nx.DiGraph[str]:
+        """The same as a networkx graph that cannot be changed, with attributes `about` the whole."""
         import networkx as nx
 
-        graph: nx.DiGraph[str] = nx.DiGraph(dims=self.dims)
+        graph: nx.DiGraph[str] = nx.DiGraph(**about)
         graph.add_nodes_from(self.devices.items())
         graph.add_edges_from((u, v, {"link": link}) for u, v, link in self)
         nx.freeze(graph)

@@ -27,6 +27,7 @@ HOMES = {  # library: where it may be imported
         "report/plot/topology.py",
         "report/exports/graph_drawings.py",
         "formats/topologies/graphml.py",
+        "formats/topologies/node_link.py",
     ],
     "click": ["cli/"],
     "rich": ["cli/"],

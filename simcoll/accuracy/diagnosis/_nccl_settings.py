@@ -13,7 +13,7 @@ from simcoll.nccl.communicator import communicator
 from simcoll.prediction.lowering import executor
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
-from simcoll.topology.systems import load_system
+from simcoll.topology.systems import load_system, nodes_of
 from simcoll.units import format_size
 
 P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers; no tuner chooses
@@ -54,7 +54,7 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
     version = executor(scenario).release(scenario)
     spec = scenario.topology
     in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
-    asked = (spec.system or spec.file or "", spec.nodes or 1, scenario.ranks, version, in_switch)
+    asked = (spec.system or spec.file or "", nodes_of(spec), scenario.ranks, version, in_switch)
     usual, filtered = (
         tuner.choose(_table(*asked, *filters), collective, scenario.nbytes) for filters in (("", ""), (algo, proto))
     )

@@ -26,7 +26,7 @@ from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, lo
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Link
 from simcoll.topology.machine_files import SystemFile, shipped_systems
-from simcoll.topology.systems import build, load_system
+from simcoll.topology.systems import build, load_system, nodes_of
 from simcoll.topology.topology_keys import Override, TopologySpec
 
 # Shares of its rate that a slow link or GPU has left: 20 to a decade (Renard), so that one is within 6 % of any. Fewer
@@ -52,7 +52,7 @@ def candidates(
     name = next(iter(names)) if len(names) == 1 and names != {""} else None
     system = load_system(name) if name else None
     of_nics = network_of(name).links
-    nodes = max(scenario.topology.nodes or 1 for scenario in scenarios)
+    nodes = max(nodes_of(scenario.topology) for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
     nics = system.devices.get("nic", 0) if system and isinstance(system.devices, dict) else 0
@@ -264,7 +264,7 @@ def _differences(system: SystemFile, candidate: SystemFile) -> int:
 
 def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
     """Return the scenario on as many nodes of another system, under what its NICs ask for in place of the own ones."""
-    spec = type(scenario.topology)(system=like.name, nodes=scenario.topology.nodes)
+    spec = type(scenario.topology)(system=like.name, nodes=nodes_of(scenario.topology))
     env = scenario.env
     if (spec.nodes or 1) > 1:
         env = env.apart(machine_of(scenario)).beside(like)
@@ -273,7 +273,7 @@ def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
 
 def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
     """Whether some GPUs reach each other without the host: those behind one PCIe switch, or all of a small call."""
-    asked = {(scenario.topology.nodes or 1, scenario.ranks) for scenario in scenarios}
+    asked = {(nodes_of(scenario.topology), scenario.ranks) for scenario in scenarios}
     communicators = [communicator(system, *nodes_and_ranks) for nodes_and_ranks in asked]
     by_switch = "pcie_switch" in system.devices
     return any(not staged(comm) or (by_switch and comm.p2p_level not in ("LOC", "NVL")) for comm in communicators)

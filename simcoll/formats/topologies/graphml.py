@@ -1,31 +1,29 @@
 """Machines as GraphML, as networkx and `simcoll export --to graphml` write them: devices with a `kind`, links with
 `bandwidth` (B/s) and `latency` (s).
 
-The graph may have a `name`, a `routing`, and `routes` as JSON; nodes may have `node`, the number of their machine, and
-`in_network`. Other attributes, such as where a program has drawn a node, are left out.
+The graph may have a `name`, a `routing`, and as JSON `routes` and what topology files say of a machine (`gpu`, `nic`,
+`cpu`, `nccl`; `profile`); nodes may have `node`, the number of their machine, and `in_network`. Other attributes, such
+as where a program has drawn a node, are left out.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from simcoll.config import xml_tree
 from simcoll.config.import_log import ImportLog
 from simcoll.config.xml_tree import Element
 from simcoll.errors import Diagnostic, InputError, Place, TopologyError
+from simcoll.formats.topologies._graph import topology_of
 from simcoll.topology.graph import Topology
-from simcoll.topology.routing import POLICIES, RoutingPolicy
 
 ROOT: Final = "graphml"
 _CURE: Final = "give GraphML as networkx writes it: nodes with `kind`, edges with `bandwidth` and `latency`"
-_NODE: Final = ("kind", "node", "in_network")  # what counts of a device
-_EDGE: Final = ("bandwidth", "latency", "kind")
 
 
-def read(text: str, source: str, notes: ImportLog) -> Topology:
+def read(text: str, source: str, assumed: str | None, notes: ImportLog) -> Topology:
     """The topology that a graph describes; an undirected edge is two links. Raises InputError with line and column."""
     import networkx as nx
 
@@ -35,45 +33,11 @@ def read(text: str, source: str, notes: ImportLog) -> Topology:
         graph: Any = nx.parse_graphml(text)
     except (nx.NetworkXException, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError([Diagnostic(f"no graph: {error}", _CURE, "", root.place)]) from None
-    about, left = dict(graph.graph), set[str]()
-    edges = [data for *_, data in graph.edges(data=True)]
-    for known, parts in ((_NODE, graph.nodes.values()), (_EDGE, edges)):
-        for data in parts:
-            left |= data.keys() - {*known}
-            for key in data.keys() - {*known}:
-                del data[key]
-    routing, name = str(about.get("routing", "shortest")), str(about.get("name") or "graph")
-    if routing not in POLICIES:
-        problem, cure = f"routing {routing!r} is not known", f"write one of {', '.join(POLICIES)}"
-        raise InputError([Diagnostic(problem, cure, "", root.place)])
     try:
-        routes = json.loads(about.get("routes", "{}"))
-        topology = Topology.from_graph(graph, name=name, routing=cast(RoutingPolicy, routing), routes=routes)
-        _check_rates(topology)
-    except (ValueError, TypeError, AttributeError) as error:
-        problem = f"routes are not as simcoll writes them: {error}"
-        raise InputError([Diagnostic(problem, "leave them out", "", root.place)]) from None
+        return topology_of(graph, assumed, notes)
     except TopologyError as error:
         place = _place_of(root, error.about)
         raise InputError([replace(wrong, place=place) for wrong in error.diagnostics]) from None
-    notes.read.append(f"{len(topology.kinds)} devices and {len(topology.links)} links, each in one direction")
-    if "gpu" in topology.kinds.values():
-        notes.assume(
-            "a graph does not say which GPUs and NICs these are: no profile of NCCL's calls serves the machine"
-        )
-    if "routing" not in about:
-        notes.assume("data take the shortest ways: the graph does not say `routing`")
-    if left:
-        notes.read.append(f"left out: {', '.join(sorted(left))}")
-    return topology
-
-
-def _check_rates(topology: Topology) -> None:
-    """Raise TopologyError for a link that carries nothing: no file has one, as faults and scenarios take links down."""
-    for (u, v), link in zip(topology.links, topology.every_link, strict=True):
-        if not link.bandwidth:
-            cure = "write what the link carries, or leave the link out"
-            raise TopologyError(f"{u}->{v}: a bandwidth of 0 is nothing", cure, about=(u, v))
 
 
 def _boolean(text: str) -> bool:

@@ -1,12 +1,13 @@
-"""Topologies as Graphviz and GraphML."""
+"""Topologies as Graphviz, GraphML and node-link JSON."""
 
 from __future__ import annotations
 
 import json
 
 from simcoll.config.groups import grouped
+from simcoll.topology import graph_attributes
 from simcoll.topology.graph import Topology
-from simcoll.units import PS_PER_S, format_bandwidth, format_duration
+from simcoll.units import format_bandwidth, format_duration
 
 _SHAPES = {"gpu": "box", "host": "box", "nic": "ellipse", "cpu": "octagon", "switch": "diamond"}
 
@@ -35,22 +36,19 @@ def graphviz(topology: Topology) -> str:
 
 
 def graphml(topology: Topology) -> str:
-    """GraphML text, which `import` reads: every link an edge with `bandwidth` in B/s, `latency` in s and `kind`; what
-    routes follow stands beside the name."""
+    """GraphML text, which `import` reads: what is said of the whole machine are attributes of the graph."""
     import networkx as nx
 
-    routes = {pair: list(way) for pair, way in topology.explicit.items()}
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.graph.update(
-        name=topology.name, routing=topology.routing, **({"routes": json.dumps(routes)} if routes else {})
-    )
-    for device, data in topology.wiring.devices.items():
-        known = {"node": data.get("node"), "in_network": bool(data.get("in_network")) or None}
-        graph.add_node(device, kind=data["kind"], **{key: value for key, value in known.items() if value is not None})
-    for u, v in topology.links:
-        link = topology.link(u, v)
-        graph.add_edge(u, v, bandwidth=link.bandwidth, latency=link.latency_ps / PS_PER_S, kind=link.kind)
-    return "\n".join([*nx.generate_graphml(graph), ""])
+    return "\n".join([*nx.generate_graphml(graph_attributes.plain_graph(topology, texts=True)), ""])
+
+
+def node_link(topology: Topology) -> str:
+    """Node-link JSON, as `networkx.node_link_data` has it, which `import` reads."""
+    graph = graph_attributes.plain_graph(topology, texts=False)
+    nodes = [{"id": device, **data} for device, data in graph.nodes(data=True)]
+    edges = [{"source": u, "target": v, **data} for u, v, data in graph.edges(data=True)]
+    about = {"directed": True, "multigraph": False, "graph": graph.graph}
+    return json.dumps({**about, "nodes": nodes, "edges": edges}, indent=1) + "\n"
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,81 @@
+"""Attributes of a graph that say something of the whole machine: its name, routing and routes, the lengths of a torus,
+and what a topology file says beside devices and links (`machine_files.MachineFacts`).
+
+Values are plain, or texts of YAML (JSON is YAML), as formats have them that hold numbers and texts alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, Place, TopologyError
+from simcoll.topology.machine_files import MachineFacts, SystemFile
+from simcoll.topology.wiring import Link
+from simcoll.units import PS_PER_S
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from simcoll.topology.graph import Topology
+
+_OF_FILE: Final = ("name", "routing", "routes", "dims")
+KNOWN: Final = frozenset((*_OF_FILE, *MachineFacts.model_fields))
+_AS_TEXT: Final = frozenset(("name", "description", "profile", "routing"))
+
+
+def written(topology: Topology) -> dict[str, Any]:
+    """The attributes of a topology, as plain values."""
+    routes = {pair: list(way) for pair, way in topology.explicit.items()}
+    said = {"name": topology.name, "routing": topology.routing, "routes": routes, "dims": [*topology.wiring.dims]}
+    return {**{key: value for key, value in said.items() if value}, **topology.facts}
+
+
+def read(attributes: Mapping[Any, Any]) -> SystemFile:
+    """A file of no devices that says what the attributes of a graph say; others mean something to other programs.
+
+    Raises TopologyError with every mistake.
+    """
+    said = {key: _plain(key, value) for key, value in attributes.items() if key in KNOWN and value is not None}
+    document = {**said, "name": str(said.get("name") or "own graph"), "devices": [], "links": []}
+    try:
+        return yaml_tree.validate(SystemFile, [yaml_tree.located(document, Place("graph", 1, 1))])[0]
+    except InputError as error:
+        raise TopologyError(
+            [replace(wrong, path=f"graph: {wrong.path}", place=None) for wrong in error.diagnostics]
+        ) from None
+
+
+def _plain(key: str, value: Any) -> Any:
+    """A value of an attribute without tuples, and a text of a mapping or a list as these; raises TopologyError."""
+    if isinstance(value, str) and key not in _AS_TEXT:
+        try:
+            return yaml_tree.parse(value, key).plain()
+        except InputError as error:
+            cure = 'write a mapping, as {"model": "H100"}'
+            raise TopologyError(f"graph: {key} is no text of YAML: {error.diagnostics[0].what}", cure) from None
+    return json.loads(json.dumps(value, default=str)) if isinstance(value, Mapping | list | tuple) else value
+
+
+def plain_graph(topology: Topology, texts: bool) -> nx.DiGraph[str]:
+    """The topology as a graph of numbers and texts: links have `bandwidth` in B/s, `latency` in s and `kind`. `texts`:
+    what the graph says of the whole is texts, mappings as JSON."""
+    import networkx as nx
+
+    about = written(topology)
+    if texts:
+        about = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+    graph: nx.DiGraph[str] = nx.DiGraph(**about)
+    for device, data in topology.wiring.devices.items():
+        known = {"node": data.get("node"), "in_network": bool(data.get("in_network")) or None}
+        graph.add_node(device, kind=data["kind"], **{key: value for key, value in known.items() if value is not None})
+    for (u, v), link in zip(topology.links, topology.every_link, strict=True):
+        graph.add_edge(u, v, **_of_link(link))
+    return graph
+
+
+def _of_link(link: Link) -> dict[str, Any]:
+    return {"bandwidth": link.bandwidth, "latency": link.latency_ps / PS_PER_S, "kind": link.kind}
