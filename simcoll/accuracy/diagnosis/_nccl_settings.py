@@ -28,6 +28,8 @@ _CHUNKS: Final = (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10)
 def switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     """Yield settings that leave NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO do."""
     settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
+    more = "NVLS is used where NCCL by itself takes rings or trees: NCCL_ALGO"
+    settings += [("nvls on", "nvls,nvls_tree", "", more)]
     settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
     settings += [
         (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
@@ -37,7 +39,7 @@ def switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     for family, algo, proto, text in settings:
         changed = functools.partial(_left, algo=algo, proto=proto)
         if any(changed(point) is not point for point in points):
-            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
+            yield Hypothesis(family, text, assumes=2 if family.startswith(("only", "nvls on")) else 1, scenario=changed)
 
 
 def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
