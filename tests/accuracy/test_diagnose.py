@@ -261,6 +261,7 @@ SETTINGS = (
     ("channels", "at most 2", H100, "all_gather", "NCCL_MAX_NCHANNELS=2"),
     ("p2p off", "", A100, "all_gather", "NCCL_P2P_DISABLE=1"),
     ("4 nics", "", H100X2, "all_gather", "NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
+    ("nvls on", "", H100X2, "all_reduce", "NCCL_ALGO=NVLSTree"),
     ("4 nics", "spread evenly", H100X2, "all_to_all", "NCCL_IB_HCA=mlx5_0,mlx5_2,mlx5_4,mlx5_6"),
 )
 

@@ -28,8 +28,6 @@ _CHUNKS: Final = (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10)
 def switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     """Yield settings that leave NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO do."""
     settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
-    more = "NVLS is used where NCCL by itself takes rings or trees: NCCL_ALGO"
-    settings += [("nvls on", "nvls,nvls_tree", "", more)]
     settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
     settings += [
         (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
@@ -39,7 +37,15 @@ def switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     for family, algo, proto, text in settings:
         changed = functools.partial(_left, algo=algo, proto=proto)
         if any(changed(point) is not point for point in points):
-            yield Hypothesis(family, text, assumes=2 if family.startswith(("only", "nvls on")) else 1, scenario=changed)
+            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
+    text = "NVLS is used throughout, where NCCL or its provider's settings take rings and trees: NCCL_ALGO"
+    yield Hypothesis("nvls on", text, assumes=2, scenario=_by_nvls)
+
+
+def _by_nvls(scenario: Scenario) -> Scenario:
+    """Return the scenario with NVLS for all calls, whatever its variables and those of its NICs' provider say."""
+    env = scenario.env.model_copy(update={"NCCL_NVLS_ENABLE": 1, "NCCL_ALGO": "NVLS,NVLSTree"})
+    return scenario.model_copy(update={"env": env})
 
 
 def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
@@ -84,7 +90,7 @@ def other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesi
     messages = nodes > 1 and any(("p2p", scenario.collective) in SCHEDULES for scenario in scenarios)
     if messages:
         text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
-        yield Hypothesis("pxn off", text, scenario=_set("NCCL_PXN_DISABLE", 1))
+        yield Hypothesis("pxn off", text, scenario=_set(NCCL_PXN_DISABLE=1))
         text = "chunks of messages between nodes have another size: NCCL_P2P_NET_CHUNKSIZE"
         for size in _CHUNKS:
             yield _sized("chunk size", text, "NCCL_P2P_NET_CHUNKSIZE", size)
@@ -100,7 +106,7 @@ def _channels() -> Iterator[Hypothesis]:
         text = f"NCCL takes another number of channels: {variable}, NCCL_{limit}_CTAS"
         for count in counts:
             value = f"at {'most' if limit == 'MAX' else 'least'} {count}"
-            yield Hypothesis("channels", text, value, 2, scenario=_set(variable, count))
+            yield Hypothesis("channels", text, value, 2, scenario=_set(**{variable: count}))
 
 
 def fewer_nics(nics: int) -> Iterator[Hypothesis]:
@@ -108,28 +114,28 @@ def fewer_nics(nics: int) -> Iterator[Hypothesis]:
     NICs has, so that it does not matter on how many nodes they are missing."""
     if nics > 1:
         text = f"one of {nics} NICs of a node is not used: it is down, or NCCL_IB_HCA leaves it out"
-        yield Hypothesis("nic missing", text, scenario=_set("NCCL_IB_HCA", f"^=mlx5_{nics - 1}"))
+        yield Hypothesis("nic missing", text, scenario=_set(NCCL_IB_HCA=f"^=mlx5_{nics - 1}"))
     some = f"of {nics} NICs of a node are used: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
     for used in (nics // 2, nics // 4):
         if used > 1:  # those of a socket, through which GPUs of the other receive, or some of each
             for value, numbers in (("", range(used)), ("spread evenly", range(0, nics, nics // used))):
                 listed = "=" + ",".join(f"mlx5_{number}" for number in numbers)
-                yield Hypothesis(f"{used} nics", f"only {used} {some}", value, scenario=_set("NCCL_IB_HCA", listed))
+                yield Hypothesis(f"{used} nics", f"only {used} {some}", value, scenario=_set(NCCL_IB_HCA=listed))
     if nics > 2:
         text = f"only one {some.replace('are', 'is')}"
-        yield Hypothesis("one nic", text, scenario=_set("NCCL_IB_HCA", "=mlx5_0"))
+        yield Hypothesis("one nic", text, scenario=_set(NCCL_IB_HCA="=mlx5_0"))
 
 
 def _sized(family: str, text: str, variable: str, size: int) -> Hypothesis:
-    return Hypothesis(family, text, format_size(size), 2, scenario=_set(variable, size))
+    return Hypothesis(family, text, format_size(size), 2, scenario=_set(**{variable: size}))
 
 
-def _set(variable: str, value: int | str) -> Callable[[Scenario], Scenario]:
-    """Return a change that sets a variable where a scenario does not."""
+def _set(**values: int | str) -> Callable[[Scenario], Scenario]:
+    """Return a change that sets variables where a scenario has none of them."""
 
     def changed(scenario: Scenario) -> Scenario:
-        if variable in scenario.env.given:
+        if not scenario.env.given.keys().isdisjoint(values):
             return scenario
-        return scenario.model_copy(update={"env": scenario.env.model_copy(update={variable: value})})
+        return scenario.model_copy(update={"env": scenario.env.model_copy(update=values)})
 
     return changed
