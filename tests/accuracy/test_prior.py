@@ -116,11 +116,8 @@ def test_another_host_is_found(folder: Path):
     sets = ("collective=[all_reduce, all_gather]", "ranks=[2, 4, 8]", "launch.gpus_per_process=all", MORE)
     table = measured(law, "t.csv", np.random.default_rng(2), 0.01, *sets)
     found = fitted(table, "collective=all_reduce", "ranks=2,4", sets=["launch.gpus_per_process=all"])
-    assert {parameter["name"] for parameter in found.document["parameters"]} <= {
-        "host.launch",
-        "host.channel",
-        "host.block",
-    }
+    names = {parameter["name"] for parameter in found.document["parameters"]}
+    assert {"host.launch"} < names <= {"host.launch", "host.channel", "host.block"}
     off = errors(found)
     assert off["profile nccl-hopper"] > 10
     assert off["fitted"] < 2
@@ -352,6 +349,27 @@ def test_equal_calls_that_disagree_are_told_apart(folder: Path):
     assert "up to 7x apart" in note and "; told apart by by: keep one, e.g. --where by=" in note
     (note,) = notes(("a{}", 1.0), ("b{}", 7.0))  # a name of each row groups nothing
     assert "no other column separates them" in note
+
+
+def test_another_transport_that_is_nearer_is_named(folder: Path) -> None:
+    """Rows of another network than the one with which a fit begins: the shipped transport that they are of is named,
+    with its error. A fit that begins there says nothing of the kind."""
+    asked = ["topology={system: dgx-a100, nodes: 2}", "profile=nccl-ampere+tcp", "algorithm=auto", "protocol=auto"]
+    rows = [run_point(point) for point in load("quickstart", [*asked, LARGE])]
+    with Path("t.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("collective", "ranks", "nodes", "size_bytes", "time_us", "harness"))
+        writer.writerows(("all_reduce", 16, 2, row["size_bytes"], row["time_us"], "nccl-tests") for row in rows)
+
+    def found(transport: str) -> tuple[dict[str, float], list[str]]:
+        fit = calibrate(["t.csv"], "dgx-a100", sets=[f"profile=nccl-ampere+{transport}"])
+        return errors(fit), [note for note in fit.document["notes"] if "nearer to the shipped transport" in note]
+
+    near, (note,) = found("roce")
+    assert "transport tcp," in note
+    assert "--profile nccl-ampere+tcp" in note
+    assert near["with tcp"] < 1 < near["fitted"]
+    assert found("tcp")[1] == []
 
 
 @pytest.mark.parametrize(("factor", "said"), [(0.04, "1/"), (30.0, "times as long as")])

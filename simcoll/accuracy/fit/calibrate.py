@@ -26,10 +26,12 @@ from simcoll.accuracy.fit import (
     _own_errors,
     _posterior_estimate,
     _prior,
+    likeness,
     parameters,
 )
 from simcoll.accuracy.fit._estimate import Estimate, estimate
 from simcoll.accuracy.fit._fit_rows import Samples
+from simcoll.accuracy.fit.likeness import OtherNetwork
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
@@ -60,11 +62,6 @@ class Calibrated:
 
     text: str
     document: Document
-
-
-# Rows that a fit leaves so far off in the median are of another machine or launch, or in another unit. The farthest of
-# the published tables is off by less than twice without any fit: see validation/accuracy.
-UNLIKE: Final = 3.0
 
 
 def calibrate(
@@ -100,23 +97,8 @@ def calibrate(
     if ways and not free and began.known is None:  # a profile with costs of somebody's own: all else stays
         free = data.launches
     found = fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
-    _check_believable(found.document["points"], topology)
+    likeness.check_believable(found.document["points"], topology)
     return found
-
-
-def _check_believable(points: Sequence[Document], topology: str) -> None:
-    """Raise InputError where most of the fitted rows are off by UNLIKE or more, all to one side."""
-    offs = sorted(math.log(point["measured_us"] / point["predicted_us"]) for point in points if point["fitted"])
-    middle = min(offs[(len(offs) - 1) // 2], offs[len(offs) // 2], key=abs)
-    if abs(middle) < math.log(UNLIKE):
-        return
-    factor = math.exp(abs(middle))
-    share = f"{factor:.3g} times as long as" if middle > 0 else f"1/{factor:.3g} of"
-    raise InputError(
-        f"the rows take {share} what the best fit on {topology} takes, in the median",
-        "see that the unit of the times, the system, the profile and the launch (launch.gpus_per_process) are those of "
-        "the table",
-    )
 
 
 @dataclass(frozen=True)
@@ -244,6 +226,7 @@ def _written(
     }
     text = yaml_tree.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
     parse_profile(text, begin.name)  # what is written can be read
+    other = likeness.nearer(data, chosen, begin.whole, predicted)
     document = {
         "schema": SCHEMA,
         "profile": begin.name,
@@ -252,9 +235,9 @@ def _written(
         "left": dict(estimated.left),
         "split": begin.split,
         "errors": errors,
-        "beside": _beside_others(data, predicted, chosen, begin),
+        "beside": _beside_others(data, predicted, chosen, begin, other),
         "left_out": {kind: shown.errors for kind, shown in estimated.shown.items()},
-        "notes": list(notes),
+        "notes": [*notes, *([other.note(begin.profile.name)] if other else [])],
         "points": _points(data, predicted, chosen),
     }
     return Calibrated(text, document)
@@ -357,12 +340,15 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
 # --- how good it is ---
 
 
-def _beside_others(data: Samples, fitted: Floats, chosen: NDArray[np.bool_], begin: Beginning) -> list[Document]:
+def _beside_others(
+    data: Samples, fitted: Floats, chosen: NDArray[np.bool_], begin: Beginning, other: OtherNetwork | None
+) -> list[Document]:
     """Score the rows held out, or all where none is, by what could be asked without a fit, and by the fit."""
     which = chosen if chosen.all() else ~chosen
     ways = {"plain model": _by_plain_model(data)}
     if begin.profile.calibration is not None:
         ways[f"profile {begin.profile.name}"] = data.times(ParameterSetting.of(begin.whole))
+    ways |= {f"with {other.name}": other.times} if other else {}
     ways["fitted"] = fitted
     return [
         {"predicted_by": name, **scores.errors((times[known] / data.measured[known] - 1).tolist())}

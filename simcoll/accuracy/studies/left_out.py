@@ -12,21 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from simcoll.accuracy.fit import _fit_rows, transports
+from simcoll.accuracy.fit.likeness import networks as shipped_networks
 from simcoll.accuracy.fit.transports import ClusterSamples
 from simcoll.accuracy.studies.clusters import ClusterRow, by_profile, fit_to
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction.model_errors import ModelErrors
-from simcoll.scenario.profile import Profile, load_network, load_profile, shipped_profiles
+from simcoll.scenario.profile import Profile, load_profile
 
 NODE_COUNTS: Final = 3  # of a cluster, from which on two are left where one is left out
-
-
-def networks() -> dict[str, Profile]:
-    """Return the shipped transports that are of a family, by name."""
-    every = {name: load_network(name) for name in shipped_profiles()}
-    return {name: profile for name, profile in every.items() if profile.family and profile.transport}
 
 
 def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
@@ -41,7 +36,7 @@ def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
 def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterRow], dict[str, Profile]]:
     """Give each row on several nodes its time as the other clusters predict it; return also the NICs of each cluster
     as the others show them."""
-    start = networks()
+    start = shipped_networks()
     clusters = [each for each in samples_of(rows) if each.transport in start]
     if not clusters:
         return list(rows), {}
