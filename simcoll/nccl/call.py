@@ -178,7 +178,8 @@ class NcclCall(CallShape):
         """B/s at which the blocks of a ring or chain over several nodes hand data on: they receive and send at once, as
         those of messages do. Flags of LL128 take as much of that as of links. On one node channels are so many that
         they fill links, and what these reach was seen with the blocks at work."""
-        chained = self.schedule in ("ring", "chain") and self.communicator.nodes > 1
+        through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
+        chained = through and self.communicator.nodes > 1
         limited = chained and self.kind in ("LL128", "Simple")
         if not limited or not costs.P2P.both:
             return math.inf

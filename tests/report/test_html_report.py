@@ -24,6 +24,7 @@ from simcoll.report.html._tables import table
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 LOADS = {"src", "href", "srcset", "action", "poster", "data", "xlink:href"}
+MORE = re.compile(r"\bmore\b")  # the class of a table that goes on
 STAR = "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 10 GB/s, latency: 1 us}}\n"
 RUNS = {
     "collective": STAR + "collective: all_reduce\nalgorithm: [ring, naive]\nsize: [1 KiB, 64 KiB]\n",
@@ -314,12 +315,14 @@ def test_what_is_too_large_is_cut() -> None:
 def test_nothing_is_lost_at_the_side_or_on_paper(chromium: Any, folder_of: Callable[[str], Path]) -> None:
     """A table that is wider than its box fades where it goes on, and can be scrolled to its end; what is told by colour
     alone is printed in colour, and on paper nothing fades."""
+    from playwright.sync_api import expect
+
     page = chromium.new_page(viewport={"width": 700, "height": 800})
     page.goto((folder_of("as NCCL") / "report.html").as_uri())
     box = page.locator(".wide").first
     faded = "box => getComputedStyle(box).maskImage !== 'none'"
     assert box.evaluate("box => box.scrollWidth > box.clientWidth")
-    page.wait_for_function("document.querySelector('.wide').classList.contains('more')")
+    expect(box).to_have_class(MORE)
     assert box.evaluate(faded)
     page.emulate_media(media="print")
     assert not box.evaluate(faded)
@@ -328,9 +331,9 @@ def test_nothing_is_lost_at_the_side_or_on_paper(chromium: Any, folder_of: Calla
     )
     assert coloured and set(coloured) == {"exact"}
     page.emulate_media(media="screen")
-    page.wait_for_function("document.querySelector('.wide').classList.contains('more')")
+    expect(box).to_have_class(MORE)
     box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
-    page.wait_for_function("!document.querySelector('.wide').classList.contains('more')")
+    expect(box).not_to_have_class(MORE)
     assert not box.evaluate(faded)
     page.close()
 
