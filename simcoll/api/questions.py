@@ -195,7 +195,7 @@ def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where |
 
     text, source = table(measured)
     rows, sets = _of_rows(where, keys)
-    found = diagnosed(text, source, _named_machine(on), rows, sets)
+    found = named(diagnosed(text, source, _named_machine(on), rows, sets))
     return Reply(found, of_diagnosis(found), diagnosis_text.text(found))
 
 

@@ -28,7 +28,7 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 @click.command()
 @click.argument("system", required=False, shell_complete=completed("file", "system"))
 @click.option("--on", metavar="SYSTEM", help="The same as SYSTEM.", shell_complete=completed("file", "system"))
-@click.option("--nodes", default="1", show_default=True, metavar="N[,N…]", help="Number of nodes, or several.")
+@click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.  [default: 1, or all that a file lists]")
 @click.option("--ranks", type=click.IntRange(2), help="Number of ranks, as many on each node.  [default: all GPUs]")
 @click.option("--version", help="Release of the library, e.g. 2.27.  [default: the newest known]")
 @click.option("--algo", metavar="TEXT", help="What NCCL_ALGO says, e.g. 'ring,tree' or 'allreduce:^nvls'.")
@@ -46,7 +46,7 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 def tune(
     system: str | None,
     on: str | None,
-    nodes: str,
+    nodes: str | None,
     ranks: int | None,
     version: str | None,
     algo: str | None,
@@ -73,7 +73,7 @@ def tune(
         raise InputError("one system is asked for", f"name it: simcoll tune {A_SYSTEM}")
     machine = str(system or on)
     _check(profile, output, graph_file)
-    node_counts(nodes)  # says what is no number, in words of this command
+    node_counts(nodes or "1")  # says what is no number, in words of this command
     filters = (*assigned("env.NCCL_ALGO", algo, "--algo"), *assigned("env.NCCL_PROTO", proto, "--proto"))
     release = assigned("library_version", version, "--version")
     scenarios = _scenarios((*assigned("topology", machine, "--on"), *of_nodes(nodes), *release, *filters, *sets))

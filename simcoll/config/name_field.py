@@ -18,20 +18,22 @@ class OneOf:
     """Annotates a text that is one of `names`, as they are known when the text is read.
 
     `kind` is the word for the names in errors; `also` maps other spellings to names; `hidden` names are accepted, but
-    neither suggested nor listed.
+    neither suggested nor listed. `instead` says what to write in place of any other text; default: the nearest name.
     """
 
     kind: str
     names: Callable[[], Iterable[str]]
     also: Mapping[str, str] = field(default_factory=dict)
     hidden: Collection[str] = ()
+    instead: Callable[[str], str] | None = None
 
     def __call__(self, value: object) -> str:
         """The name that a text means; raises ValueError for an unknown name."""
         text, names = str(value), list(self.names())
         meant = self.also.get(text, text)
         if meant not in names and meant not in self.hidden:
-            raise ValueError(f"{value!r} is no {self.kind}; {did_you_mean(text, names)}")
+            cure = self.instead(text) if self.instead else did_you_mean(text, names)
+            raise ValueError(f"{value!r} is no {self.kind}; {cure}")
         return meant
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -219,6 +219,8 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
             continue
         if detail["type"] == "missing" and any(loc[:-1] == detail["loc"][:-1] for loc in unknown):
             continue  # a misspelt key is one mistake, reported at the misspelt key
+        if detail["type"] == "default_factory_not_called":
+            continue  # a default that follows from other keys, whose own mistakes are reported
         of_key = detail["type"] in ("extra_forbidden", "missing") or isinstance(misplaced, MisplacedKeyError)
         where = place if of_key else node.place
         text = _wording(detail)

@@ -61,7 +61,8 @@ class Launch(Model):
     @model_validator(mode="after")
     def _calls_of_a_loop(self) -> Self:
         if self.calls and not self.paced:
-            raise ValueError("calls are those of a loop of launches; add gpus_per_process, or leave calls out")
+            cure = "leave calls or graph" if self.graph else "add gpus_per_process, or leave calls"
+            raise ValueError(f"calls are those of a loop in which the host launches each; {cure} out")
         return self
 
     @property

@@ -50,14 +50,23 @@ def machine_of(file: SystemFile) -> ListedMachine:
     names = _names(file.name, members, kinds)
     inside: dict[int, dict[tuple[str, str], Link]] = {node: {} for node in members}
     out: list[Link] = []
+    cables = {node: Counter[str | None]() for node in members}
     for u, v, link in plan.links:
         if home[u] is not None and home[u] == home[v]:
             inside[home[u]][names[u], names[v]] = link
         elif "nic" in (kinds[u], kinds[v]):
             out.append(link)
+            nic = u if kinds[u] == "nic" else v
+            cables[home[nic]][f"{link.kind} {'from' if nic == u else 'to'} {names[nic]}"] += 1
     first, *others = members
     _check_alike(file.name, first, others, {node: Counter(map(kinds.get, some)) for node, some in members.items()})
+    marks = {node: Counter[str | None]() for node in members}
+    for device, data in plan.devices:
+        if data["in_network"] and home[device] is not None:
+            marks[home[device]][f"{names[device]} with in_network"] += 1
+    _check_alike(file.name, first, others, marks)
     _check_alike(file.name, first, others, {node: _wires(links) for node, links in inside.items()})
+    _check_alike(file.name, first, others, cables)
     counts = Counter(kinds[device] for device in members[first])
     marked = [names[device] for device, data in plan.devices if home[device] == first and data["in_network"]]
     document: dict[str, Any] = {
@@ -71,6 +80,11 @@ def machine_of(file: SystemFile) -> ListedMachine:
         rate, latency = min(link.bandwidth for link in out), max(link.latency_ps for link in out)
         document["nic"] = {"rate": f"{rate} B/s", "latency": f"{latency} ps", "trunk_latency": f"{latency} ps"}
     return ListedMachine(SystemFile.model_validate(document), len(members))
+
+
+def node_of(file: SystemFile) -> SystemFile:
+    """The file itself, or that of a node where it lists its devices; raises like `machine_of`."""
+    return file if isinstance(file.devices, dict) else machine_of(file).node
 
 
 def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
 from simcoll import units
-from simcoll.config import yaml_tree
+from simcoll.config import input_files, yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.name_field import OneOf
@@ -31,6 +31,7 @@ from simcoll.topology.wiring import Link
 
 # Of memory, for each link: 2,300 while a call on thousands of nodes is predicted, 10,000 while it is explained.
 LINK_BYTES: Final = 5000
+LEAST_CAPABILITY: Final = 30  # 3.0, the least that NCCL runs on, as files write it
 
 
 def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
@@ -59,13 +60,21 @@ class Cpu(Model):
     model: str = ""
 
 
+def _tenfold(value: object) -> object:
+    """Refuse 9.0, as tools print a capability: files have 90."""
+    text = str(value).strip()
+    if text.replace(".", "", 1).isdigit() and float(text) < LEAST_CAPABILITY:
+        raise ValueError(f"{text} is no compute capability of files; write it tenfold, {10 * float(text):.0f}")
+    return value
+
+
 class Gpu(Model):
     """The GPUs, as far as a library asks."""
 
     vendor: Literal["nvidia", "amd"] = "nvidia"
     model: str
-    generation: str
-    compute_capability: int | None = None
+    generation: Annotated[str, BeforeValidator(lambda value: str(value).lower())]
+    compute_capability: Annotated[int, BeforeValidator(_tenfold)] | None = None
 
 
 def _of_infiniband(nic: Mapping[str, Any]) -> str:
@@ -167,6 +176,13 @@ class MachineFile(NamedTuple):
 
 
 _READ: Final[LruCache[MachineFile]] = LruCache(64, lambda _: 1)  # as many as `yaml_tree` keeps trees
+
+
+def in_place_of(name: str) -> str:
+    """What to write in place of the name of no shipped system."""
+    if input_files.is_file(Path(name)):
+        return f"make a topology file of it (simcoll import {name} -o machine.yaml), and name that"
+    return did_you_mean(name, shipped_systems())
 
 
 def read_machine(tree: Node) -> MachineFile:

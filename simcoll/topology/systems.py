@@ -26,6 +26,7 @@ from simcoll.topology.machine_files import (
     LINK_BYTES,
     MachineFile,
     SystemFile,
+    in_place_of,
     read_machine,
     shipped_systems,
     template,
@@ -42,7 +43,7 @@ def load_system(name: str) -> SystemFile:
     if name in known:
         return _shipped(name)
     if not input_files.names_yaml(name):
-        raise InputError(f"{name!r} is no shipped system", did_you_mean(name, known))
+        raise InputError(f"{name!r} is no shipped system", in_place_of(name))
     tree = yaml_tree.read(Path(name))
     named = tree.get("system")
     if named is None:
@@ -79,7 +80,10 @@ def nodes_of(spec: TopologySpec) -> int:
     tree = yaml_tree.read(Path(spec.file))
     devices, nodes = tree.get("devices"), tree.get("nodes")
     if devices is not None and isinstance(devices.value, list):
-        return _listed(read_machine(tree)).nodes
+        machine = read_machine(tree)
+        there = _listed(machine).nodes
+        _check_listed(machine.file, spec.nodes or 1, there)
+        return min(spec.nodes or there, there)
     return spec.nodes or (nodes.value if nodes and isinstance(nodes.value, int) else 1)
 
 
@@ -200,11 +204,12 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
     file, nodes = machine.file, spec.nodes or 1
     plain = template(machine, spec.hosts)
     if isinstance(file.devices, tuple):
-        there = len({data["node"] for _, data in plain.devices} - {None})
-        if nodes > max(1, there):
-            what = f"{file.name} lists its devices by name, {there} nodes of them, and is no machine to multiply"
-            raise InputError(what, "leave out nodes")
-        return plain, file.routing or "shortest", dict(file.routes)
+        numbers = list(dict.fromkeys(data["node"] for _, data in plain.devices if data["node"] is not None))
+        _check_listed(file, nodes, max(1, len(numbers)))
+        ways: dict[str, Sequence[str]] = dict(file.routes)
+        if spec.nodes and nodes < len(numbers):
+            plain, ways = _first_nodes(plain, ways, numbers[:nodes])
+        return plain, file.routing or "shortest", ways
     ports = sum(data["kind"] == "nic" for _, data in plain.devices)
     shape = _shape(spec, Link(1, 0), 1)  # of which the widths count
     joined = count_links(spec.fabric or "rail-optimised", nodes, ports, shape) if nodes > 1 else 0
@@ -218,6 +223,25 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
     if nodes > 1:
         _join(plan, spec, file, nodes)
     return plan, file.routing or ("rails" if nodes > 1 else "shortest"), routes
+
+
+def _check_listed(file: SystemFile, nodes: int, there: int) -> None:
+    """Raise InputError for more nodes than a file lists."""
+    if nodes > there:
+        some = f"{there} nodes" if there > 1 else "1 node"
+        problem = f"{file.name} lists its devices by name, {some} of them, and is no machine to multiply"
+        raise InputError(problem, "leave out nodes, or ask for fewer")
+
+
+def _first_nodes(
+    plan: FabricPlan, routes: Mapping[str, Sequence[str]], numbers: Sequence[int]
+) -> tuple[FabricPlan, dict[str, Sequence[str]]]:
+    """Of listed devices those of nodes with these numbers and, of several, what joins them; their explicit routes."""
+    homes = {*numbers, None} if len(numbers) > 1 else {*numbers}
+    kept = {device for device, data in plan.devices if data["node"] in homes}
+    devices = [each for each in plan.devices if each[0] in kept]
+    links = [each for each in plan.links if kept.issuperset(each[:2])]
+    return FabricPlan(devices, links), {pair: way for pair, way in routes.items() if kept.issuperset(way)}
 
 
 def _renamed(pair: str, name: Callable[[str], str]) -> str:

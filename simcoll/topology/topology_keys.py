@@ -17,6 +17,7 @@ from simcoll.topology.machine_files import (
     DurationText,
     FabricRouting,
     RouteTable,
+    in_place_of,
     quantity,
     shipped_systems,
 )
@@ -74,7 +75,7 @@ class Override(Model):
 class TopologySpec(Model):
     """The key `topology`: a shipped system, a topology file, or a fabric of bare hosts."""
 
-    system: Annotated[str, OneOf("shipped system", shipped_systems)] | None = None
+    system: Annotated[str, OneOf("shipped system", shipped_systems, instead=in_place_of)] | None = None
     """Name of a shipped system (`simcoll topology list`)."""
     nodes: Count | None = None
     """Nodes of the system. Default: 1."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
+from command import simcoll
 
 import simcoll as sc
 from simcoll.api._asked import spelt
@@ -81,6 +82,25 @@ def test_settings_and_workloads_see_the_same_machine(name: str, tmp_path: Path) 
     assert times[0] == times[1]
 
 
+def test_fewer_nodes_than_are_listed_are_the_first(tmp_path: Path) -> None:
+    """A question about some of the nodes is that of a machine of so many; one about more is refused."""
+    path = str(written("hgx-h100", 2, "graphml", tmp_path))
+    assert answers(path, 1) == answers("hgx-h100", 1)
+    for command in (["predict", "all_reduce", "--size", "1MiB"], ["tune"]):
+        found = simcoll(*command, "--on", path, "--nodes", "3")
+        assert found.status != 0
+        assert "lists its devices by name, 2 nodes of them" in found.err
+    assert "on 16 ranks" in simcoll("tune", path).out
+
+
+def test_a_file_of_another_format_is_to_be_imported(tmp_path: Path) -> None:
+    """Who names a graph's file where a machine is asked for is told how to make one of it."""
+    path = tmp_path / "machine.graphml"
+    path.write_text(exporters.convert("hgx-h100", "graphml", exporters.Options(nodes=1), ImportLog()))
+    with pytest.raises(InputError, match=f"simcoll import {path} -o"):
+        sc.predict("all_reduce", on=str(path), size="1 MiB")
+
+
 def test_torus_is_a_torus_when_it_is_read_again(tmp_path: Path) -> None:
     """Groups and routes of a torus are those of its dimensions."""
     keys = {"fabric": "torus", "dims": [3, 4], "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
@@ -149,6 +169,14 @@ WRONG: Mapping[str, tuple[Callable[[Any], object], str]] = {
     "a GPU less": (lambda g: g.remove_node("GPUh of 1"), "node 0 has 8 gpu|node 0 has 1 more gpu"),
     "an unknown device": (lambda g: g.add_node("x", kind="bridge", node=0), "is a bridge"),
     "a homeless GPU": (lambda g: g.nodes["GPUa of 0"].pop("node"), "is in no node"),
+    "an unknown kind": (lambda g: g.nodes["GPUa of 1"].update(kind="GPU"), "is a GPU, of which NCCL knows nothing"),
+    "a switch that does not reduce": (lambda g: g.nodes["NVSWITCHa of 1"].pop("in_network"), "with in_network"),
+    "a cable less": (
+        lambda g: g.remove_edges_from([e for e in [*g.edges] if "NICc of 1" in e and g.edges[e]["kind"] == "cable"]),
+        "node 0 has cable",
+    ),
+    "a capability as tools print it": (lambda g: g.graph["gpu"].update(compute_capability=9.0), "tenfold, 90"),
+    "half a NIC": (lambda g: g.graph.update(nic={"rate": "400 Gb/s", "latency": "1 us"}), "'trunk_latency'"),
     "no capability": (lambda g: g.graph["gpu"].pop("compute_capability"), "does not say which GPUs these are"),
     "a misspelt key": (lambda g: g.graph["gpu"].update(modle="H100"), "unknown key 'modle'"),
     "no mapping": (lambda g: g.graph.update(gpu=3), "not a mapping"),

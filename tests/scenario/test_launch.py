@@ -278,7 +278,7 @@ def test_a_loop_of_calls_changes_only_chains() -> None:
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
-        (["launch.calls=5"], "calls are those of a loop of launches; add gpus_per_process, or leave calls out"),
+        (["launch.calls=5"], "in which the host launches each; add gpus_per_process, or leave calls out"),
         (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or all"),
         (["launch.gpus_per_process=true"], "True is no number of GPUs a process; write"),
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
