@@ -23,7 +23,7 @@ from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import alike, grouped, nested
 from simcoll.config.lru import LruCache
-from simcoll.errors import InputError, TopologyError, did_you_mean
+from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import graph_attributes
 from simcoll.topology._homes import Homes
 from simcoll.topology._least_latencies import LinksByEnd
@@ -93,9 +93,7 @@ class Topology:
         """
         from simcoll.topology import systems
 
-        if not isinstance(name, str):
-            raise InputError(f"{name!r} is no name", "write that of a system or file, then keys of a topology: nodes=2")
-        spec = {"file" if input_files.names_yaml(name) else "system": name, **keys}
+        spec = {"file" if input_files.names_yaml(str(name)) else "system": str(name), **keys}
         topology = systems.build(systems.of_keys(spec))
         topology.spec = MappingProxyType(spec)
         return topology

@@ -179,7 +179,7 @@ _READ: Final[LruCache[MachineFile]] = LruCache(64, lambda _: 1)  # as many as `y
 
 
 def in_place_of(name: str) -> str:
-    """What to write in place of the name of no shipped system."""
+    """The cure for a name of no shipped system: a file is to be imported, another name misspelt."""
     if input_files.is_file(Path(name)):
         return f"make a topology file of it (simcoll import {name} -o machine.yaml), and name that"
     return did_you_mean(name, shipped_systems())

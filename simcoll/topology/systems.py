@@ -236,7 +236,7 @@ def _check_listed(file: SystemFile, nodes: int, there: int) -> None:
 def _first_nodes(
     plan: FabricPlan, routes: Mapping[str, Sequence[str]], numbers: Sequence[int]
 ) -> tuple[FabricPlan, dict[str, Sequence[str]]]:
-    """Of listed devices those of nodes with these numbers and, of several, what joins them; their explicit routes."""
+    """The listed devices of the nodes with these numbers and, of several, what joins them; and explicit routes."""
     homes = {*numbers, None} if len(numbers) > 1 else {*numbers}
     kept = {device for device, data in plan.devices if data["node"] in homes}
     devices = [each for each in plan.devices if each[0] in kept]

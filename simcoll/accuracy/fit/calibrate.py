@@ -237,7 +237,11 @@ def _written(
         "errors": errors,
         "beside": _beside_others(data, predicted, chosen, begin, other),
         "left_out": {kind: shown.errors for kind, shown in estimated.shown.items()},
-        "notes": [*notes, *([other.note(begin.profile.name)] if other else [])],
+        "notes": [
+            *notes,
+            *([other.note(begin.profile.name)] if other else []),
+            *likeness.launched_otherwise(data, chosen, predicted),
+        ],
         "points": _points(data, predicted, chosen),
     }
     return Calibrated(text, document)

@@ -26,6 +26,7 @@ from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, sh
 # the published tables is off by less than twice without any fit: see validation/accuracy.
 UNLIKE: Final = 3.0
 FAR: Final = 0.1  # mean error of the rows that were fitted from which on others are asked: fits mostly leave less
+CONSTANT: Final = 0.5  # share of the error that a constant has to leave at most, to be said to be what is wrong
 NEARER: Final = 0.75  # share of that error which another has to stay below: what differs by less may be luck
 
 
@@ -42,6 +43,22 @@ def check_believable(points: Sequence[Document], topology: str) -> None:
         "see that the unit of the times, the system, the profile and the launch (launch.gpus_per_process) are those of "
         "the table",
     )
+
+
+def launched_otherwise(data: Samples, chosen: NDArray[np.bool_], fitted: Floats) -> list[str]:
+    """A line where most of what a fit leaves of the rows `chosen`, (rows,), which take `fitted` ps by it, is one time
+    for all of them: calls were launched otherwise than the profile says."""
+    measured, times = data.measured[chosen], fitted[chosen]
+    sizes = np.array([row.size_bytes for row in data.rows])[chosen]
+    small = sizes <= np.quantile(sizes, 0.5)
+    added = float(np.median((measured - times)[small]))
+    off, left = (float(np.mean(np.abs(each / measured - 1))) for each in (times, times + added))
+    if off < FAR or left > CONSTANT * off:
+        return []
+    return [
+        f"calls take {added / 1e6:+.3g} us against the fit, whatever their size: say how they were launched "
+        "(launch.gpus_per_process, launch.graph), or fit that alone (--free launch)"
+    ]
 
 
 def networks() -> dict[str, Profile]:
