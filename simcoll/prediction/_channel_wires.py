@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, sorted_out
+from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.dataclass import dataclass
 from simcoll.named_tuple import NamedTuple
@@ -159,6 +160,25 @@ def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
         nic, switch = (np.any(rated.between_kinds(kind), axis=1) for kind in ("nic", "switch"))
         outer = np.asarray(nic & ~switch)
     return outer
+
+
+def entered(rated: Topology, places: tuple[str, ...]) -> tuple[str, ...]:
+    """The places of ranks, each node's turned so that its first is beside a NIC, as NCCL's channels enter a node there:
+    where NCCL_IB_HCA leaves the first NICs out, the channel that is run would else cross the node's processors, which
+    none of NCCL's does."""
+    if rated.nodes < 2 or _beside_nic(rated, places[0]):
+        return places
+    nodes = list(grouped(places, rated.node_of).values())
+    first = next((number for number, place in enumerate(nodes[0]) if _beside_nic(rated, place)), 0)
+    return tuple(place for node in nodes for place in (*node[first:], *node[:first]))
+
+
+def _beside_nic(rated: Topology, device: str) -> bool:
+    """Whether a NIC is next to a device, or behind the switch next to it."""
+    ahead, kinds = rated.wiring.ahead, rated.kinds
+    near = list(ahead[device])
+    behind = (other for each in near if kinds[each] == "pcie_switch" for other in ahead[each])
+    return any(kinds[each] == "nic" for each in (*near, *behind))
 
 
 _WIRES: Final[LruCache[ChannelWires]] = LruCache(

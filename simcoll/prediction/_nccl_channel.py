@@ -25,7 +25,7 @@ from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
-from simcoll.prediction._channel_wires import ChannelWires, alike, wires_of
+from simcoll.prediction._channel_wires import ChannelWires, alike, entered, wires_of
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction.placing import PLAIN, network_of, placed, rated_topology
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
@@ -291,7 +291,7 @@ class NcclExecutor(PlainExecutor):
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
             return replace(self.lower(both_ways, topology), one_way=True)
         rated = topology or rated_topology(scenario)
-        places = placed(scenario, rated)
+        places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
         if len(places) < 2:
             raise RefusedError("kernels are modelled for two ranks or more; take another profile")
         if scenario.protocol == "pull":

@@ -227,6 +227,19 @@ def test_a_proxy_sends_full_steps(protocol: Protocol, step: int) -> None:
     assert (one - half) / (step // 2) == pytest.approx(2 * (more - many) / (256 * step), rel=0.05)
 
 
+@pytest.mark.parametrize("system", ["hgx-h100", "dgx-a100"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
+def test_halves_of_the_nics_are_alike(system: str, collective: str) -> None:
+    """A node whose sockets are alike takes as long by the NICs of either, or by every second one, odd or even."""
+
+    def took(*numbers: int) -> int:
+        listed = "=" + ",".join(f"mlx5_{number}" for number in numbers)
+        return call(system, collective, 64 << 20, nodes=2, env={"NCCL_IB_HCA": listed}).time_ps
+
+    assert took(4, 5, 6, 7) == took(0, 1, 2, 3)
+    assert took(1, 3, 5, 7) == took(0, 2, 4, 6)
+
+
 def test_a_host_that_matches_messages_copies_them() -> None:
     """It does those of more than 4 KiB with their flags, for `flush` of proxies; GPUs from Hopper on need none else."""
     ways = ((6, {}), (6, {"copied_above": "4 KiB"}), (12, {"copied_above": "4 KiB"}))
