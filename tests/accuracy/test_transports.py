@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from simcoll.accuracy.fit import _fit_rows, transports
+from simcoll.accuracy.fit.likeness import networks
 from simcoll.accuracy.fit.transports import COSTS, ClusterSamples, Known, Together
 from simcoll.accuracy.measured_points import RowQuestions
-from simcoll.accuracy.studies.left_out import networks
 from simcoll.config import yaml_tree
 from simcoll.formats.measured import MeasuredRow
 from simcoll.nccl.between_nodes import OF_FAMILY, Transport
