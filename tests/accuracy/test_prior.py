@@ -351,6 +351,20 @@ def test_equal_calls_that_disagree_are_told_apart(folder: Path):
     assert "no other column separates them" in note
 
 
+def test_a_unit_is_not_hidden_by_a_network(folder: Path) -> None:
+    """Times of ten times their unit are refused where rows on two nodes could take them for a slow cable."""
+    asked = ["topology={system: hgx-h100, nodes: [1, 2]}", "profile=nccl-hopper", "algorithm=auto", "protocol=auto"]
+    rows = [run_point(point) for point in load("quickstart", [*asked, "collective=all_gather", LARGE])]
+    with Path("t.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("collective", "ranks", "nodes", "size_bytes", "time_us", "harness"))
+        for row in rows:
+            cells = ("all_gather", row["ranks"], row["nodes"], row["size_bytes"], 10 * row["time_us"], "nccl-tests")
+            writer.writerow(cells)
+    with pytest.raises(InputError, match=r"the rows take .* times as long as what the best fit on hgx-h100 takes"):
+        calibrate(["t.csv"], "hgx-h100")
+
+
 def test_another_transport_that_is_nearer_is_named(folder: Path) -> None:
     """Rows of another network than the one with which a fit begins: the shipped transport that they are of is named,
     with its error. A fit that begins there says nothing of the kind."""

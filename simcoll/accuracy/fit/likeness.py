@@ -18,6 +18,7 @@ from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit.parameters import setting_of
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
+from simcoll.config.groups import grouped
 from simcoll.errors import InputError
 from simcoll.named_tuple import NamedTuple
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, shipped_profiles
@@ -31,9 +32,10 @@ NEARER: Final = 0.75  # share of that error which another has to stay below: wha
 
 
 def check_believable(points: Sequence[Document], topology: str) -> None:
-    """Raise InputError where most of the fitted rows are off by UNLIKE or more, all to one side."""
-    offs = sorted(math.log(point["measured_us"] / point["predicted_us"]) for point in points if point["fitted"])
-    middle = min(offs[(len(offs) - 1) // 2], offs[len(offs) // 2], key=abs)
+    """Raise InputError where most of the fitted rows on one node, or most of those on several, are off by UNLIKE or
+    more, all to one side: costs of a network may hide what a unit does to calls between nodes."""
+    of_reach = grouped([point for point in points if point["fitted"]], lambda point: (point["nodes"] or 1) > 1)
+    middle = max(map(_middle, of_reach.values()), key=abs)
     if abs(middle) < math.log(UNLIKE):
         return
     factor = math.exp(abs(middle))
@@ -43,6 +45,12 @@ def check_believable(points: Sequence[Document], topology: str) -> None:
         "see that the unit of the times, the system, the profile and the launch (launch.gpus_per_process) are those of "
         "the table",
     )
+
+
+def _middle(points: Sequence[Document]) -> float:
+    """The median of log(measured / predicted); of two in the middle the nearer one."""
+    offs = sorted(math.log(point["measured_us"] / point["predicted_us"]) for point in points)
+    return min(offs[(len(offs) - 1) // 2], offs[len(offs) // 2], key=abs)
 
 
 def launched_otherwise(data: Samples, chosen: NDArray[np.bool_], fitted: Floats) -> list[str]:
