@@ -240,6 +240,16 @@ def test_halves_of_the_nics_are_alike(system: str, collective: str) -> None:
     assert took(1, 3, 5, 7) == took(0, 2, 4, 6)
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_gather"])
+def test_channels_between_nodes_carry_what_blocks_hand_on(collective: str) -> None:
+    """Blocks that receive and send at once limit large rings and chains over nodes; twice as fast ones do not."""
+    few, more = (
+        call("hgx-h100", collective, 4 << 30, text({**BLOCK, "P2P": {"both": rate}}), nodes=2).time_ps
+        for rate in (5 * 10**9, 10**10)
+    )
+    assert few / more == pytest.approx(2, rel=0.1)
+
+
 def test_a_host_that_matches_messages_copies_them() -> None:
     """It does those of more than 4 KiB with their flags, for `flush` of proxies; GPUs from Hopper on need none else."""
     ways = ((6, {}), (6, {"copied_above": "4 KiB"}), (12, {"copied_above": "4 KiB"}))
