@@ -9,9 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
-
-from simcoll.dataclass import dataclass
 
 
 class SimcollError(Exception):

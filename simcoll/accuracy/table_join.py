@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.config.groups import grouped
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 from simcoll.schedule.names import WORKLOAD

@@ -3,8 +3,9 @@
 Takes words, prints results to stdout and everything else to stderr. Gives the exit status.
 """
 
-from simcoll.cli._deferred import defer
+import os
 
-defer()  # before any library is loaded
+# numpy's linear algebra, of which only fits have small problems, starts no threads: they take a fifth of its import.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from simcoll.cli._group import main as main  # noqa: E402
+from simcoll.cli._group import main as main

@@ -7,10 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from simcoll.config._late_patterns import late_patterns
-
-with late_patterns():  # libyaml's loader needs none of them, and one takes as long as the rest of the library
-    import yaml
+import yaml
 
 from simcoll.config._node import Node, WrittenFloat
 from simcoll.errors import Diagnostic, InputError, Place

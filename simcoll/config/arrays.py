@@ -4,12 +4,10 @@ sets of numbers laid end to end."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from simcoll.named_tuple import NamedTuple
 
 Array = NDArray[Any]  # integers of any width, or floats: the text beside says which
 Numbers = NDArray[np.int64]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from simcoll.config.text_table import wrapped
-from simcoll.dataclass import dataclass
 
 
 @dataclass

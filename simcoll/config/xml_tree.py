@@ -6,11 +6,10 @@ Safe: no document type and so no entities, nothing is fetched, and there are lim
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from xml.parsers import expat
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; NCCL's and MSCCL's files are far smaller

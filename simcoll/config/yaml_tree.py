@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 from simcoll.config import input_files
 from simcoll.config._node import Node as Node
 from simcoll.config._node import WrittenFloat as WrittenFloat
-from simcoll.config._node import keep_tree, kept_tree
 from simcoll.config._node import located as located
 from simcoll.config.decoding import decoded
 from simcoll.config.late_type import LateType
@@ -80,7 +79,7 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _kept_last if len(data) <= MOST_KEPT else _parsed
-    tree = _checked(*making(decoded(data, source), source, str(path).startswith(_SHIPPED)), errors)
+    tree = _checked(*making(decoded(data, source), source), errors)
     folder = path.parent
     return tree if folder == Path() or str(path).startswith(_SHIPPED) else _with_files(tree, folder)
 
@@ -104,7 +103,7 @@ def _with_files(tree: Node, folder: Path) -> Node:
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
     """Parse YAML text; `source` names it in errors."""
-    return _checked(*_parsed(text, source, source.startswith(_SHIPPED)), errors)
+    return _checked(*_parsed(text, source), errors)
 
 
 def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
@@ -115,22 +114,13 @@ def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic
     return tree
 
 
-def _parsed(text: str, source: str, lasting: bool = False) -> tuple[Node, Sequence[Diagnostic]]:
-    """The tree, and the mistakes after which reading can go on; raises InputError for others.
-
-    The tree of a `lasting` file, which simcoll ships, is kept in the user's cache.
-    """
+def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
+    """The tree, and the mistakes after which reading can go on; raises InputError for others."""
     if (plain := _PLAIN.fullmatch(text)) and plain[2].lower() not in ("true", "false", "null"):
         return Node(plain[2], Place(source, 1, plain.end(1) + 1)), ()
-    kept = kept_tree(text, source) if lasting else None
-    if kept is not None:
-        return kept, ()
     from simcoll.config import _yaml_text
 
-    tree, mistakes = _yaml_text.parsed(text, source)
-    if lasting and not mistakes:
-        keep_tree(text, tree)
-    return tree, mistakes
+    return _yaml_text.parsed(text, source)
 
 
 _kept_last = functools.lru_cache(maxsize=1)(_parsed)  # a prediction asks some ten times for the file of its machine

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import StuckError
-from simcoll.named_tuple import NamedTuple
 from simcoll.units import exact_us, format_duration
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,6 @@ import simpy
 from simpy.events import NORMAL, Event
 
 from simcoll.config.arrays import Numbers
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import NONE, PS_PER_S, clocked, service_ps
 
 # The second phase of an instant: what decides about transfer i has the priority LAST + i, so that it comes after all of

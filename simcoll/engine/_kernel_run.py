@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,6 @@ from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timing_model import NEVER, NONE
-from simcoll.named_tuple import NamedTuple
 
 KeptTimes = Literal["hops", "times", "ends", "nothing"]
 # Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.

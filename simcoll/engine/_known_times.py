@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from simcoll.config.arrays import Numbers
 from simcoll.engine import fast
 from simcoll.engine.call_program import CallProgram
-from simcoll.named_tuple import NamedTuple
 
 
 class Hidden(NamedTuple):

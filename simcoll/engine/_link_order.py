@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from simcoll.engine.kernels.link_records import BLOCK, LinkRun, Queued, Queues, 
 from simcoll.engine.kernels.records import Servers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
-from simcoll.named_tuple import NamedTuple
 
 MOST_LEVELS: Final = 64  # links one behind the other: where more are, ways lead round
 

@@ -4,7 +4,7 @@ sizes share them."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from simcoll.engine.kernels.loop_records import (
 from simcoll.engine.kernels.records import Heads, Heap, Net, Routes, Servers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 
 LONGEST: Final = 2**40  # ps of a piece on a link that windows reckon with, also where it is down

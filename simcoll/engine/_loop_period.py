@@ -3,13 +3,12 @@ from times before by sums and by what comes first, so it then goes on as it did,
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.timing_model import NEVER
-from simcoll.named_tuple import NamedTuple
 
 
 class Period(NamedTuple):

@@ -7,14 +7,13 @@ each window. GPUs that send to an NVSwitch, and the switch that sends to them, a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
-from simcoll.named_tuple import NamedTuple
 
 MOST_ADDED: Final = 100  # rows of a sum, which the state counts in a byte
 

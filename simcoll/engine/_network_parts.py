@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER
-from simcoll.named_tuple import NamedTuple
 
 MOST_LEVELS: Final = 16  # of parts that feel each other soon: a fabric's links up and down are fewer
 

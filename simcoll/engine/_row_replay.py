@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from simcoll.config.arrays import Array, Numbers
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
-from simcoll.named_tuple import NamedTuple
 
 COMES, COMPLETES = -1, -2  # events: the tail of a transfer comes to its receive side; the version that it made is there
 

@@ -7,9 +7,9 @@ sizes, rates and latencies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,11 @@ from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory, memory
 from simcoll.config.numba_loader import WORTH_LOADING, choose
-from simcoll.dataclass import dataclass
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.kernels import dependency_kernel
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Sets
 from simcoll.config.lru import LruCache
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.streamed import AnySchedule
 from simcoll.topology.graph import Topology

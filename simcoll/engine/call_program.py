@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Numbers, distinct
-from simcoll.dataclass import dataclass
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.folding import Folded, fold
@@ -21,7 +20,6 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.streamed import StreamedSchedule
 
 LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from simcoll.engine.kernels import fair_kernel, fifo_kernel, link_kernel, replay
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, too_late
-from simcoll.named_tuple import NamedTuple
 
 
 class FastResult(NamedTuple):

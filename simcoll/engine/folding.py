@@ -19,7 +19,7 @@ Anything else is refused, and the schedule run as it is.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import Array, Numbers, distinct, pieces
 from simcoll.config.lru import LruCache
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step, StepPattern, join, stable_order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
 from simcoll.errors import Diagnostic, InputError
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 
 EMPTY: Final = np.zeros(0, np.int32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from simcoll.config.arrays import Array, distinct
 from simcoll.config.lru import LruCache
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import PS_PER_S, Params, RoutedNetwork
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.steps import Repeat, Step, StepPattern
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, Index, service_ps
-from simcoll.named_tuple import NamedTuple
 
 
 class BandwidthSpan(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from simcoll.engine._network_parts import labels
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import PS_PER_S
-from simcoll.named_tuple import NamedTuple
 
 
 class Binding(NamedTuple):

@@ -15,7 +15,7 @@ meet. For most calls it is one to three times what they take; where many channel
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from simcoll.engine.kernels.link_tables import LinkTables
 from simcoll.engine.kernels.longest_kernel import LongestRun
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
-from simcoll.named_tuple import NamedTuple
 
 MOST_ROWS: Final = 50_000  # of a program of which it is asked whether it runs in turn: some 0.1 s
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -16,7 +16,6 @@ from simcoll.config.arrays import Array
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
-from simcoll.dataclass import dataclass
 from simcoll.engine._kernel_run import NO_TIMES, KernelRun
 from simcoll.engine._large_pages import side_by_side
 from simcoll.engine._loop_layout import FirstWaits, LoopLayout, first_of, layout_of, sized, steps

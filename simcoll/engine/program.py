@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, pieces
-from simcoll.dataclass import dataclass
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.tasks import Tasks
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NONE, Index, Params, service_ps
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 
 Memo = dict[str, tuple[tuple[object, ...], Any]]  # of `Program.once`

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from simcoll.engine.run import MOST_HELD, Outcome, Policy, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NEVER, service_ps
 from simcoll.errors import InputError, SimcollError
-from simcoll.named_tuple import NamedTuple
 
 T = TypeVar("T")
 

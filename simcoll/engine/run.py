@@ -13,13 +13,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
 
 from simcoll.config.arrays import Array
-from simcoll.dataclass import dataclass
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.fast import RunEnd
@@ -105,7 +104,7 @@ class StreamedProgram:
         return self.stream.transfers if isinstance(self.stream, StreamedSchedule) else len(self.stream)
 
 
-def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:  # noqa: B008  (frozen)
+def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:
     """Run a program by the quickest engine that `policy` allows.
 
     Raises StuckError if the run cannot finish, InputError if it takes longer than the clock runs or a size cannot be

@@ -6,11 +6,12 @@ but room. It is there from its `end` until the last such read is `sent`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers
-from simcoll.dataclass import dataclass
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 

@@ -8,7 +8,7 @@ the proof; where the check fails there is no result, and an engine with a heap h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from simcoll.engine.kernels.stream_parts import RoutedPart, RoutedParts
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.steps import Repeat, StepPattern
 from simcoll.schedule.streamed import AnySchedule, StreamedSchedule

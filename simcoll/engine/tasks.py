@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Index
 
 

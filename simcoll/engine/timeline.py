@@ -5,12 +5,11 @@ All times are int64 picoseconds from the start of the run, one entry a transfer 
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from simcoll.config.arrays import Numbers
-from simcoll.dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

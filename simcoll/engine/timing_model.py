@@ -15,16 +15,15 @@ Time is an int64 count of picoseconds. docs/time.md has the rules; in short:
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.engine import _dependencies
 from simcoll.errors import InputError
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 
 Sharing = Literal["fair", "fifo"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from simcoll.config.arrays import Array
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import NONE
-from simcoll.named_tuple import NamedTuple
 
 Owner = TypeVar("Owner")  # a link, rank or task, or the name of one
 

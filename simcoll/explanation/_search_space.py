@@ -5,9 +5,9 @@ training steps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import RefusedError, did_you_mean, wrong
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.call_names import name_of, names

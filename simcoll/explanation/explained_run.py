@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from simcoll.dataclass import dataclass
 from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline
@@ -16,7 +16,6 @@ from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError, wrong
 from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segment
 from simcoll.explanation.critical_path import critical_path
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import monte_carlo
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import Prediction, predict

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from simcoll.config.groups import grouped
 from simcoll.engine.timing_model import NEVER
 from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation._race import LeastTimes, Race, Spent
 from simcoll.explanation._search_space import LARGE, Candidate, candidates, distinct, nccl_choice, rank_count
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import TIE

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
-from typing import Any, Final
-
-from simcoll.dataclass import dataclass
-from simcoll.named_tuple import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 FAULTS: Final = "faults"  # the process whose tracks are faults
 

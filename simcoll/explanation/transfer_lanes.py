@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
 from simcoll.explanation import trace
 from simcoll.explanation.trace import Arrow, Slice, Spot, Track
-from simcoll.named_tuple import NamedTuple
 
 LINKS: Final = "links"  # the process whose tracks are directions of links
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from simcoll.engine.run import makespan_ps
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError, StuckError
 from simcoll.explanation.explained_run import ExplainedRun
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import Prediction, predict

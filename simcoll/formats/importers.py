@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.config.import_log import ImportLog
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.measured import MeasuredRow, gpu_names
 from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
 from simcoll.formats.topologies import graph_file, graphml, infragraph, nccl_xml, node_link, nvidia_smi
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template

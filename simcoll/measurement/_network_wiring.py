@@ -22,9 +22,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.topology.graph import MEMORY, Topology
 

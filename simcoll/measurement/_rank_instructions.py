@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import piece_bytes
 from simcoll.errors import RefusedError
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 
 SlotPlace = tuple[int, int]  # slot and loop

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from simcoll.dataclass import dataclass
 from simcoll.engine.program import Program
 from simcoll.schedule.ir import Schedule
 from simcoll.workload.workload_keys import Composition, Ddp

@@ -19,14 +19,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, MeasureError
 from simcoll.measurement._rank_messages import CHECKING, IDLE, NOT_BEGUN, Job, Report
 

@@ -5,11 +5,10 @@ known before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement._rank_instructions import part_of
 from simcoll.measurement._rank_messages import RankTask, WorkTask

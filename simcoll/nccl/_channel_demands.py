@@ -6,11 +6,9 @@ Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules, in our own wo
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import field
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from simcoll.dataclass import dataclass
-from simcoll.named_tuple import NamedTuple
 from simcoll.nccl._node_paths import LOC, PIX, PXN, NodePaths
 from simcoll.topology.nccl_graphs import GraphPattern
 

@@ -5,7 +5,8 @@ Source: NVIDIA/nccl, release 2.30, src/enqueue.cc: the rule and its figures.
 
 from __future__ import annotations
 
-from simcoll.named_tuple import NamedTuple
+from typing import NamedTuple
+
 from simcoll.nccl.call_names import TunedCollective
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.protocols import figures, most_channels

@@ -12,10 +12,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
-from simcoll.dataclass import dataclass
 from simcoll.topology.nccl_graphs import PATHS
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))

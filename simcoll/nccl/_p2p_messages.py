@@ -7,9 +7,9 @@ chunk is moved twice: into the buffer by the block of the sender, out of it by t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from simcoll.dataclass import dataclass
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.protocols import MessageRule, figures, step_bytes
 from simcoll.nccl.tuner_constants import numbers

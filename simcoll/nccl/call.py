@@ -6,9 +6,9 @@ Kernels are not described to the last instruction, but by the costs of a thread 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl import _p2p_messages, symmetric_kernels
 from simcoll.nccl.between_nodes import FLUSHED, Transport

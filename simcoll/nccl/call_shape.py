@@ -5,11 +5,10 @@ All channels of a call do the same at the same time, so one of them is run, with
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
 
-from simcoll.dataclass import dataclass
 from simcoll.nccl import _p2p_messages
 from simcoll.nccl.call_names import SCHEDULES
 from simcoll.nccl.communicator import Communicator

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from simcoll import units
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.nccl import graph_search
 from simcoll.nccl.call_names import TunedCollective

@@ -7,10 +7,9 @@ The text is a list for all collectives, lists of single ones, or both, the first
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, did_you_mean
 from simcoll.nccl.call_names import COLLECTIVES, TunedCollective
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol

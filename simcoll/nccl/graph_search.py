@@ -16,12 +16,11 @@ import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
 from simcoll.config import cache_folder, yaml_tree
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, Place
 from simcoll.nccl import _mesh_rings
 from simcoll.nccl._channel_demands import Draft

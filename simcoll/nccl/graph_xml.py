@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcoll.config import input_files, xml_tree
 from simcoll.config.xml_tree import Element
-from simcoll.named_tuple import NamedTuple
 from simcoll.topology import nccl_graphs
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs
 

@@ -12,9 +12,9 @@ Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; ROCm/rccl, release 2.21.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import RefusedError
 from simcoll.nccl import _tuner_bandwidth, _tuner_latency
 from simcoll.nccl.call_names import COLLECTIVES, TunedCollective, refusal

@@ -6,8 +6,9 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,6 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Numbers, sorted_out
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
-from simcoll.dataclass import dataclass
-from simcoll.named_tuple import NamedTuple
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.full_mesh_links import gathered
 from simcoll.nccl.within_node import HOST, by_host, host_links, staged

@@ -9,20 +9,19 @@ machine showed more: quicker links may let messages meet, and a link that carrie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
-from simcoll.dataclass import dataclass
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, StreamedProgram, makespan_ps, run
 from simcoll.engine.timing_model import NEVER, PS_PER_S
 from simcoll.formats.schedules import schedule_json
-from simcoll.named_tuple import NamedTuple
 from simcoll.nccl import call_names
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction._representative_copy import RepresentativeCopy, chosen_of

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from simcoll.config.groups import grouped
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
 from simcoll.nccl.block_times import lines_ps, spread_ps

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, TypeVar, get_args
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError, StuckError
-from simcoll.named_tuple import NamedTuple
 from simcoll.nccl import call_names, chosen_call, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall

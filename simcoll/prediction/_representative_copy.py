@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
 from typing import ClassVar
@@ -16,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers
-from simcoll.dataclass import dataclass
 from simcoll.engine.binding import written_out
 from simcoll.engine.timing_model import Index
 from simcoll.prediction._channel_wires import alike

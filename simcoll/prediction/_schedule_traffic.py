@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step
 from simcoll.schedule.streamed import AnySchedule

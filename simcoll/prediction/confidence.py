@@ -6,11 +6,10 @@ import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import Params
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts, shrunk
 from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of, shipped
 from simcoll.scenario.launch import LaunchWay

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
-from simcoll.named_tuple import NamedTuple
 
 NORMAL_90: Final = 1.6449  # standard deviations from the middle of a normal distribution to its 95th percentile
 FAR: Final = 4.0  # standard deviations from which on a measurement is an outlier: normal noise is there once in 16000

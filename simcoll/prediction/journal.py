@@ -11,10 +11,9 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, Generic, TypeVar
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
 from simcoll.errors import InputError
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import ResultRow
 
 LOG: Final = "results.jsonl"

@@ -19,13 +19,12 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import Noise
 from simcoll.scenario.launch import LaunchWay
 

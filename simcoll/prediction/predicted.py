@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.engine import link_usage
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, makespan_ps
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction._plain_call import PlainCall
 from simcoll.prediction.placing import arrivals_of
 from simcoll.prediction.program_run import ProgramRun

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simcoll.dataclass import dataclass
 from simcoll.engine import bounds
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.program import Program

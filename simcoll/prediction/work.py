@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.machine_time import check_time
@@ -14,7 +14,6 @@ from simcoll.engine.folding import may_fold
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
 from simcoll.formats.schedules import schedule_json
-from simcoll.named_tuple import NamedTuple
 from simcoll.scenario.placement import Placement
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import simcoll
 from simcoll.config import input_files
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.loading import Point

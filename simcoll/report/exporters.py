@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from simcoll.config.import_log import ImportLog
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import goal, msccl_writer, schedule_json

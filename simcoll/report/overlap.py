@@ -8,10 +8,9 @@ same time as computation is hidden.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcoll.explanation.trace import Trace
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.predicted import Prediction
 from simcoll.report import point_trace
 

@@ -4,7 +4,7 @@ with them.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.errors import did_you_mean, wrong
-from simcoll.named_tuple import NamedTuple
 from simcoll.scenario.profile import Profile
 from simcoll.scenario.variability import matching
 from simcoll.topology.graph import Topology

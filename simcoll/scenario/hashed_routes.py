@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine.program import Program, ProgramRoutes
-from simcoll.named_tuple import NamedTuple
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route
 

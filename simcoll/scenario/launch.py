@@ -8,13 +8,12 @@ brought it to the GPUs.
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PlainValidator, StrictBool, model_validator
 
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import RefusedError
-from simcoll.named_tuple import NamedTuple
 
 _POSTING: Final = (
     "all_to_all",

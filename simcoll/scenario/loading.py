@@ -9,13 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from simcoll.config import assignments, yaml_tree
 from simcoll.config.yaml_tree import Node
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import call_names
 from simcoll.scenario._other_files import refuse_folder, refuse_other

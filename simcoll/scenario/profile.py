@@ -6,7 +6,7 @@ A calibrated profile also records which rows were fitted, and how large the erro
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -16,7 +16,6 @@ from simcoll.config import input_files, yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.yaml_tree import Model
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Blocking, ChannelsBy
 from simcoll.errors import did_you_mean, wrong
 from simcoll.nccl.between_nodes import Transport

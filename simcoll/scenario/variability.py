@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
@@ -10,7 +11,6 @@ from pydantic import Field, StrictInt, model_validator
 
 from simcoll.config.quantity_field import Duration, Share
 from simcoll.config.yaml_tree import Model
-from simcoll.dataclass import dataclass
 
 # The place of a cause is part of the seed of its draws: a new cause goes to the end, or all draws change.
 CAUSES: Final = ("launch_skew", "compute_jitter", "slow", "slow_links", "faults", "ecmp")

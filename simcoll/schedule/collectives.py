@@ -10,6 +10,7 @@ reduce_scatter, gather and scatter it is ranks × the per-rank part, for all_to_
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -18,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config.arrays import Numbers
 from simcoll.config.lru import LruCache
-from simcoll.dataclass import dataclass
 from simcoll.errors import did_you_mean
 from simcoll.schedule.ir import split
 

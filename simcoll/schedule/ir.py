@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config.arrays import all_differ
-from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.steps import Bools, Ints, Repeat, Step, StepPattern
 
 

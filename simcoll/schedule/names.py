@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Callable, Iterable
-from typing import Final, Literal, TypeVar, get_args
-
-from simcoll.named_tuple import NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
 NcclAlgorithm = Literal["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
 Protocol = Literal["LL", "LL128", "Simple"]

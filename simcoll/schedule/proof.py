@@ -16,13 +16,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, all_differ
-from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
 from simcoll.schedule._data_layout import Places, check_shape
 from simcoll.schedule.collectives import ALL, NOTHING, collective

@@ -11,13 +11,12 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError, ScheduleError, SimcollError, did_you_mean
 from simcoll.schedule.collectives import collective as find_collective
 from simcoll.schedule.steps import StepPattern

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from simcoll.dataclass import dataclass
-from simcoll.named_tuple import NamedTuple
 
 LONG: Final = 1_000_000  # rows of a step
 Ints = NDArray[np.int32]

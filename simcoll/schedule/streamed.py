@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from simcoll.config.machine_memory import check_memory
-from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Step, StepPattern

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import distinct
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.steps import Repeat, Step, StepPattern
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from simcoll.dataclass import dataclass
 from simcoll.topology.wiring import Link
 
 Ports = Sequence[Sequence[str]]  # the ports of each machine

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from simcoll.config import yaml_tree
 from simcoll.config.groups import grouped
 from simcoll.errors import Place, TopologyError
-from simcoll.named_tuple import NamedTuple
 from simcoll.topology.machine_files import MachineFile, SystemFile, template
 from simcoll.topology.wiring import Link
 

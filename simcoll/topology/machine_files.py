@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
@@ -23,7 +23,6 @@ from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count, text
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, did_you_mean
-from simcoll.named_tuple import NamedTuple
 from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy

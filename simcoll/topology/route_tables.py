@@ -13,13 +13,12 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Array, Numbers, distinct
-from simcoll.named_tuple import NamedTuple
 from simcoll.topology._torus_routes import TorusRoutes
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NextSteps, Route, Router, SearchState
 

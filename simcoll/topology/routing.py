@@ -17,14 +17,13 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, Sets
 from simcoll.config.groups import grouped
-from simcoll.named_tuple import NamedTuple
 
 RoutingPolicy = Literal["shortest", "ecmp", "rails", "own-nics"]
 Route = tuple[int, ...]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from simcoll import units
 from simcoll.config.arrays import distinct
-from simcoll.dataclass import dataclass
 from simcoll.errors import TopologyError
 
 if TYPE_CHECKING:

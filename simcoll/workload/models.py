@@ -6,13 +6,12 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
-from simcoll.named_tuple import NamedTuple
 
 Shapes = tuple[tuple[int, ...], ...]
 

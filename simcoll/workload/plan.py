@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array, distinct
-from simcoll.named_tuple import NamedTuple
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
 NONE: Final = -1  # no operation

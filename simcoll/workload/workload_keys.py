@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
     BeforeValidator,
@@ -20,7 +20,6 @@ from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count, Duration, Share, parsed, text
 from simcoll.config.yaml_tree import BelowError, Model
 from simcoll.errors import did_you_mean
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.workload._buckets import BUCKET_CAP, FIRST_BUCKET
 from simcoll.workload.models import gpus, load_model, models

@@ -30,17 +30,12 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_small_run_imports_what_it_uses(tmp_path):
-    """A run of eight ranks reads no YAML once the trees of shipped files are kept, and loads nothing that draws, fits,
-    compiles or explains numpy's functions."""
-    heavy = {"yaml", "networkx", "simpy", "matplotlib", "scipy", "pandas", "joblib", "numba", "jinja2", "rich"}
+def test_a_small_run_imports_what_it_uses():
+    """A run of eight ranks loads nothing that simulates step by step, draws, fits or compiles."""
+    heavy = {"networkx", "simpy", "matplotlib", "scipy", "pandas", "joblib", "numba", "jinja2", "rich"}
     asked = ["run", "quickstart", "--set", "size=1 MiB", "--set", "algorithm=ring"]
-    code = f"import os; os.environ['SIMCOLL_CACHE_DIR'] = {str(tmp_path / 'cache')!r}; import sys; from simcoll.cli "
-    code += f"import main; main({asked}); print(sorted(sys.modules.keys() & {heavy}), "
-    code += "sys.modules['numpy'].array.__doc__)"
-    first, second = (python(code).stdout.splitlines() for _ in range(2))
-    assert first[-1] == "['yaml'] None"
-    assert second == [*first[:-1], "[] None"]
+    code = f"import sys; from simcoll.cli import main; main({asked}); print(sorted(sys.modules.keys() & {heavy}))"
+    assert python(code).stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["topology", "show"]])

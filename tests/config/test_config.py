@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from simcoll import units
 from simcoll.config import assignments, text_table, yaml_tree
-from simcoll.config._late_patterns import late_patterns
 from simcoll.config.import_log import ImportLog
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
@@ -207,14 +206,6 @@ def test_a_table_is_no_wider_than_a_line(columns: int, monkeypatch: pytest.Monke
     text = "\n".join(lines)
     assert all(kept in text for kept in ("28 KiB", "contention 62.91,", "latency 2", "and 7 alike"))
     assert (len(lines) == 2) == (columns >= 60)
-
-
-def test_a_late_pattern_finds_what_the_pattern_finds() -> None:
-    """With its flags; what is compiled outside is a pattern at once."""
-    with late_patterns():
-        late = re.compile(r"(a)(b)?", re.IGNORECASE)
-    assert isinstance(re.compile("a"), re.Pattern) and not isinstance(late, re.Pattern)
-    assert late.sub("<>", "xABa") == re.sub(r"(a)(b)?", "<>", "xABa", flags=re.IGNORECASE) == "x<><>"
 
 
 def test_a_plain_model_is_that_of_an_empty_file() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -13,7 +13,6 @@ from simcoll.accuracy.diagnosis import _regions
 from simcoll.accuracy.diagnosis._hypothesis import PENALTY, Hypothesis
 from simcoll.accuracy.diagnosis._regions import Bands, Region
 from simcoll.config.arrays import Floats
-from simcoll.dataclass import dataclass
 from simcoll.scenario.scenario import Scenario
 
 Flags = NDArray[np.bool_]

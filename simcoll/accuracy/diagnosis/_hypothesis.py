@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.dataclass import dataclass
 from simcoll.scenario.scenario import Scenario
 
 # Mean |log error| that each assumption costs a hypothesis: a free number has to gain 1.5 %, or the simpler one wins. Of

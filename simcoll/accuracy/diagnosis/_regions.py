@@ -6,13 +6,12 @@ Distances are in *bands*: at 1 a point lies at the end of the range in which a s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from simcoll.config.arrays import Floats
-from simcoll.dataclass import dataclass
 
 NOISE: Final = 0.05  # |log| by which a sound machine's runs differ from each other, in nine of ten cases: a convention
 UNTRIED: Final = (0.75, 1.33)  # the interval where a profile has none: a convention

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,6 @@ from simcoll.accuracy.scores import Document
 from simcoll.config import assignments
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, gpu_names, parse_measured, remarks, wrong_data
 from simcoll.measurement.run_cases import Tell

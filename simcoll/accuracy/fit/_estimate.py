@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from simcoll.accuracy.fit._least_squares import Bounds, Line
 from simcoll.accuracy.fit._own_errors import Shown
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
 from simcoll.prediction.intervals import student

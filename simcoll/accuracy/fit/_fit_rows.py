@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,6 @@ from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config.arrays import Floats
 from simcoll.config.decoding import decoded
 from simcoll.config.groups import grouped
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
 from simcoll.scenario import caveats

@@ -13,15 +13,14 @@ Everything here is numbers: `values` (parameters,) are costs, at least 0; times 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Floats
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
-from simcoll.named_tuple import NamedTuple
 
 ROUNDS: Final = 20  # linearisations at most, against cycles: SETTLED ends a fit that goes well
 SETTLED: Final = 1e-4  # relative move of each value that ends the fit: far below the width of any interval

@@ -7,7 +7,7 @@ Of each left-out group and zone of sizes the median error counts, so that noise 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.intervals import Noise, noise
 from simcoll.prediction.model_errors import Kind
 

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,6 @@ from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import assignments, yaml_tree
 from simcoll.config.arrays import Floats
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow

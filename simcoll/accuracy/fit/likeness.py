@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.named_tuple import NamedTuple
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, shipped_profiles
 
 # Rows that a fit leaves so far off in the median are of another machine or launch, or in another unit. The farthest of

@@ -11,8 +11,8 @@ network that nobody measured has the common values and their spread. Where physi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from simcoll.accuracy.fit._fit_rows import Samples
 from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import OF_TRANSPORT, ParameterSetting
 from simcoll.config.arrays import Array, Floats
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
-from simcoll.named_tuple import NamedTuple
 from simcoll.nccl.between_nodes import OF_FAMILY
 from simcoll.prediction.intervals import NORMAL_90
 from simcoll.scenario.profile import CABLE, LinkScale, Profile

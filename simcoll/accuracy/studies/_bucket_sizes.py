@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from simcoll.accuracy import scores
 from simcoll.accuracy.studies.validate import Scored
-from simcoll.dataclass import dataclass
 from simcoll.schedule.names import WORKLOAD
 
 CAP: Final = "workload.bucket_cap"

@@ -12,6 +12,7 @@ import math
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,6 @@ from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
 from simcoll.config.groups import grouped
 from simcoll.config.yaml_tree import Model
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_file
 from simcoll.measurement.run_cases import Tell

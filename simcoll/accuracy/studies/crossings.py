@@ -9,12 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcoll.accuracy.studies.validate import Scored
 from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.config.groups import grouped
-from simcoll.named_tuple import NamedTuple
 
 
 class AlgorithmCrossing(NamedTuple):

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import simcoll
 from simcoll.accuracy import scores, table_join
@@ -19,7 +19,6 @@ from simcoll.config.groups import grouped
 from simcoll.errors import InputError
 from simcoll.measurement.device_probes import gamma_ps_per_byte
 from simcoll.measurement.real_run import beside_library
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import write_atomically
 
 REPORT, PLOTS = "REPORT.md", "plots"

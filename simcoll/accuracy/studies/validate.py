@@ -10,7 +10,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,7 +24,6 @@ from simcoll.accuracy.studies import _baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.config import yaml_tree
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file
 from simcoll.measurement import device_probes, network_lab, network_namespaces, real_run

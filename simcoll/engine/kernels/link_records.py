@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from simcoll.engine.kernels.records import Column, Costs, Net, Plan, Servers
-from simcoll.named_tuple import NamedTuple
 
 BLOCK = 64  # transfers
 

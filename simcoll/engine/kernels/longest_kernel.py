@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import waits as plain_waits
 from simcoll.engine.kernels.records import Column
-from simcoll.named_tuple import NamedTuple
 
 NEVER = 2**62
 jit = jit_for(__name__)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcoll.engine.kernels.records import Column, Heads, Heap, Net, Routes, Servers
-from simcoll.named_tuple import NamedTuple
 
 NOBODY: Final = 2**31 - 1  # loops later: nobody waits for the end of such a row
 

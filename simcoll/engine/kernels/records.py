@@ -6,9 +6,7 @@ Columns are arrays where numba compiles the loops, else lists; those that a run 
 
 from __future__ import annotations
 
-from typing import Any
-
-from simcoll.named_tuple import NamedTuple
+from typing import Any, NamedTuple
 
 Column = Any
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine.timing_model import Params, RoutedNetwork
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.steps import Repeat, StepPattern
 from simcoll.schedule.streamed import StreamedSchedule
 

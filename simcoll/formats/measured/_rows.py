@@ -12,10 +12,10 @@ import re
 import reprlib
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from simcoll.config.groups import grouped
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES

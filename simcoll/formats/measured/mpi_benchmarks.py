@@ -11,9 +11,9 @@ ranks are n times as large (and OSU's and IMB's reduce_scatter already is the wh
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import InputError, Place
 from simcoll.formats.measured._rows import LocatedCells, unsaid
 from simcoll.schedule import names

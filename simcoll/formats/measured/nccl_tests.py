@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from os.path import commonprefix
 from typing import Final
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured._bare_rows import OPERATORS, header_of, is_run
 from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from simcoll.dataclass import dataclass
 from simcoll.formats.schedules._thread_order import RecordedTransfers
 from simcoll.schedule.ir import Schedule
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simcoll.dataclass import dataclass
 from simcoll.errors import ScheduleError
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule import proof
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Step

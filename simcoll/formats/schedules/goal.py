@@ -17,11 +17,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from simcoll.config.import_log import ImportLog
-from simcoll.dataclass import dataclass
 from simcoll.engine.timing_model import Dependencies, dependencies
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
 from simcoll.formats.schedules import _thread_order

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import field
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from simcoll.config.import_log import ImportLog
-from simcoll.dataclass import dataclass
 from simcoll.errors import RefusedError
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule.ir import Schedule, Transfer
 from simcoll.schedule.names import COLLECTIVES, Protocol, spellings
 

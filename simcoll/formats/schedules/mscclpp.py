@@ -14,11 +14,11 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from simcoll.config import json_text
 from simcoll.config.import_log import ImportLog
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
 from simcoll.formats.schedules import _thread_order
 from simcoll.formats.schedules._buffers import BufferSlots

@@ -6,14 +6,13 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import yaml_tree
 from simcoll.config.groups import grouped
 from simcoll.config.import_log import ImportLog
-from simcoll.dataclass import dataclass
 from simcoll.errors import SimcollError
 from simcoll.topology.machine_files import LinkRule, SystemFile, shipped_systems
 from simcoll.topology.systems import load_system

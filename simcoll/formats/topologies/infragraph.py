@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Node
-from simcoll.dataclass import dataclass
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch
 

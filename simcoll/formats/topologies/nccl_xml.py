@@ -9,12 +9,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from simcoll.config import xml_tree, yaml_tree
 from simcoll.config.xml_tree import Element
-from simcoll.dataclass import dataclass
 from simcoll.formats.topologies._sketch import (
     LenderSystem,
     LinkText,

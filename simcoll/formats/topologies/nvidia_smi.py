@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.topologies._sketch import LenderSystem, Sketch, gpus_of, lender, nvlinks
-from simcoll.named_tuple import NamedTuple
 from simcoll.topology.machine_files import SystemFile
 
 MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.measurement.torch_backend._tensors import TYPES
 from simcoll.measurement.torch_backend.support import widths
-from simcoll.named_tuple import NamedTuple
 
 Tensor: TypeAlias = torch.Tensor
 ComputeStyle = Literal["sleep", "real"]

@@ -6,13 +6,12 @@ import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
 from simcoll.measurement.torch_backend._clock import Clock, HostClock, clock_of, resolution
 from simcoll.measurement.torch_backend._tensors import TYPES
-from simcoll.named_tuple import NamedTuple
 
 SAMPLE_NS: Final = 1_000_000  # a sample lasts 1 ms at least, so that the clock's resolution does not count
 MOST: Final = 1000  # repetitions in a sample, so that samples of tiny operations end

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import torch.distributed as dist
-
-from simcoll.named_tuple import NamedTuple
 
 TRIPS: Final = 16  # of which the quickest met no other traffic
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -11,7 +12,6 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.measurement.torch_backend._runner import Runner
 from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
 from simcoll.schedule.group_contracts import OPERATORS

@@ -11,13 +11,13 @@ of a step are one group, in which the messages of a pair match in index order, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.dataclass import dataclass
 from simcoll.measurement._rank_instructions import MemoryRange, Move, RankProgram, SlotPlace, Stage
 from simcoll.measurement._rank_messages import IDLE
 from simcoll.measurement.torch_backend._runner import Runner

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 from simcoll.measurement.torch_backend._library_calls import ALL_GATHER
 from simcoll.measurement.torch_backend._tensors import TYPES
-from simcoll.named_tuple import NamedTuple
 
 Tensor: TypeAlias = torch.Tensor
 COLUMNS: Final = 4  # a rank's share of a row: small, so that messages and not local work take the time

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,6 @@ import torch.distributed as dist
 from simcoll.measurement.torch_backend import _host_clocks
 from simcoll.measurement.torch_backend._clock import clock_of, resolution
 from simcoll.measurement.torch_backend._host_clocks import Offset
-from simcoll.named_tuple import NamedTuple
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from simcoll.named_tuple import NamedTuple
 from simcoll.schedule import names
 
 _KERNELS: Final = names.spellings(names.COLLECTIVES, lambda row: row.kernel)

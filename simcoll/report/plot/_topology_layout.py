@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import field
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from simcoll.config.groups import grouped
-from simcoll.dataclass import dataclass
-from simcoll.named_tuple import NamedTuple
 from simcoll.topology.graph import Topology
 
 MOST: Final = 6  # machines drawn; of more, the first and the last

@@ -7,7 +7,7 @@ Rows are mappings with the columns of results.csv; only those whose status is ok
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll.config.groups import grouped
-from simcoll.named_tuple import NamedTuple
 from simcoll.report.plot.looks import GREY, INK, Look, look, looks_of, variant
 from simcoll.report.plot.panels import Panel, by_columns, finish_panels, grid_of
 from simcoll.report.plot.style import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import field
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
@@ -19,11 +19,9 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simcoll.config.arrays import distinct
-from simcoll.dataclass import dataclass
 from simcoll.engine.link_usage import utilisation
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
-from simcoll.named_tuple import NamedTuple
 from simcoll.report.plot.looks import FAINT, INK, contrast
 from simcoll.report.plot.style import dress, finish, frame, time_text
 from simcoll.scenario.faults import FaultWindow

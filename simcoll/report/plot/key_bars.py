@@ -6,7 +6,7 @@ Every panel has a row for each of its own names; several series stand below each
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -15,7 +15,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from simcoll.named_tuple import NamedTuple
 from simcoll.prediction.result_rows import UNITS
 from simcoll.report.plot.key_columns import WORDS, is_time, word
 from simcoll.report.plot.looks import INK, Look

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from matplotlib import colormaps
 from matplotlib.colors import to_hex, to_rgb
-
-from simcoll.named_tuple import NamedTuple
 
 INK: Final = "#222222"
 GREY: Final = "#777777"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
-from simcoll.named_tuple import NamedTuple
 from simcoll.report.plot.looks import GREY, INK, contrast, look
 from simcoll.report.plot.style import (
     CHARACTER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -10,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcoll.config.groups import grouped
-from simcoll.dataclass import dataclass
 from simcoll.report.plot.looks import INK
 from simcoll.report.plot.style import MAX_PANELS, PlotRow, dress, finish, frame, grid_shape, settings
 

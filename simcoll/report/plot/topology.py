@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -18,7 +18,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
-from simcoll.named_tuple import NamedTuple
 from simcoll.report.plot._topology_layout import MOST, DeviceBox, Drawing, layout_of, width_of
 from simcoll.report.plot.looks import FAINT, GREY, INK
 from simcoll.report.plot.style import finish, frame
