@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import ROOT, SCRIPT, environment, python, simcoll
+from command import PATIENCE_S, ROOT, SCRIPT, environment, python, simcoll
 
 import simcoll as package
 from simcoll.cli._group import COMMANDS, OF_RUN
@@ -62,7 +62,7 @@ def test_version():
 def test_runs_as_a_module(tmp_path: Path):
     """`python -m simcoll` is the same program, from any folder, and ends with the same status."""
     words = [sys.executable, "-m", "simcoll", "verify", "all_reduce/ring"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, simcoll("verify", "all_reduce/ring").out)
 
 
@@ -208,14 +208,14 @@ def test_words_with_umlauts_in_every_locale(tmp_path: Path):
         ["predict", "all_reduce", "--on", "grün.yaml", "--size", "1 MüB", "--algorithm", "rüng"],
         ["predict", "all_rüduce", "--on", "hgx-h100", "--size", "1 KiB"],
     ):
-        run = functools.partial(subprocess.run, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        run = functools.partial(subprocess.run, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S, check=False)
         there, here = (run([sys.executable, "-c", SCRIPT, *words], env=env) for env in (ascii_, environment()))
         assert b"Traceback" not in there.stderr
         assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
     assert (tmp_path / "ü.html").exists()
     for word in (b"gr\xfcn.yaml", b"--set=name=gr\xfcn"):
         words = [sys.executable, "-c", SCRIPT, "run", "quickstart", word]
-        done = subprocess.run(words, env=environment(), capture_output=True, timeout=60, check=False)
+        done = subprocess.run(words, env=environment(), capture_output=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 2
         assert re.match(r"'.*gr\ufffdn.*' is no text in UTF-8; write it in UTF-8", done.stderr.decode())
 
