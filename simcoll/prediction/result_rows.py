@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from simcoll.config import csv_text, input_files
 from simcoll.config.decoding import decoded
-from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.errors import Diagnostic, InputError, Place, unwritable
 from simcoll.units import exact_us
 
 SCHEMA: Final = "simcoll.results/1"
@@ -278,7 +278,7 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
 
 
 # How each kind of picture says that it is simcoll's.
@@ -322,7 +322,7 @@ def _drop_abandoned(path: Path, here: str) -> None:
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file so that it is there whole or not at all; raises InputError if it cannot be.
+    """Write a file so that it is there whole or not at all; raises SimcollError if it cannot be (see `unwritable`).
 
     What is there as a link, a pipe or a device (`/dev/null`) is written to: a file in its place would remove it. What a
     process of this machine that was killed here has left beside it goes, too.
@@ -347,8 +347,4 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be written: {error.strerror}", "give another folder")
+        raise unwritable(path, error) from None

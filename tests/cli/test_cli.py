@@ -186,14 +186,58 @@ def test_a_reader_that_goes_away(scenario: Path, tmp_path: Path, both: bool):
     assert {row["seed"] for row in csv.DictReader((out / "results.csv").read_text("utf-8").splitlines())} == {"0"}
 
 
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+ONE_SIZE = ("--on", "hgx-h100", "--size", "1 MiB")
+
+
+@needs_full
 @pytest.mark.parametrize("words", [["list", "algorithms"], ["--version"], ["verify", "all_reduce/ring", "--json"]])
-def test_a_full_disk(words: list[str]):
+def test_a_full_disk_behind_stdout(words: list[str]):
     """What stdout does not take is a line and exit 1, not a traceback."""
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
     with Path("/dev/full").open("w") as full:
         found = python(SCRIPT, words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (found.returncode, found.stderr) == (1, "stdout: No space left on device\n")
+
+
+@needs_full
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("out/results.csv", ["predict", "all_reduce", *ONE_SIZE, "-o", "out"]),
+        (
+            "trace.json",
+            ["run", "small.yaml", "--set", "size=1 MiB", "--set", "algorithm=ring", "--trace", "trace.json"],
+        ),
+        ("report.html", ["run", "small.yaml", "--report", "report.html"]),
+        ("compare.csv", ["compare", "h100_sxm_nccl-2.27.3.csv", "--on", "hgx-h100", "--where", "ranks=8", "-o", "."]),
+        ("own.yaml", ["calibrate", "measured.csv", "--on", "hgx-h100", "-o", "own.yaml"]),
+        ("best.json", ["recommend", "all_reduce", *ONE_SIZE, "-o", "best.json"]),
+        ("dot.svg", ["topology", "show", "hgx-h100", "--png", "dot.svg"]),
+        ("ring.xml", ["export", "all_reduce/ring", "--ranks", "4", "--to", "msccl", "-o", "ring.xml"]),
+        ("table.csv", ["import", "measured.csv", "--as", "measured", "-o", "table.csv"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_full_disk_is_no_wrong_input(
+    file: str, words: list[str], scenario: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever writes a file: exit 1, and one line that names it."""
+    monkeypatch.chdir(tmp_path)
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).symlink_to("/dev/full")
+    found = simcoll(*words)
+    assert (found.status, Path(file).is_symlink()) == (1, True), found
+    assert found.err.splitlines()[-1] == (
+        f"{file}: cannot be written: No space left on device; make room, or give another folder"
+    )
+
+
+def test_a_disk_that_is_full_for_the_log_of_a_run(tmp_path: Path):
+    """A run that can keep no row ends with exit 1 and one line, as on a disk that takes a few bytes more."""
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); "
+    done = python(full + SCRIPT, ["predict", "all_reduce", *ONE_SIZE, "-o", "out"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "out/results.jsonl: cannot be written: File too large; make room, or give another folder\n"
 
 
 def test_words_with_umlauts_in_every_locale(tmp_path: Path):
