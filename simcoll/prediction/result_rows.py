@@ -23,7 +23,7 @@ from typing import Any, Final
 from simcoll.config import csv_text, input_files
 from simcoll.config.decoding import decoded
 from simcoll.errors import Diagnostic, InputError, Place, unwritable
-from simcoll.units import exact_us
+from simcoll.units import exact_us, float_of, int_of
 
 SCHEMA: Final = "simcoll.results/1"
 CHOSEN: Final = "chosen."  # begins columns of what a bound has chosen, e.g. `chosen.copies`: an answer, no question
@@ -221,9 +221,12 @@ def _value(kind: type, text: str | None) -> Any:
         return json.loads(text)  # a ValueError if it is none
     if kind is str:
         return csv_text.meant(text)
-    if kind is float and not math.isfinite(float(text)):
+    if kind is bool:
+        return {"true": True, "false": False}.get(text, text)
+    number = int_of(text) if kind is int else float_of(text)
+    if not math.isfinite(number):
         raise ValueError(text)
-    return {"true": True, "false": False}.get(text, text) if kind is bool else kind(text)
+    return number
 
 
 # --- JSON ---

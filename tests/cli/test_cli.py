@@ -87,6 +87,39 @@ def test_options_that_are_looked_for_as_commands(name: str):
     assert f"--{name} PATH" in simcoll("run", "--help").out
 
 
+@pytest.mark.parametrize("number", ["1_0", "１０"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "all_reduce", "--on", "hgx-h100", "--size", "{} MiB"],
+        ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--nodes", "{}"],
+        ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--ranks", "{}"],
+        ["run", "quickstart", "--jobs", "{}"],
+        ["run", "quickstart", "--set", "seed={}"],
+        ["run", "quickstart", "--set", "launch.calls={}"],
+        ["run", "stragglers", "--set", "replications={}"],
+        ["show", "all_reduce/ring", "--ranks", "{}"],
+        ["show", "all_reduce/ring", "--root", "{}"],
+        ["measure", "quickstart", "--timeout", "{}"],
+        ["compare", "h100_sxm_nccl-2.27.3.csv", "--on", "hgx-h100", "--max-mape", "{}"],
+        ["compare", "measured.csv", "--on", "hgx-h100"],
+        ["run", "hosts.yaml"],
+    ],
+    ids=lambda words: " ".join(words[::3]),
+)
+def test_numbers_in_other_digits_are_none(
+    number: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`1_0` and full-width digits are refused wherever a number belongs: options, keys of files, cells of tables."""
+    monkeypatch.chdir(tmp_path)
+    columns = "collective,ranks,size_bytes,dtype,algorithm,time_us"
+    Path("measured.csv").write_text(f"{columns}\nall_reduce,{number},65536,float32,ring,10\n", encoding="utf-8")
+    Path("hosts.yaml").write_text(f"topology: {{fabric: single-switch, hosts: {number}}}\n", encoding="utf-8")
+    found = simcoll(*(word.format(number) for word in words))
+    assert (found.status, found.out) == (2, "")
+    assert number in found.err
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

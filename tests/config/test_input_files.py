@@ -62,8 +62,11 @@ def said_to(pipe: Path, text: bytes, after: float = 0.0) -> threading.Thread:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_nobody_waits_for_a_pipe_that_nobody_writes_to(reader: str, pipe: Path) -> None:
+def test_nobody_waits_for_a_pipe_that_nobody_writes_to(
+    reader: str, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever reads it, and whatever it is for."""
+    monkeypatch.chdir(pipe.parent)  # where anyone may write
     done = simcoll(*(pipe if word == "PIPE" else word for word in READERS[reader]))
     assert done.status == 2
     assert "a pipe that no program writes to" in done.err
