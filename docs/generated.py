@@ -291,7 +291,8 @@ def _entry(name: str, value: Any) -> str:
     if inspect.isfunction(made):
         signature = inspect.signature(made)
         bare = [each.replace(annotation=each.empty) for each in signature.parameters.values() if each.name != "self"]
-        parts.append(f"`{name}{signature.replace(parameters=bare, return_annotation=signature.empty)}`")
+        line = f"`{name}{signature.replace(parameters=bare, return_annotation=signature.empty)}`"
+        parts.append(re.sub(r"<function [^>]*( at \w+|>\S* at \w+)>", "…", line))
     parts.append(_docstring(value))
     if inspect.isclass(value):
         about = {key: _first(each) for key, each in vars(value).items() if key[0] != "_" and _has_text(value, key)}
