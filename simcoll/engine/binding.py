@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory, memory
-from simcoll.config.numba_loader import WORTH_LOADING, choose
+from simcoll.config.numba_loader import WORTH_COMPILING, choose
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.kernels import dependency_kernel
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
@@ -88,7 +88,7 @@ def bind(
     if frame is not None and frame.program.loops != loops:
         _FRAMES.drop(where)
         frame = None
-    if frame is not None and loops * len(schedule) < WORTH_LOADING:  # hardly anything is left to do
+    if frame is not None and loops * len(schedule) < WORTH_COMPILING:  # hardly anything is left to do
         compiled = False
     compiled = choose(loops * len(schedule), compiled, dependency_kernel)
     if frame is None:
