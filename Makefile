@@ -56,8 +56,9 @@ types: $(VENV)/.dev  ## mypy, strict
 bench: $(VENV)/.dev  ## how fast simcoll is on this machine; BENCH=quick: the short form
 	$(BIN)/python -m benchmarks $(BENCH)
 
-accuracy: $(VENV)/.dev  ## score the shipped measured tables; TABLES=DIR: and your own
-	$(BIN)/simcoll validate --folder validation/accuracy $(if $(TABLES),--tables $(TABLES))
+accuracy: $(VENV)/.dev  ## score the shipped measured tables; TABLES=DIR: and those of clusters
+	$(BIN)/simcoll validate --folder validation/accuracy
+	$(if $(TABLES),$(BIN)/python tools/board.py $(TABLES))
 
 install: $(VENV)/.core  ## install simcoll into .venv
 
