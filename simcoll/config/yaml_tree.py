@@ -22,7 +22,6 @@ from simcoll.config._node import Node as Node
 from simcoll.config._node import WrittenFloat as WrittenFloat
 from simcoll.config._node import located as located
 from simcoll.config.decoding import decoded
-from simcoll.config.late_type import LateType
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
@@ -291,7 +290,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 def _branch(annotation: Any, tag: str | int) -> Any:
     """The member of a tagged union that has the tag; None if there is none."""
-    arguments = _arguments(annotation)
+    arguments = get_args(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]
     return next(filter(None, (_branch(argument, tag) for argument in arguments)), None)
@@ -300,17 +299,12 @@ def _branch(annotation: Any, tag: str | int) -> Any:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in _arguments(annotation):
+    for argument in get_args(annotation):
         yield from _models_in(argument)
 
 
 def _takes_numbers(annotation: Any) -> bool:
     return annotation in (int, float) or any(map(_takes_numbers, get_args(annotation)))
-
-
-def _arguments(annotation: Any) -> tuple[Any, ...]:
-    """The parts of an annotation, types that are loaded late among them."""
-    return tuple(part.type if isinstance(part, LateType) else part for part in get_args(annotation))
 
 
 def dump(value: Any, *, inline: bool = False) -> str:
