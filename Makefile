@@ -6,7 +6,7 @@ BENCH  ?= full
 # These take half of the time of all tests.
 HALF   := tests/accuracy tests/engine tests/prediction tests/report
 
-.PHONY: help demo test half-of-rooms other-rooms ranks pages docs browser lint types bench accuracy install clean
+.PHONY: help demo test half-of-rooms other-rooms ranks versions pages docs browser lint types lines bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ pages: $(VENV)/.dev  ## make tables and printed examples of the pages and the RE
 	$(BIN)/python docs/generated.py
 	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_readme.py --update-golden
 
+versions:  ## tests of some rooms on other releases of Python, and on the oldest libraries
+	PYTHON=$(PYTHON) .ci/versions
+
 docs: $(VENV)/.docs  ## write the tables of the pages, and build the pages into docs/_build/html; warnings are errors
 	$(BIN)/python docs/generated.py
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
@@ -52,6 +55,9 @@ lint: $(VENV)/.dev  ## ruff and the order of the rooms
 
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
+
+lines:  ## lines and modules by room
+	@$(PYTHON) tools/lines.py
 
 bench: $(VENV)/.dev  ## how fast simcoll is on this machine; BENCH=quick: the short form
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -73,7 +79,7 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 # torch is pinned for the tests where a small CPU build of that version can be had (Python 3.11); tests that need it
 # are named as skipped elsewhere.
 $(VENV)/.dev: pyproject.toml constraints-ci.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,fast,fit,cluster]" -c constraints-ci.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,cluster]" -c constraints-ci.txt
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0" -c constraints-ci.txt || echo "torch==2.13.0 cannot be had here: tests that need it will be skipped" >&2; fi
 	@touch $(VENV)/.core $@

@@ -161,7 +161,6 @@ def fitted(
     tell: Tell = lambda line: None,
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
-    least_squares.need_scipy()
     odd = np.array(disturbed_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
