@@ -160,7 +160,8 @@ def _on_cluster(
             own = ""
         if own != version:
             return f"the worker {get_worker().address} has {f'simcoll {own}' if own else 'no simcoll'}"
-        rows, brought, function = [], *cloudpickle.loads(luggage)
+        brought, function = cloudpickle.loads(luggage)
+        rows: list[tuple[int, Any]] = []
         for index, point in cloudpickle.loads(packed):
             get_worker().log_event(topic, index)
             rows.append((index, brought.answer(function, point)))
