@@ -163,9 +163,14 @@ def _gains(answers: Sequence[Explained]) -> Iterator[str]:
     if helps:
         yield "# what if, each simulated"
         yield text_table.render(["factor", "time_us", "change"], helps)
-    others = [f"{row['change']} {row['factor']:.2f} x" for row in answers if row["factor"] < GAIN]
+    others = [f"{row['change']} {_factor(row['factor'])} x" for row in answers if row["factor"] < GAIN]
     if others:
         yield f"# no gain: {'; '.join(others)}"
+
+
+def _factor(factor: float) -> str:
+    """Two places after the point, or two digits of a factor that would be 0.00."""
+    return f"{factor:.2f}" if factor >= 0.005 else f"{factor:.2g}"
 
 
 def _percent(share: float) -> str:
