@@ -368,6 +368,7 @@ def normalised(text: str, folders: list[tuple[str, str]]) -> str:
         text = text.replace(folder, name)
     text = re.sub(r"\b20\d\d-\d\d-\d\d\b", "<date>", text.replace(simcoll.__version__, "<version>"))
     text = re.sub(r"\b(numpy|scipy|matplotlib|python|torch): [\d.]+\S*", r"\1: <version>", text, flags=re.IGNORECASE)
+    text = re.sub(r"^compiling loops for this machine;.*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"^\d+ of \d+ (points|explanations tried)(; .*)?\n", "", text, flags=re.MULTILINE)
 
 

@@ -6,7 +6,7 @@ A `Scenario` is one point: every value a scalar. `loading` makes them of a file 
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     Field,
@@ -20,7 +20,6 @@ from pydantic import (
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.late_type import LateType
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Duration, Size
 from simcoll.config.yaml_tree import Model
@@ -37,26 +36,20 @@ from simcoll.scenario._plot_keys import PLOTS as PLOTS
 from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
 from simcoll.scenario._plot_keys import Plots
 from simcoll.scenario._release_key import Release, check_release
+from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.gpus_served import UNFITTED as UNFITTED
 from simcoll.scenario.gpus_served import check_named, own_profile, peak_of, system_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, files_of, find_profile, load_profile
+from simcoll.scenario.variability import Variability
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
-
-if TYPE_CHECKING:
-    from simcoll.scenario.faults import Fault
-    from simcoll.scenario.variability import Variability
-    from simcoll.workload.workload_keys import Workload
-else:
-    Fault = Annotated[Any, LateType("simcoll.scenario.faults", "Fault")]
-    Variability = Annotated[Any, LateType("simcoll.scenario.variability", "Variability")]
-    Workload = Annotated[Any, LateType("simcoll.workload.workload_keys", "Workload")]
+from simcoll.workload.workload_keys import Workload
 
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
@@ -174,7 +167,7 @@ class Scenario(Model):
     probability 2⁻⁶⁴ a slot (default beyond). `off` proves nothing."""
     faults: tuple[Fault, ...] = ()
     """Links that fail, slow down or carry other traffic."""
-    variability: Variability | None = None
+    variability: Annotated[Variability | None, Field(title="Variability")] = None
     """What differs from run to run."""
     replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     """Number of runs that are drawn."""
@@ -314,8 +307,6 @@ class Scenario(Model):
             problem = f"NCCL_IB_QPS_PER_CONNECTION counts where switches draw routes; {cure}"
             raise yaml_tree.MisplacedKeyError(["env", "NCCL_IB_QPS_PER_CONNECTION"], problem)
         if self.faults:
-            from simcoll.scenario.faults import fit_together
-
             fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
         return self
 

@@ -18,7 +18,7 @@ from simcoll.engine.kernels.link_records import BLOCK, LinkRun, Queued, Queues, 
 NEVER = 2**62
 LAST_ONE, GONE = -1, -2  # of those that set out: nobody stands behind; it has
 AHEAD = 64  # entries of a queue whose ways are asked for at once
-jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
 value = load_like(__name__, plain_waits).value
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcoll.config.numba_loader import is_compiled, jit_for, load_like
+from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels import loop_fetch_kernel as plain_fetches
 from simcoll.engine.kernels import loop_stream_kernel as plain_streams
 from simcoll.engine.kernels import waits as plain_waits
 from simcoll.engine.kernels.loop_records import LoopRun
@@ -18,10 +17,9 @@ from simcoll.engine.kernels.loop_records import LoopRun
 NEVER = 2**62
 SIDE, ENDED, COMPLETE = plain_waits.SIDE, plain_waits.ENDED, plain_waits.COMPLETE
 WAITING = COMPLETE - 1  # for one thing; one less for each further one
-jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 of_streams = load_like(__name__, plain_streams)
-fetches, COMPILED = load_like(__name__, plain_fetches), is_compiled(__name__)
 value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
@@ -53,12 +51,6 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any, end: Any) -> Any:
                 if late < NEVER:
                     until = min(until, max(clock[other], soonest) + late)
             for part in range(classes[own], classes[own + 1]):
-                if COMPILED:
-                    behind = classes[own + 1]
-                    fetches.heap(min(part + 3, behind - 1), run)
-                    fetches.rows(min(part + 2, behind - 1), until, run)
-                    fetches.ways(min(part + 1, behind - 1), until, run)
-                    fetches.links(part, until, run)
                 t = first_of(part, run)
                 while t < until:
                     ended, latest = go_on(part, min(until, t + streams.ahead), ended, latest, run)
