@@ -16,9 +16,8 @@ from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.accuracy.studies.fitted_tables import beside
 from simcoll.engine.timing_model import Params
 from simcoll.formats.measured import MeasuredRow
-from simcoll.scenario._beside_table import BesideTable
 from simcoll.scenario.loading import Point, load
-from simcoll.scenario.profile import Profile, find_profile, load_network, parse_profile, shipped_profiles
+from simcoll.scenario.profile import BesideTable, Profile, find_profile, load_network, parse_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 
 
