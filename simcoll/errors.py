@@ -26,6 +26,22 @@ class SimcollError(Exception):
 
     exit_status = 1
 
+    def __str__(self) -> str:
+        return visible(super().__str__())
+
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """The text with control characters as Python writes them: they command a terminal, or turn the direction of words.
+    Ends of lines and tabs stay.
+
+    >>> print(visible("\\x1b[2J all_reduce \\u202e"))
+    \\x1b[2J all_reduce \\u202e
+    """
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
 
 @dataclass(frozen=True, order=True)
 class Place:

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from simcoll.cli._streams import terminal_of
+from simcoll.errors import visible
+
 EVERY_S = 10
 
 
@@ -82,10 +85,10 @@ def _bar(watch: Watch, over: threading.Event) -> None:
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = BarColumn(), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with Progress(*columns, console=Console(file=terminal_of(sys.stderr)), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=watch.total)
         while not over.wait(0.2):
-            bar.update(task, completed=watch.points_done, description=str(watch), refresh=True)
+            bar.update(task, completed=watch.points_done, description=visible(str(watch)), refresh=True)
 
 
 class Lines:
