@@ -15,7 +15,7 @@ from simcoll.explanation._path_columns import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
 from simcoll.scenario import caveats
-from simcoll.scenario.profile_titles import described_with, titled
+from simcoll.scenario.profile import described_with, titled
 from simcoll.units import format_duration, format_size
 
 Explained = Mapping[str, Any]  # a point of the document, or a part of it

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.profile import load_profile
-from simcoll.scenario.profile_titles import between
+from simcoll.scenario.profile import described_transport, load_profile
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
@@ -150,7 +149,7 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
             parts.append(f"`{name}` is fitted to nothing{hint}")
         else:
             about = profile.description.replace(" of the harness library", "")
-            parts.append(" + ".join([about, *map(between, [*transports(name, rows), *beside])]))
+            parts.append(" + ".join([about, *map(described_transport, [*transports(name, rows), *beside])]))
     words = dict.fromkeys(row.confidence for row in rows if row.confidence)
     if "modelled" in words:
         parts.append("modelled in part" if len(words) > 1 else "modelled")

@@ -14,8 +14,9 @@ from simcoll.config.text_table import wrapped
 from simcoll.errors import SimcollError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.report import point_plots
+from simcoll.scenario.key_types import KeyPlot
 from simcoll.scenario.loading import Point
-from simcoll.scenario.scenario import KeyPlot, Scenario
+from simcoll.scenario.scenario import Scenario
 
 Named = tuple[str, Any]  # a plot's name, and its figure
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
