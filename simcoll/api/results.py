@@ -113,7 +113,7 @@ class Results(list[dict[str, Any]]):
         """The answer and the table, for notebooks."""
         from html import escape
 
-        from simcoll.report.html.page import fragment
+        from simcoll.report.html import fragment
 
         return fragment(self.rows()) + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 

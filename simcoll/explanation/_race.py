@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from simcoll.config.machine_time import check_time
 from simcoll.errors import SimcollError
-from simcoll.explanation._search_space import Candidate
+from simcoll.explanation.candidates import Candidate
 from simcoll.prediction import least
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.profile import load_profile

@@ -15,7 +15,7 @@ from simcoll.config.groups import grouped
 from simcoll.engine.timing_model import NEVER
 from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation._race import LeastTimes, Race, Spent
-from simcoll.explanation._search_space import LARGE, Candidate, candidates, distinct, nccl_choice, rank_count
+from simcoll.explanation.candidates import LARGE, Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import TIE
