@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from simcoll.accuracy.fit import _fit_rows, transports
-from simcoll.accuracy.fit.likeness import networks as shipped_networks
-from simcoll.accuracy.fit.transports import ClusterSamples
-from simcoll.accuracy.studies.clusters import ClusterRow, by_profile, fit_to
+from clusters import transports
+from clusters.rows import ClusterRow, by_profile, fit_to
+from clusters.transports import ClusterSamples
+from simcoll.accuracy.fit import fit_rows
+from simcoll.accuracy.fit.wrong_machine import networks as shipped_networks
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
@@ -28,7 +29,7 @@ def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
     """Return the rows on several nodes of each cluster, to be timed under other costs of their transport."""
     found = []
     for name, own in grouped([row for row in rows if row.nodes > 1], lambda row: row.cluster).items():
-        samples, _ = _fit_rows.of_pairs([(row.row, row.point.scenario) for row in own])
+        samples, _ = fit_rows.of_pairs([(row.row, row.point.scenario) for row in own])
         found.append(ClusterSamples(name, own[0].place, samples, load_profile(own[0].point.scenario.profile)))
     return found
 
@@ -73,7 +74,7 @@ def with_node_counts_left_out(
     taught: Mapping[str, ModelErrors] | None = None,
 ) -> list[ClusterRow]:
     """Give the rows of clusters of NODE_COUNTS node counts or more the times by a fit to the cluster's other counts;
-    `networks` and `taught` as `clusters.fitted` has them."""
+    `networks` and `taught` as `rows.fitted` has them."""
     done = list(rows)
     for cluster, numbers in grouped(range(len(rows)), lambda i: rows[i].cluster).items():
         own, counts = [rows[i] for i in numbers], grouped(numbers, lambda i: rows[i].nodes)

@@ -20,11 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy import bad_rows, scores
-from simcoll.accuracy.fit import _fit_rows, calibrate
+from simcoll.accuracy import disturbed_rows, scores
+from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions
-from simcoll.accuracy.studies import fitted_tables
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
@@ -141,12 +140,12 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
     """Predict the rows of all measured tables (`*.csv`) of a folder, of each series at most FEW_SIZES sizes; of those
     on at least so many nodes.
 
-    What cannot be predicted is reported through `tell` and left out; so are rows that `bad_rows` finds. Raises
+    What cannot be predicted is reported through `tell` and left out; so are rows that `disturbed_rows` finds. Raises
     InputError if there is no table, and if no row can be predicted.
     """
     files = sorted(tables.glob("*.csv"))
     if not files:
-        raise InputError(f"{tables}: has no *.csv", "give a folder of measured tables with --tables")
+        raise InputError(f"{tables}: has no *.csv", "give a folder of measured tables")
     known = folder / FILE
     clusters = yaml_tree.validate(ClusterFile, [yaml_tree.read(known)])[0].clusters if known.exists() else ()
     found: list[ClusterRow] = []
@@ -155,7 +154,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
         data, rows = read_file(path)
         tell(f"{path.name}: predicting {len(rows)} rows")
         digest = hashlib.sha256(data).hexdigest()
-        odd = bad_rows.suspicious(rows)
+        odd = disturbed_rows.suspicious(rows)
         sound = [row for row, bad in zip(rows, odd, strict=True) if not bad and (row.nodes or 1) >= least_nodes]
         try:
             for cluster, own in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():
@@ -197,8 +196,8 @@ def _predicted(
         profiles = [load_profile(points[0].scenario.profile)]
         if (row.nodes or 1) > 1:
             profiles.append(load_network(place(prediction)))
-        gpus_seen = fitted_tables.beside(profiles[0], digest, row)
-        seen = gpus_seen or any(digest in fitted_tables.recorded(profile) for profile in profiles)
+        gpus_seen = fitted_beside(profiles[0], digest, row)
+        seen = gpus_seen or any(digest in recorded_tables(profile) for profile in profiles)
         binding = busiest_link(prediction)
         where, busy = place(prediction), binding.busy if binding else 0.0
         took = prediction.time_ps / 1e6
@@ -225,6 +224,26 @@ def _in_regions(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
     """Name the region of each row, from the measured times of its series."""
     names = scores.located([(row.series, row.row.size_bytes, row.row.time_us) for row in rows])
     return [dataclasses.replace(row, region=name) for row, name in zip(rows, names, strict=True)]
+
+
+# --- what was fitted to a table ---
+
+
+def recorded_tables(profile: Profile) -> set[str]:
+    """Return the hashes of the tables of a profile's calibrations."""
+    ways = (profile.host, profile.graph, profile.pull)
+    records = [profile.calibration, *(way.calibration for way in ways if way)]
+    return {source.sha256 for record in records if record for source in record.files}
+
+
+def fitted_beside(profile: Profile, digest: str, row: MeasuredRow) -> bool:
+    """Whether costs of a profile, or of that which it is like, were fitted beside its calibration to a row of the table
+    with this hash."""
+    label = row.others.get("table") or ""
+    tables = [each for each in profile.beside if each.sha256 == digest and each.collective in (None, row.collective)]
+    if any(fnmatch(label, pattern) for each in tables for pattern in each.tables):
+        return True
+    return profile.like is not None and fitted_beside(load_network(profile.like), digest, row)
 
 
 # --- fitted to few nodes ---
@@ -286,7 +305,7 @@ def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | 
     """Fit a profile to the rows `used` of one cluster, beginning at the shipped one. The others teach nothing, neither
     costs nor intervals: they are to be scored."""
     first = rows[0].point.scenario
-    data, notes = _fit_rows.of_pairs(
+    data, notes = fit_rows.of_pairs(
         [(row.row, row.point.scenario) for row, is_used in zip(rows, used, strict=True) if is_used]
     )
     begin = Beginning(

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.studies import cluster_lessons, cluster_scores
-from simcoll.accuracy.studies.clusters import ClusterRow
+from clusters import cluster_scores, lessons
+from clusters.rows import ClusterRow
 from simcoll.config.groups import grouped
 
 # The goals, in percent.
@@ -157,7 +157,7 @@ def _too_wide(rows: Sequence[ClusterRow]) -> Iterator[str]:
     yield "one that holds nine rows in ten, and which other cluster errs most in the cell that teaches the interval."
     yield "All in all: the mean width if the calls of each cluster and collective had the one that holds nine in ten."
     yield "That takes their errors to be known beforehand; where it is wider than the goal, the model errs too much.\n"
-    known, fits = cluster_lessons.spreads(rows), False
+    known, fits = lessons.spreads(rows), False
     for by, value, own in cluster_scores.cells(rows):
         for way in _judged(own):
             verdict = _of_cell(own, way)
@@ -179,7 +179,7 @@ def _spared(rows: Sequence[ClusterRow], way: str, known: Mapping[str, Mapping[st
         off = float(np.percentile([abs(np.log(row.row.time_us / at)) for row, at, _ in own], 90))
         enough = 2 * float(np.sinh(off))
         where = [row.left_out[0] if way == "left out" and row.left_out else row.setting for row, _, _ in own]
-        teachers = [] if way == "fitted" else [cluster_lessons.teacher(each, cluster, known) for each in where]
+        teachers = [] if way == "fitted" else [lessons.teacher(each, cluster, known) for each in where]
         most = max(filter(None, teachers), key=teachers.count, default=None)
         name = f"{cluster}, {collective} on {nodes} node{'s' if nodes > 1 else ''}"
         taught = f", by {most}" if most else ""

@@ -10,7 +10,7 @@ from typing import Final, get_args
 
 import numpy as np
 
-from simcoll.accuracy.studies.clusters import ClusterRow
+from clusters.rows import ClusterRow
 from simcoll.prediction import confidence, intervals, model_errors
 from simcoll.prediction.model_errors import CellErrors, Kind, ModelErrors, Setting
 

@@ -13,12 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from simcoll import units
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_measured
-from simcoll.measurement.torch_backend.compiler_estimate import compiler_estimate
 from simcoll.nccl import tuner
 from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.communicator import communicator
@@ -76,13 +74,7 @@ def interpolation(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Poin
     if not rows:
         keys = ("system", "collective", "nodes", "dtype", "size_bytes")
         rows, column = [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)], "ranks"
-    known = sorted((float(getattr(row, column)), row.time_us) for row in rows)
-    if len(known) < 2:
-        return None
-    x, y = np.log(known).T
-    at = float(np.log(getattr(asked, column)))
-    i = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
-    return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (at - x[i - 1]) / (x[i] - x[i - 1])))
+    return on_logarithms([(float(getattr(row, column)), row.time_us) for row in rows], getattr(asked, column))
 
 
 def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
@@ -121,45 +113,15 @@ def _series(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> list[MeasuredR
     return [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)]
 
 
-def from_few_nodes(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> float | None:
-    """Fit a latency for each round and a bandwidth to the fitted rows of the same collective, whatever their ranks.
-
-    The latency grows with the ranks as in a ring, the bytes as `busbw` counts them: what is copied from a text book.
+def on_logarithms(known: Sequence[tuple[float, float]], at: float) -> float | None:
+    """Interpolate between known (x, y), linearly in the logarithms of both; extrapolate the last section beyond the
+    ends. None for fewer than two.
     """
-    rows = [row for row in fitted if row.collective == asked.collective]
-    if len(rows) < 2:
+    if len(known) < 2:
         return None
-    factor = collective(asked.collective).busbw
-    times = np.array([row.time_us for row in rows])
-    rounds = np.array([row.ranks - 1 for row in rows], float)
-    volumes = np.array([float(factor(row.ranks)) * row.size_bytes for row in rows])
-    columns = np.stack([1 / times, rounds / times, volumes / times], axis=1)
-    (launch, latency, slope), *_ = np.linalg.lstsq(columns, np.ones(len(rows)), rcond=None)
-    volume = float(factor(asked.ranks)) * asked.size_bytes
-    return float(max(launch + latency * (asked.ranks - 1) + slope * volume, 1e-3))
-
-
-def at_size(rows: Sequence[MeasuredRow], size: int) -> float | None:
-    """Interpolate between the sizes of a series, linearly in the logarithms of size and time; beyond, extrapolate."""
-    known = sorted((float(row.size_bytes), row.time_us) for row in rows if row.size_bytes)
-    if len(known) < 2 or not size:
-        return None
-    x, y = np.log(known).T
-    i = int(np.clip(np.searchsorted(x, np.log(size)), 1, len(x) - 1))
-    return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (np.log(size) - x[i - 1]) / (x[i] - x[i - 1])))
-
-
-def pytorch(asked: MeasuredRow, point: Point) -> float | None:
-    """Return the estimate of PyTorch's compiler, `torch._inductor.comm_analysis`, with the rated bandwidths of the
-    system for those of its configuration; None where torch is missing, and for calls that it does not know.
-    """
-    estimate = compiler_estimate()
-    if estimate is None or asked.collective not in ("all_reduce", "all_gather", "reduce_scatter"):
-        return None
-    system = load_system(point.scenario.topology.system or "")
-    rates = [units.parse(rule.bandwidth, "bandwidth") for rule in system.links if rule.kind in ("nvlink", "pcie")]
-    outer = units.parse(system.nic.rate, "bandwidth") if system.nic else 0
-    return estimate(asked.collective, asked.size_bytes, asked.ranks, max(rates, default=0) / 1e9, outer / 1e9)
+    x, y = np.log(sorted(known)).T
+    i = int(np.clip(np.searchsorted(x, np.log(at)), 1, len(x) - 1))
+    return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (np.log(at) - x[i - 1]) / (x[i] - x[i - 1])))
 
 
 RIVALS: Final[Mapping[str, Rival]] = {

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from simcoll.accuracy.fit import parameters
-from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import cost_of, family
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.intervals import NORMAL_90

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.studies.clusters import ClusterRow
+from clusters.rows import ClusterRow
 from simcoll.config.groups import grouped
 
 NEAR, NEAR_LARGE, LARGE = 20.0, 10.0, 64 << 20

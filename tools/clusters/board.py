@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from clusters import cluster_scores, left_out, lessons, rivals, verdicts
+from clusters.rows import ClusterRow, fitted, rows_of
+from clusters.verdicts import Cells
 from simcoll.accuracy import scores
-from simcoll.accuracy.studies import _baselines, cluster_lessons, cluster_scores, cluster_verdicts, clusters, left_out
-from simcoll.accuracy.studies.cluster_verdicts import Cells
-from simcoll.accuracy.studies.clusters import ClusterRow
+from simcoll.accuracy.studies import baselines
 from simcoll.config.groups import grouped
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction.result_rows import write_atomically
@@ -23,7 +24,7 @@ Key = Callable[[ClusterRow], Any]
 
 ABOUT: Final = """# Clusters: predicted against published tables
 
-Written by `make accuracy TABLES=DIR`; do not edit. The tables were published by others and are not shipped:
+Written by `python tools/board.py DIR`; do not edit. The tables were published by others and are not shipped:
 `clusters.yaml` names the shipped system that stands for each cluster. *Zero-shot*: by shipped profiles as they are.
 *In the fit*: costs of the GPUs or of the NICs were fitted to this very table, as their profiles record it.
 *Left out*: the transport between nodes is fitted without the cluster, or is what its family has in common where no
@@ -43,11 +44,11 @@ REPORT: Final = "CLUSTERS.md"
 def write(tables: Path, folder: Path, output: Path, tell: Tell) -> Path:
     """Score the measured tables of a folder, and write the board to `output`; return its path.
 
-    `folder` has the names of clusters. Raises like `clusters.rows_of`.
+    `folder` has the names of clusters. Raises like `rows_of`.
     """
-    rows, networks = left_out.with_left_out(clusters.rows_of(tables, folder, tell), tell)
-    taught = cluster_lessons.of_others(rows)
-    rows, _ = clusters.fitted(cluster_lessons.with_intervals(rows, taught), tell, networks, taught)
+    rows, networks = left_out.with_left_out(rows_of(tables, folder, tell), tell)
+    taught = lessons.of_others(rows)
+    rows, _ = fitted(lessons.with_intervals(rows, taught), tell, networks, taught)
     rows = left_out.with_node_counts_left_out(rows, tell, networks, taught)
     path = output / REPORT
     write_atomically(path, "\n".join(_lines(rows)).rstrip() + "\n")
@@ -63,11 +64,11 @@ def _lines(rows: Sequence[ClusterRow]) -> Iterator[str]:
         yield f"|{'---|' * len(columns)}"
         yield from (f"| {' | '.join(map(str, row))} |" for row in cells)
         yield ""
-    yield from cluster_verdicts.asked_for(rows)
+    yield from verdicts.asked_for(rows)
 
 
 def _tables(rows: Sequence[ClusterRow]) -> Iterator[Cells]:
-    yield cluster_verdicts.verdicts(rows)
+    yield verdicts.verdicts(rows)
     yield _near(rows)
     yield _one_node(rows)
     yield _beside(rows)
@@ -251,9 +252,9 @@ def _rivals(rows: Sequence[ClusterRow]) -> Cells:
     predicted: dict[str, list[float | None]] = {name: [] for name in names}
     for row in rows:
         others = [other.row for other in rows if other.used and other.cluster == row.cluster]
-        predicted["NCCL's tuner"].append(_baselines.nccl_tuner((), row.row, row.point))
-        predicted["latency-bandwidth fit"].append(None if row.used else _baselines.from_few_nodes(others, row.row))
-        predicted["PyTorch's estimator"].append(_baselines.pytorch(row.row, row.point))
+        predicted["NCCL's tuner"].append(baselines.nccl_tuner((), row.row, row.point))
+        predicted["latency-bandwidth fit"].append(None if row.used else rivals.from_few_nodes(others, row.row))
+        predicted["PyTorch's estimator"].append(rivals.pytorch(row.row, row.point))
         predicted["nearest table"].append(_nearest(rows, row))
     table: list[list[object]] = []
     reaches = [cluster_scores.reach(row) for row in rows]
@@ -295,4 +296,4 @@ def _nearest(rows: Sequence[ClusterRow], asked: ClusterRow) -> float | None:
         return None
     series = grouped(alike, lambda row: row.series).values()
     nearest = min(series, key=lambda own: abs(np.log(own[0].row.ranks / asked.row.ranks)))
-    return _baselines.at_size([row.row for row in nearest], asked.row.size_bytes)
+    return rivals.at_size([row.row for row in nearest], asked.row.size_bytes)

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.fit import _least_squares, _prior
-from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit import least_squares, prior
+from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
@@ -43,14 +43,14 @@ def of_fit(
     A fit without some rows stays near the whole fit where the others say nothing: as near as `belief` has it.
     """
     odd = noise_of(np.log(measured / line.times), rows)[1]
-    near, wide = belief._replace(values=line.values), _least_squares.width(line, measured)
+    near, wide = belief._replace(values=line.values), least_squares.width(line, measured)
     every = np.arange(len(rows))
     shown: dict[Kind, Shown] = {"sizes": _shown(np.log(measured / line.times), rows, _groups(rows, "sizes"), odd)}
     for kind in KEYS:
         off, left_out = np.zeros(len(rows)), _groups(rows, kind)
         for group in left_out if len(left_out) > 1 else []:
             others = np.setdiff1d(every, group)
-            values = _least_squares.refit(line.of(others), measured[others], bounds, wide, near)
+            values = least_squares.refit(line.of(others), measured[others], bounds, wide, near)
             off[group] = np.log(measured[group] / line.of(group).at(values))
         shown[kind] = _shown(off, rows, left_out if len(left_out) > 1 else [], odd)
     return shown
@@ -83,13 +83,13 @@ def uncertainty(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Ki
 
 def noise_of(off: Floats, rows: Sequence[MeasuredRow]) -> tuple[Noise, NDArray[np.bool_]]:
     """Return the noise of rows, and flag the outliers; `off` (rows,) are logarithms of measured / predicted."""
-    return noise(off, [_prior.series(row) for row in rows], [row.size_bytes for row in rows])
+    return noise(off, [prior.series(row) for row in rows], [row.size_bytes for row in rows])
 
 
 def _shown(off: Floats, rows: Sequence[MeasuredRow], groups: Sequence[RowNumbers], odd: NDArray[np.bool_]) -> Shown:
     errors: list[float] = []
     for group in groups:
-        zones = grouped(group[~odd[group]].tolist(), lambda i: _prior.zone(rows[i]))
+        zones = grouped(group[~odd[group]].tolist(), lambda i: prior.zone(rows[i]))
         errors += [float(np.median(off[numbers])) for numbers in zones.values()]
     return Shown(errors, len(groups))
 
@@ -98,7 +98,7 @@ def _groups(rows: Sequence[MeasuredRow], kind: Kind) -> list[RowNumbers]:
     """Return the numbers of rows that are alike in what is left out; of sizes, those of each series."""
 
     def label(number: int) -> object:
-        return _prior.series(rows[number]) if kind == "sizes" else getattr(rows[number], KEYS[kind]) or 1
+        return prior.series(rows[number]) if kind == "sizes" else getattr(rows[number], KEYS[kind]) or 1
 
     numbers = grouped(range(len(rows)), label)
     return [np.array(group, np.int64) for group in numbers.values()]

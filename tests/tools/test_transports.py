@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from clusters import transports
+from clusters.transports import COSTS, ClusterSamples, Known, Together
 
-from simcoll.accuracy.fit import _fit_rows, transports
-from simcoll.accuracy.fit.likeness import networks
-from simcoll.accuracy.fit.transports import COSTS, ClusterSamples, Known, Together
+from simcoll.accuracy.fit import fit_rows
+from simcoll.accuracy.fit.wrong_machine import networks
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config import yaml_tree
 from simcoll.formats.measured import MeasuredRow
@@ -32,7 +33,7 @@ def _cluster(name: str, latency_us: float) -> ClusterSamples:
         for ranks in (2, 16)
         for size in (8, 1 << 12, 1 << 22, 1 << 28)
     ]
-    samples, _ = _fit_rows.samples(rows, asking)
+    samples, _ = fit_rows.samples(rows, asking)
     cluster = ClusterSamples(name, name, samples, load_profile("nccl-hopper"))
     values = transports.recorded(LIKE).values.copy()
     values[COSTS.index("transport.latency")] = np.log(latency_us * 1e6)

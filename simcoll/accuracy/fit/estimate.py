@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.fit import _bootstrap, _least_squares, _own_errors, _prior, parameters
-from simcoll.accuracy.fit._fit_rows import Samples
-from simcoll.accuracy.fit._least_squares import Bounds, Line
-from simcoll.accuracy.fit._own_errors import Shown
+from simcoll.accuracy.fit import _bootstrap, least_squares, left_out_errors, parameters, prior
+from simcoll.accuracy.fit.fit_rows import Samples
+from simcoll.accuracy.fit.least_squares import Bounds, Line
+from simcoll.accuracy.fit.left_out_errors import Shown
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
@@ -164,18 +164,18 @@ class _Estimating:
 
     def _first(self) -> Line:
         """Take a first step from the start by plain least squares, on the parameters that the rows determine there."""
-        line = _least_squares.line(self._model, self._start, self._bounds)
-        line = _least_squares.felt(self._model, line, self._bounds) if self.asked else self._drop_undetermined(line)
-        seen = np.abs(line.relative(self._bounds)).max(axis=0) >= _least_squares.EFFECT
+        line = least_squares.line(self._model, self._start, self._bounds)
+        line = least_squares.felt(self._model, line, self._bounds) if self.asked else self._drop_undetermined(line)
+        seen = np.abs(line.relative(self._bounds)).max(axis=0) >= least_squares.EFFECT
         self.felt = {name for name, effect in zip(self.names, seen.tolist(), strict=True) if effect}
         self._check_enough()
-        values = _least_squares.begin(line, self.samples.measured, self._bounds)
-        return _least_squares.in_effect(
-            self._model, _least_squares.line(self._model, values, self._bounds), line, self._bounds
+        values = least_squares.begin(line, self.samples.measured, self._bounds)
+        return least_squares.in_effect(
+            self._model, least_squares.line(self._model, values, self._bounds), line, self._bounds
         )
 
     def _fitted(self, start: Line) -> Line:
-        return _least_squares.fit(self._model, self.samples.measured, start.values, self._bounds)
+        return least_squares.fit(self._model, self.samples.measured, start.values, self._bounds)
 
     def _second_look(self, line: Line) -> Line:
         """Linearise again with all parameters: some had no effect where the fit began, but have one where it led."""
@@ -183,7 +183,7 @@ class _Estimating:
             return line
         values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
         self.names, self.left = list(self.null), {}
-        return self._drop_undetermined(_least_squares.line(self._model, np.array(list(values.values())), self._bounds))
+        return self._drop_undetermined(least_squares.line(self._model, np.array(list(values.values())), self._bounds))
 
     def _check_enough(self) -> None:
         if len(self.samples) <= len(self.names):
@@ -191,7 +191,7 @@ class _Estimating:
             raise InputError(problem, "give more rows, or name fewer parameters with --free")
 
     def _draws(self, line: Line) -> Floats:
-        width = _least_squares.width(line, self.samples.measured)
+        width = least_squares.width(line, self.samples.measured)
         return _bootstrap.bootstrap(line, self._bounds, width, self.samples.draw, seed=self.seed)
 
     # --- leaving out ---
@@ -206,7 +206,7 @@ class _Estimating:
     def _drop_undetermined(self, line: Line) -> Line:
         """Leave out parameters that the rows do not determine; refuse if they were asked for."""
         reasons = {}
-        for parameter in _least_squares.undetermined(line, self._bounds):
+        for parameter in least_squares.undetermined(line, self._bounds):
             if not parameter.alike and self._arrived(line, parameter.number):
                 continue
             name, alike = self.names[parameter.number], " and ".join(self.names[i] for i in parameter.alike)
@@ -225,7 +225,7 @@ class _Estimating:
         """Whether a parameter has no effect only where the fit has led it, because something else is slower there."""
         back = line.values.copy()
         back[number] = self.null[self.names[number]]
-        return bool((np.abs(self._model(back) / line.times - 1) > _least_squares.EFFECT).any())
+        return bool((np.abs(self._model(back) / line.times - 1) > least_squares.EFFECT).any())
 
     def _drop_unneeded(self, line: Line) -> Line:
         """Leave out parameters that fit as well at the value they began with, unless they were asked for.
@@ -233,11 +233,11 @@ class _Estimating:
         By the Bayesian information criterion a parameter has to gain the logarithm of the number of rows. An efficiency
         always stays.
         """
-        width = _least_squares.width(line, self.samples.measured)
+        width = least_squares.width(line, self.samples.measured)
         while not self.asked and len(self.names) > 1:
             bounds = self._bounds
             loss = {
-                name: _least_squares.loss_without(line, self.samples.measured, bounds, width, j, self.null[name])
+                name: least_squares.loss_without(line, self.samples.measured, bounds, width, j, self.null[name])
                 for j, name in enumerate(self.names)
                 if not name.startswith("efficiency") and not self._stuck(line, j)
             }
@@ -249,7 +249,7 @@ class _Estimating:
 
     def _stuck(self, line: Line, number: int) -> bool:
         """Whether the fit has led a parameter to where it has no effect."""
-        return not np.abs(line.relative(self._bounds)[:, number]).max() >= _least_squares.EFFECT and self._arrived(
+        return not np.abs(line.relative(self._bounds)[:, number]).max() >= least_squares.EFFECT and self._arrived(
             line, number
         )
 
@@ -262,8 +262,8 @@ class _Estimating:
             dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
         )
         scatter = max(least, _typical(np.log(np.array([line.at(values) for values in draws]) / line.times).T))
-        near = _prior.around(self.names, line, self._bounds)
-        shown = _own_errors.of_fit(line, self.samples.rows, self.samples.measured, self._bounds, near)
+        near = prior.around(self.names, line, self._bounds)
+        shown = left_out_errors.of_fit(line, self.samples.rows, self.samples.measured, self._bounds, near)
         notes = [*self._linked(draws), *above_rates(self.names, high, self.null), *self._ineffective(line)]
         return Estimate(costs, lows, highs, dict(self.left), notes, scatter, shown)
 
@@ -274,12 +274,12 @@ class _Estimating:
         noise leaves open, by Student's quantile for the rows beyond as many as there are parameters.
         """
         bounds, rows = self._bounds, len(line.times)
-        covariance = _least_squares.least_covariance(line, self.samples.measured, bounds)
+        covariance = least_squares.least_covariance(line, self.samples.measured, bounds)
         beyond = student(rows - len(self.names)) * np.sqrt(np.diag(covariance))
         low, high = np.percentile(draws, INTERVAL, axis=0)
         slopes = line.slopes / line.times[:, None]
         spread = float(np.sqrt(np.mean(np.sum(slopes @ covariance * slopes, axis=1))))
-        free = np.abs(line.relative(bounds)).max(axis=0) < _least_squares.EFFECT  # something else is slower: so is less
+        free = np.abs(line.relative(bounds)).max(axis=0) < least_squares.EFFECT  # something else is slower: so is less
         low, high = np.minimum(low, line.values - beyond), np.maximum(high, line.values + beyond)
         low, high = (np.clip(ends, bounds.lower, bounds.upper) for ends in (low, high))
         return np.where(free, bounds.lower, low), high, spread

@@ -21,13 +21,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.fit import _least_squares, _own_errors, _prior
-from simcoll.accuracy.fit._estimate import NO_EFFECT, Estimate, above_rates, bounds_of, check_limits, starting_costs
-from simcoll.accuracy.fit._fit_rows import Samples
-from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
-from simcoll.accuracy.fit._own_errors import KEYS
-from simcoll.accuracy.fit._prior import Part
+from simcoll.accuracy.fit import least_squares, left_out_errors, prior
+from simcoll.accuracy.fit.estimate import NO_EFFECT, Estimate, above_rates, bounds_of, check_limits, starting_costs
+from simcoll.accuracy.fit.fit_rows import Samples
+from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit.left_out_errors import KEYS
 from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.prior import Part
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
 from simcoll.engine.timing_model import Params
@@ -56,7 +56,7 @@ SHARES: Final[Mapping[Part, float]] = {"launches": OF_NETWORK, "network": OF_NET
 # Beside that a group may lose as much as the model errs anyway, to costs of the network: without the one collective
 # that shows a slow cable, the others explain its rows by anything else, and that is no sign against the cable. Where
 # rows are not of all zones of sizes, calls of another zone will be asked, and nothing may be lost.
-SLACK: Final = _least_squares.OWN_ERROR
+SLACK: Final = least_squares.OWN_ERROR
 
 
 _Ways = Sequence[Sequence[NDArray[np.int64]]]  # to leave rows out: the numbers of the rows of each group
@@ -95,7 +95,7 @@ class _FromPrior:
         self.before = ParameterSetting.of(start)
         self.null = starting_costs(samples, start, params, ())
         self.left = self._shared() if start.kernels else {}
-        self.names = [name for name in self.null if name not in self.left and not _prior.zero(name, self.null)]
+        self.names = [name for name in self.null if name not in self.left and not prior.zero(name, self.null)]
         self.found: dict[str, float] = {}  # values that left the profile's, and the times with them
         self.times = np.zeros(0)
         self.evaluated = 0
@@ -107,7 +107,7 @@ class _FromPrior:
         self.tell(f"{len(every)} parameters, {len(measured)} rows; {_error(first.times, measured)} before the fit")
         moved, times = dict[str, float](), first.times
         for part in SHARES:
-            self.names = [name for name in every if _prior.part_of(name) == part]
+            self.names = [name for name in every if prior.part_of(name) == part]
             if not self.names:
                 continue
             boldness = self._fitted(times, part)
@@ -134,11 +134,11 @@ class _FromPrior:
         measured, bounds, belief = self.samples.measured, self._bounds, self._belief
         of_cables = [name == f"efficiency.{CABLE}" for name in self.names]
         steps = np.where(of_cables, REACH_OF_CABLES, REACH) * belief.widths if part == "network" else None
-        line = _least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS, steps)
+        line = least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS, steps)
         boldness = self._boldness(times, line, part)
         if 0 < boldness < 1:
             belief = _kept(belief, boldness)
-            values = _least_squares.refit(line, measured, bounds, _least_squares.OWN_ERROR, belief)
+            values = least_squares.refit(line, measured, bounds, least_squares.OWN_ERROR, belief)
             line = Line(values, self._model(values), line.slopes)
         if boldness:
             self.times = line.times
@@ -149,9 +149,9 @@ class _FromPrior:
 
     def _line(self, values: Floats) -> Line:
         """Linearise costs of the network over what is believed: something slower may hide them nearby."""
-        near, far = _least_squares.near(values, self._bounds), self._belief.widths
-        return _least_squares.line(
-            self._model, values, self._bounds, np.where(list(map(_prior.of_network, self.names)), far, near)
+        near, far = least_squares.near(values, self._bounds), self._belief.widths
+        return least_squares.line(
+            self._model, values, self._bounds, np.where(list(map(prior.of_network, self.names)), far, near)
         )
 
     def _model(self, costs: Floats) -> Floats:
@@ -169,7 +169,7 @@ class _FromPrior:
 
     @property
     def _belief(self) -> Belief:
-        return _prior.belief(self.names, self.null, self.known, self.samples.rows, self._bounds)
+        return prior.belief(self.names, self.null, self.known, self.samples.rows, self._bounds)
 
     # --- which parameters ---
 
@@ -188,12 +188,12 @@ class _FromPrior:
         would stand for it, on other numbers of nodes wrongly.
         """
         shares = np.abs(line.relative(self._bounds)).max(axis=0)
-        line = self._leaving(line, shares < _least_squares.EFFECT, NO_EFFECT)
+        line = self._leaving(line, shares < least_squares.EFFECT, NO_EFFECT)
         if not self.names:
             raise InputError("no parameter has an effect on these rows", "name some with --free")
         belief = self._belief
-        after = np.sqrt(np.diag(_least_squares.posterior(line, line.times, belief)))
-        hardly = (after > NARROWED * belief.widths) & ~np.array([_prior.of_network(name) for name in self.names])
+        after = np.sqrt(np.diag(least_squares.posterior(line, line.times, belief)))
+        hardly = (after > NARROWED * belief.widths) & ~np.array([prior.of_network(name) for name in self.names])
         return line if hardly.all() else self._leaving(line, hardly, HARDLY)
 
     def _leaving(self, line: Line, which: NDArray[np.bool_], why: str) -> Line:
@@ -219,7 +219,7 @@ class _FromPrior:
         share, slack = SHARES[part], SLACK if of_network and _in_all_zones(rows) else 0.0
         counts = np.concatenate([np.full(len(groups), 1 / len(groups) / len(ways)) for groups in ways])
         usual = float(np.quantile(np.abs(np.log(times / measured)), 1 - MOST_OUTLIERS))
-        most = FAR * max(_least_squares.OWN_ERROR, usual)  # an outlier must not hide what other rows gain
+        most = FAR * max(least_squares.OWN_ERROR, usual)  # an outlier must not hide what other rows gain
         before = _off([times] * len(ways), measured, ways, most)
         best, least = 0.0, BETTER * float(counts @ before)
         for boldness in BOLDNESS:
@@ -236,8 +236,8 @@ class _FromPrior:
         times = np.ones(len(measured))  # of rows of no group nobody asks
         for group in groups:
             others = np.setdiff1d(np.arange(len(measured)), group)
-            own = _least_squares.OWN_ERROR
-            values = _least_squares.refit(line.of(others), measured[others], self._bounds, own, belief)
+            own = least_squares.OWN_ERROR
+            values = least_squares.refit(line.of(others), measured[others], self._bounds, own, belief)
             times[group] = line.of(group).at(values)
         return times
 
@@ -250,12 +250,12 @@ class _FromPrior:
         bounds = self._bounds
         check_limits(self.names, line.values, bounds, self.null)
         rows, measured = self.samples.rows, self.samples.measured
-        alike, known = [_prior.zone(row) for row in rows], self._belief
+        alike, known = [prior.zone(row) for row in rows], self._belief
         single = np.eye(len(self.names))[:, None]
-        widths = np.sqrt(_least_squares.variances(line, measured, known, alike, single))
+        widths = np.sqrt(least_squares.variances(line, measured, known, alike, single))
         slopes = line.slopes / line.times[:, None] / np.sqrt(len(rows))
-        scatter = float(np.sqrt(_least_squares.variances(line, measured, known, alike, slopes[None])[0]))
-        shown = _own_errors.of_fit(line, rows, measured, bounds, belief)
+        scatter = float(np.sqrt(least_squares.variances(line, measured, known, alike, slopes[None])[0]))
+        shown = left_out_errors.of_fit(line, rows, measured, bounds, belief)
         ends = [np.clip(line.values + sign * NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
         costs, low, high = (dict(zip(self.names, each.tolist(), strict=True)) for each in (line.values, *ends))
         return Estimate(
@@ -275,7 +275,7 @@ def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
     """
     series = [
         sorted(grouped(own, lambda i: rows[i].size_bytes).items())
-        for own in grouped(range(len(rows)), lambda i: _prior.series(rows[i])).values()
+        for own in grouped(range(len(rows)), lambda i: prior.series(rows[i])).values()
     ]
     step = -(-sum(map(len, series)) // COARSE)
     flags = np.zeros(len(rows), bool)

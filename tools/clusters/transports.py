@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.accuracy.fit import _least_squares, _posterior_estimate, _prior, parameters
-from simcoll.accuracy.fit._fit_rows import Samples
-from simcoll.accuracy.fit._least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit import least_squares, parameters, posterior_estimate, prior
+from simcoll.accuracy.fit.fit_rows import Samples
+from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import OF_TRANSPORT, ParameterSetting
 from simcoll.config.arrays import Array, Floats
 from simcoll.engine.timing_model import Params
@@ -133,7 +133,7 @@ def _costs(values: Floats) -> dict[str, float]:
 
 
 def _intervals(profile: Profile) -> Mapping[str, tuple[str, str]]:
-    return _prior.intervals(profile)
+    return prior.intervals(profile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class ClusterSamples:
     @property
     def coarse(self) -> ClusterSamples:
         """Fewer rows, spread over the sizes of all series."""
-        return replace(self, samples=self.samples.of(_posterior_estimate.coarse(self.samples.rows)))
+        return replace(self, samples=self.samples.of(posterior_estimate.coarse(self.samples.rows)))
 
     def times(self, values: Floats, like: Profile) -> Floats:
         """Predict the rows, in ps, with these logarithms of costs, else as a profile of NICs."""
@@ -252,7 +252,7 @@ class Together:
         at = Line(lines[0].values, *(np.concatenate([each[i] for each in map(_parts, lines)]) for i in (0, 1)))
         measured, share = _measured(clusters)
         belief = shared.belief(self.start[name], self.known[name], share)
-        values = _least_squares.refit(at, measured, _bounds(), _least_squares.OWN_ERROR, belief)
+        values = least_squares.refit(at, measured, _bounds(), least_squares.OWN_ERROR, belief)
         return Known(values, _widths(Line(values, at.at(values), at.slopes), measured, belief, self.known[name]))
 
 
@@ -270,7 +270,7 @@ def lined(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell
         if names.count(each.transport) > 1:
             tell(f"{each.name}: {len(each.samples)} rows under other costs of {each.transport}")
             model = _model([each], start[each.transport])
-            lines[each.name] = _least_squares.line(model, known[each.transport].values, _bounds())
+            lines[each.name] = least_squares.line(model, known[each.transport].values, _bounds())
     return _shared(Together(coarse, start, known, _first(known, start), lines))
 
 
@@ -291,7 +291,7 @@ def fit_together(
             measured, share = _measured(own)
             belief = together.common.belief(start[name], given[name], share, alone=not cycle)
             if name in keep:
-                line = _least_squares.line(_model(own, start[name]), given[name].values, _bounds())
+                line = least_squares.line(_model(own, start[name]), given[name].values, _bounds())
             else:
                 line, found = _found(own, start[name], belief, known[name])
                 stays = of_family(start[name]) & bool(cycle)  # what rows say of it alone is known by then
@@ -334,23 +334,23 @@ def _found(clusters: Sequence[ClusterSamples], like: Profile, belief: Belief, gi
     """Fit with the model itself, beginning at what is `given` but for what is believed for sure."""
     measured, _ = _measured(clusters)
     begin = np.clip(np.where(belief.widths <= SURE, belief.values, given.values), *_bounds()[:2])
-    line = _least_squares.fit(_model(clusters, like), measured, begin, _bounds(), belief, ROUNDS)
+    line = least_squares.fit(_model(clusters, like), measured, begin, _bounds(), belief, ROUNDS)
     return line, Known(line.values, _widths(line, measured, belief, given))
 
 
-def _model(clusters: Sequence[ClusterSamples], like: Profile) -> _least_squares.ModelFunction:
+def _model(clusters: Sequence[ClusterSamples], like: Profile) -> least_squares.ModelFunction:
     return lambda values: np.concatenate([each.times(values, like) for each in clusters])
 
 
 def _measured(clusters: Sequence[ClusterSamples]) -> tuple[Floats, float]:
     """Return the measured times in ps, and the share of an independent row for which each counts."""
     rows = sum(len(each.samples) for each in clusters)
-    independent = sum(_prior.independent(each.samples.rows) for each in clusters)
+    independent = sum(prior.independent(each.samples.rows) for each in clusters)
     return np.concatenate([each.samples.measured for each in clusters]), independent / rows
 
 
 def _widths(line: Line, measured: Floats, belief: Belief, given: Known) -> Floats:
-    widths = np.sqrt(np.diag(_least_squares.posterior(line, measured, belief)))
+    widths = np.sqrt(np.diag(least_squares.posterior(line, measured, belief)))
     found: Floats = np.where(given.widths == 0, 0.0, widths)
     return found
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.fit._fit_rows import Samples
+from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.parameters import setting_of
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats

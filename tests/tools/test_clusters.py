@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clusters import board, cluster_scores, left_out, lessons
+from clusters.rows import ClusterRow, by_profile, fitted_beside
+from clusters.rows import rows_of as of_tables
+from command import simcoll
 from extras import needs
+from made_tables import made, write
 
 from simcoll.accuracy.fit import parameters
-from simcoll.accuracy.studies import cluster_lessons, cluster_scores, clusters, left_out
-from simcoll.accuracy.studies.clusters import ClusterRow
-from simcoll.accuracy.studies.fitted_tables import beside
 from simcoll.engine.timing_model import Params
+from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.scenario._beside_table import BesideTable
 from simcoll.scenario.loading import Point, load
@@ -41,10 +45,10 @@ def test_rows_that_costs_were_fitted_to_beside_a_record_are_known(name: str, tab
     for profile in (EVERY[name], heir):
         for pattern in table.tables:
             label = pattern.replace("*", "_8")
-            assert beside(profile, table.sha256, a_row(label, table.collective))
-            assert not beside(profile, table.sha256[::-1], a_row(label, table.collective))
-            assert not beside(profile, table.sha256, a_row(f"other_{label}", table.collective))
-            assert beside(profile, table.sha256, a_row(label, "broadcast")) == (table.collective is None)
+            assert fitted_beside(profile, table.sha256, a_row(label, table.collective))
+            assert not fitted_beside(profile, table.sha256[::-1], a_row(label, table.collective))
+            assert not fitted_beside(profile, table.sha256, a_row(f"other_{label}", table.collective))
+            assert fitted_beside(profile, table.sha256, a_row(label, "broadcast")) == (table.collective is None)
 
 
 def test_rows_beside_a_record_are_neither_left_out_nor_fitted() -> None:
@@ -69,12 +73,12 @@ def test_a_cluster_teaches_its_own_intervals_nothing() -> None:
         rows = [ClusterRow(name, a_row("t"), point, "nvlink", 0.9, 1.1, False) for name in "ab" for _ in range(4)]
         return [replace(row, predicted_us=factor if row.cluster == "a" else 1.1) for row in rows]
 
-    near, far = (cluster_lessons.of_others(of(factor)) for factor in (1.01, 9.0))
+    near, far = (lessons.of_others(of(factor)) for factor in (1.01, 9.0))
     assert near["a"] == far["a"]
     assert near["b"] != far["b"]
     text = find_profile("nccl-hopper").read_text(encoding="utf-8").replace("name: nccl-hopper", "name: mine")
     taught = [near["a"], far["a"], near["b"], far["b"]]
-    ends = [clusters.by_profile(text, of(1.0)[:1], known)[0][1] for known in taught]
+    ends = [by_profile(text, of(1.0)[:1], known)[0][1] for known in taught]
     (same, as_before, narrow, wide) = [each[1] / each[0] for each in ends if each]
     assert same == as_before
     assert narrow < wide
@@ -94,7 +98,7 @@ def test_a_node_count_left_out_teaches_nothing(tmp_path: Path, monkeypatch: pyte
             f"h100,all_reduce,{8 * nodes},{nodes},float16,{size},{us},library" for (nodes, size), us in times.items()
         ]
         Path("h100.csv").write_text("\n".join([columns, *lines]), encoding="utf-8")
-        return clusters.rows_of(tmp_path, tmp_path, lambda line: None)
+        return of_tables(tmp_path, tmp_path, lambda line: None)
 
     def scored(factors: Mapping[int, float]) -> list[ClusterRow]:
         """The rows of a cluster that takes so many times longer than predicted, by its node counts."""
@@ -110,3 +114,70 @@ def test_a_node_count_left_out_teaches_nothing(tmp_path: Path, monkeypatch: pyte
     assert of_four[0] == of_four[1]
     assert all(row.other_nodes_us for row in as_it_is)
     assert not any(row.other_nodes_us for row in scored({1: 1.05, 2: 1.05}))
+
+
+# --- the board ---
+
+
+@pytest.fixture
+def of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A folder with folders of tables, and rows for them."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("tables", "nothing", "strange"):
+        Path(name).mkdir()
+    return list(made((2, 4), ("all_gather", "all_reduce"), every=6))
+
+
+def test_tables_of_nobody_are_refused(of_others: list[dict[str, Any]]) -> None:
+    """A folder without tables, and a system that nobody knows, are one clear error each, and nothing is written."""
+    write("strange/mine.csv", [{**one, "system": "abacus"} for one in of_others])
+    for wrong, why in (
+        ("nothing", "nothing: has no \\*.csv; give a folder of measured tables"),
+        ("nowhere", "nowhere: has no \\*.csv; give a folder of measured tables"),
+        ("strange", "which system 'abacus' is, is not known; name one of"),
+    ):
+        with pytest.raises(InputError, match=why):
+            board.write(Path(wrong), Path(), Path("out"), lambda line: None)
+        assert not Path("out").exists()
+
+
+def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
+    """The board scores the tables of a folder by cluster, as clusters.yaml names them: series that are near, what
+    intervals hold, rivals, signed errors by region."""
+    gathered = [one for one in of_others if one["collective"] == "all_gather"]
+    write("tables/far.csv", [{**one, "time_us": 2 * one["time_us"], "system": "h100_far"} for one in gathered])
+    write("tables/ours.csv", [{**one, "system": "h100_ours"} for one in of_others])
+    met = [one for one in gathered if one["ranks"] == 4]
+    sizes = ", ".join(f"{one['size_bytes']} B" for one in met)
+    told = simcoll("predict", "all_gather", "--on", "hgx-h100", "--size", f"[{sizes}]", "--set", "ranks=4", "--json")
+    here = [
+        {**one, "system": "h100_here", "time_us": row["time_us"]}
+        for one, row in zip(met, told.json["points"], strict=True)
+    ]
+    write("tables/here.csv", here)
+    text = "clusters:\n- {name: away, rows: [h100_far], system: hgx-h100, lacks: It is far away.}\n"
+    text += "- {name: here, rows: [h100_here], system: hgx-h100, lacks: Nothing is lacking.}\n"
+    text += "- {name: ours, rows: [h100_ours], system: hgx-h100}\n"
+    Path("clusters.yaml").write_text(text, encoding="utf-8")
+    text = board.write(Path("tables"), Path(), Path("out"), lambda line: None).read_text(encoding="utf-8")
+    of_away = [
+        line for line in text.splitlines() if line.startswith("| one node, ") and ": away (none in the fit)" in line
+    ]
+    assert [line.endswith("| missed |") for line in of_away] == [True]
+    assert "| one node | 5 of 7 |" in text  # those that were made twice as slow are not near
+    assert "| away | all_gather | 1 |" in text
+    assert all(name in text for name in ("NCCL's tuner", "nearest table", "What 90 % intervals hold"))
+    # a cluster that misses the goal of one node is told with what the model lacks there, others are not
+    goals = re.findall(r"^\| (away|here|ours) \|.*\| (met|missed) \|", text, re.M)
+    assert dict(goals) == {"away": "missed", "here": "met", "ours": "missed"}
+    asked_for = re.findall(r"^\* \*\*(.*)\*\*: (.*)$", text.split("## Rows outside")[0], re.M)
+    assert dict(asked_for) == {"away": "It is far away.", "ours": "not known."}
+    # each cell of intervals that misses its goal is told with the calls that make it so, and no other is
+    of_cells = re.findall(r"^\| 90 % intervals, (.*?) \| .* \| (met|missed)(.*) \|$", text, re.M)
+    few, wide = (
+        {name.removeprefix("in the fit: ") for name in re.findall(r"^\* \*\*(.*?)\*\*: .* on \d", section, re.M)}
+        for section in text.split("## Rows outside")[1].split("## Intervals wider than calls need")
+    )
+    assert few == {name for name, _, how in of_cells if "few" in how}
+    assert wide == {name for name, _, how in of_cells if "many" in how or "wide" in how}
+    assert wide
