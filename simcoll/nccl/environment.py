@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl import env_filter
+from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.between_nodes import Transport
-from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.env_filter import Selection
 from simcoll.schedule.names import ALGORITHMS
 from simcoll.topology.machine_files import SystemFile

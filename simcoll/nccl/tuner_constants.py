@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, wrong
-from simcoll.nccl.call_names import MESSAGES
+from simcoll.nccl.algorithm_names import MESSAGES
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 Library = Literal["nccl", "rccl"]

@@ -5,7 +5,7 @@ from typing import Final
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.schedule import registry
 
 CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
@@ -26,7 +26,7 @@ def of_registry(collective: str, spec: str) -> str:
     """An algorithm and its options as the registry spells them; raises ValueError if it has no such algorithm."""
     name, known = spec.partition("(")[0].strip(), registry.names(collective)
     if name not in known:
-        served = (*known, *call_names.names(collective), *CHOSEN)
+        served = (*known, *algorithm_names.names(collective), *CHOSEN)
         raise ValueError(f"{name!r} is no algorithm for {collective}; {did_you_mean(name, dict.fromkeys(served))}")
     try:
         entry, options = registry.find(collective, spec)
@@ -41,7 +41,7 @@ def algorithm_for(collective: str | None, spec: str) -> str:
     of NCCL's or of the registry. Raises ValueError for all else."""
     if schedule_json.is_file(spec):
         return schedule_of(spec, collective)
-    if collective is None or spec in CHOSEN or spec in call_names.names(collective):
+    if collective is None or spec in CHOSEN or spec in algorithm_names.names(collective):
         return spec
     return of_registry(collective, spec)
 

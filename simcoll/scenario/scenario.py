@@ -26,7 +26,7 @@ from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.nccl.environment import NcclEnv
 from simcoll.scenario._algorithm_names import CHOSEN as CHOSEN
 from simcoll.scenario._algorithm_names import algorithm_for, every_algorithm, of_registry
@@ -215,7 +215,7 @@ class Scenario(Model):
     @field_validator("workload")
     @classmethod
     def _known_algorithms(cls, value: Any) -> Any:
-        every = {*CHOSEN, *every_algorithm(), *(name for which in COLLECTIVES for name in call_names.names(which))}
+        every = {*CHOSEN, *every_algorithm(), *(name for which in COLLECTIVES for name in algorithm_names.names(which))}
         asked = [getattr(value, "algorithm", None), *(each.algorithm for each in getattr(value, "operations", ()))]
         for name in filter(None, asked):
             if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
@@ -336,7 +336,7 @@ class Scenario(Model):
             return value
         if not load_profile(profile).as_nccl:
             raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
-        if value != "nccl" and collective and algorithm and algorithm in call_names.names(collective):
+        if value != "nccl" and collective and algorithm and algorithm in algorithm_names.names(collective):
             try:
                 of_registry(collective, algorithm)
             except ValueError as error:
@@ -376,8 +376,10 @@ class Scenario(Model):
         """The executor of its call: its own, else `nccl` for what NCCL has (it never pulls); None without kernels."""
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
-        names = call_names.names(self.collective)
-        own = (self.algorithm in CHOSEN and bool(names)) or call_names.name_of(self.algorithm, self.collective) in names
+        names = algorithm_names.names(self.collective)
+        own = (self.algorithm in CHOSEN and bool(names)) or algorithm_names.name_of(
+            self.algorithm, self.collective
+        ) in names
         own |= (self.collective, self.algorithm) == ("send_recv", "direct")  # one message, as pipelines send
         return "nccl" if own and self.protocol != "pull" else "msccl"
 

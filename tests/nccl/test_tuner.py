@@ -18,8 +18,8 @@ import simcoll as sc
 from simcoll import units
 from simcoll.errors import InputError, RefusedError
 from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constants
-from simcoll.nccl._launch_shape import launch
-from simcoll.nccl.call_names import COLLECTIVES
+from simcoll.nccl.algorithm_names import COLLECTIVES
+from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
@@ -573,19 +573,22 @@ def test_small_calls_get_few_channels() -> None:
     """Channels go first and threads next; a large call gets all; NVLS has its own. None has less than 32 KiB to send,
     before 2.28 less than 16, twice for each byte of an all_reduce."""
     comm, figures = communicator(load_system("hgx-h100")), tuner_constants.nccl()
-    assert launch(comm, figures, "all_reduce", "ring", "LL", 256 << 10) == (8, 512)  # 8 ranks: 8 * 8 * 512 B a channel
-    assert launch(comm, figures, "all_reduce", "ring", "LL", 8) == (1, 96)
-    assert launch(comm, figures, "all_reduce", "ring", "LL", 200 * 8 * 8) == (1, 128)
-    assert launch(comm, figures, "all_reduce", "ring", "LL128", 8) == (1, 320)
-    assert launch(comm, figures, "all_reduce", "ring", "Simple", 1 << 30) == (24, 544)
-    assert launch(comm, figures, "all_reduce", "tree", "LL128", 8) == (1, 640)
-    assert launch(comm, figures, "all_reduce", "nvls", "Simple", 8) == (1, 640)
-    assert launch(comm, figures, "all_reduce", "nvls", "Simple", 1 << 20) == (16, 640)
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 256 << 10) == (
+        8,
+        512,
+    )  # 8 ranks: 8 * 8 * 512 B a channel
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 8) == (1, 96)
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 200 * 8 * 8) == (1, 128)
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL128", 8) == (1, 320)
+    assert launch_shape(comm, figures, "all_reduce", "ring", "Simple", 1 << 30) == (24, 544)
+    assert launch_shape(comm, figures, "all_reduce", "tree", "LL128", 8) == (1, 640)
+    assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 8) == (1, 640)
+    assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 1 << 20) == (16, 640)
     for release, collective, channels in (("2.30", "all_reduce", 8), ("2.27", "all_reduce", 16), ("2.27", "reduce", 8)):
         known = tuner_constants.nccl(release)
         for algorithm in ("ring", "tree") if collective == "all_reduce" else ("ring",):
-            assert launch(comm, known, collective, algorithm, "LL128", 128 << 10).channels == channels
-    sizes = [launch(comm, figures, "all_reduce", "ring", "Simple", size).channels for size in SIZES]
+            assert launch_shape(comm, known, collective, algorithm, "LL128", 128 << 10).channels == channels
+    sizes = [launch_shape(comm, figures, "all_reduce", "ring", "Simple", size).channels for size in SIZES]
     assert sizes == sorted(sizes) and sizes[0] == 1
 
 
