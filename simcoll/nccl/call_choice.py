@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError
 from simcoll.nccl import p2p_messages, symmetric_kernels, tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, TunedCollective, refusal
@@ -15,8 +14,6 @@ from simcoll.nccl.env_filter import EVERYTHING, Selection
 from simcoll.nccl.protocols import figures, most_channels
 from simcoll.nccl.tuner_constants import Constants
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
-
-_TABLES: Final[LruCache[tuner.TunerTable]] = LruCache(256, lambda _: 1)
 
 
 def choose(
@@ -64,7 +61,7 @@ def choose(
     if protocol != "auto":
         protocols = frozenset([protocol]) & (protocols or {protocol})
     selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
-    table = _table(comm, version, served, selection, switch_reduces)
+    table = tuner.table(comm, version, selection, switch_reduces)
     choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
         under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
@@ -80,20 +77,12 @@ def choose(
         free_comm = replace(comm, min_channels=None, max_channels=None)
         limited = shape.channels != launch_shape(free_comm, table.constants, served, *pair, nbytes).channels
     everything = Selection({served: modelled}, {})
-    itself = choice if free else tuner.choose(_table(comm, version, served, everything, switch_reduces), served, nbytes)
+    itself = choice if free else tuner.choose(tuner.table(comm, version, everything, switch_reduces), served, nbytes)
     by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
     return NcclCall(
         comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=table.constants.release,
         limited=limited, by_itself=by_itself,
     )  # fmt: skip
-
-
-def _table(
-    comm: Communicator, version: str | None, served: TunedCollective, left: Selection, switch_reduces: bool
-) -> tuner.TunerTable:
-    # which keeps its communicator, so that no other has the id
-    kept = id(comm), version, served, left.algorithms.get(served), left.protocols.get(served), switch_reduces
-    return _TABLES.get(kept, lambda: tuner.table(comm, version, left, switch_reduces))
 
 
 class LaunchShape(NamedTuple):

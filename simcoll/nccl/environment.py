@@ -6,7 +6,6 @@ connect.cc.
 """
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
@@ -217,7 +216,6 @@ def _nics(system: SystemFile) -> int:
     return system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
 
 
-@functools.lru_cache(maxsize=64)
 def _selection(algo: str | None, proto: str | None, nvls: bool) -> Selection:
     chosen = env_filter.parse(algo, proto)
     if nvls:

@@ -15,24 +15,19 @@ n such GPUs fall into n - 1 rings, but for n = 4 and 6, where one less fits.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
-import pathlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.config import cache_folder, yaml_tree
+from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
 from simcoll.nccl.channel_search import Draft, Round
 from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
 from simcoll.nccl.tuner_constants import Generation, Library, numbers
 from simcoll.schedule.algorithms.nvls import MOST_HEADS
-from simcoll.topology import machine_files
-from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
+from simcoll.topology.machine_files import MachineFile, SystemFile, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
 from simcoll.topology.wiring import Link, Wiring
 
@@ -113,37 +108,12 @@ def search(
     several nodes without NICs. A P2P level of the system holds where the settings name none."""
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
-    return _cached(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
+    return _found(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
 
 
-@functools.lru_cache(maxsize=256)
-def _cached(system: str, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings) -> Graphs:
-    """The graphs as they were found before, for systems that simcoll ships by an earlier process, too."""
+@functools.lru_cache(maxsize=256)  # a search takes up to 6 s, and each point of a sweep asks for it
+def _found(system: str, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings) -> Graphs:
     file = SystemFile.model_validate_json(system, by_name=True)
-    if file.name not in shipped_systems():
-        return _searched(file, gpus, across, version, settings)
-    asked = repr((system, gpus, across, version, settings)).encode()
-    name = f"graphs-{hashlib.sha256(_rules_of_search() + asked).hexdigest()[:32]}.json"
-    with suppress(ValueError):
-        if body := cache_folder.kept(name):
-            return {kind: ChannelGraph.model_validate(graph) for kind, graph in json.loads(body).items()}
-    found = _searched(file, gpus, across, version, settings)
-    cache_folder.keep(name, json.dumps({kind: graph.model_dump() for kind, graph in found.items()}).encode())
-    return found
-
-
-@functools.cache
-def _rules_of_search() -> bytes:
-    """A name for the state of the code that decides what is found."""
-    files = sorted(
-        file for beside in (__file__, machine_files.__file__) for file in pathlib.Path(beside).parent.glob("*.py")
-    )
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
-
-
-def _searched(
-    file: SystemFile, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings
-) -> Graphs:
     release = _NEWEST if version is None else numbers(version)
     rules = _rules(file, release, settings)
     if not any(device.startswith("nvswitch") for device in file.in_network):
@@ -441,7 +411,6 @@ def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
     return {"ring": ring, "tree": ring.model_copy(update={"pattern": "balanced_tree"})}
 
 
-@functools.cache
 def _rings(gpus: int) -> _Orders:
     """Rings through all GPUs of which no two share a link in the same direction. Raises InputError for too many."""
     if gpus > _MOST_MESHED:
@@ -460,7 +429,6 @@ def _rings(gpus: int) -> _Orders:
     raise AssertionError("two rings or more of n - 2 there always are")
 
 
-@functools.cache
 def _ways(gpus: int) -> _Orders:
     """Ways through all GPUs of which no two share a link in the same direction, begin or end at the same GPU."""
     if gpus % 2 and gpus > 1:  # a ring of one GPU more, which is left out

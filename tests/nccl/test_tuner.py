@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -315,7 +316,7 @@ def test_channels_of_nvls_on_blackwell(nodes: int, gpus: int, nic: float, channe
     """NVLS on Blackwell has 24 or 32 channels, by nodes, NICs and GPUs a node."""
     graph = ChannelGraph(channels=8, intra=48, inter=48, pattern="nvls")
     comm = Communicator(nodes * gpus, nodes, "nccl", 100, "intel", nic, {"ring": graph, "nvls": graph})
-    assert comm.nvls_channels(tuner_constants.nccl()) == channels
+    assert comm.nvls_channels(tuner_constants.read("nccl")) == channels
 
 
 def test_a_pair_that_is_not_there_is_refused() -> None:
@@ -329,7 +330,7 @@ def test_a_pair_that_is_not_there_is_refused() -> None:
 
 def test_constants_move_with_releases() -> None:
     """What is known to have moved has moved at that release, and nothing moves between patches."""
-    nccl = tuner_constants.nccl
+    nccl = functools.partial(tuner_constants.read, "nccl")
     assert nccl().model_copy(update={"release": "2.30.7"}) == nccl("2.30.7")
     assert nccl("2.29").ceilings_GBps.nvls_tree["blackwell"][2] == 43.8
     assert nccl("2.28").hop_us["net"]["nvls_tree"][2] == 14 and nccl("2.29").hop_us["net"]["nvls_tree"][2] == 20.9
@@ -572,7 +573,7 @@ def test_protocols() -> None:
 def test_small_calls_get_few_channels() -> None:
     """Channels go first and threads next; a large call gets all; NVLS has its own. None has less than 32 KiB to send,
     before 2.28 less than 16, twice for each byte of an all_reduce."""
-    comm, figures = communicator(load_system("hgx-h100")), tuner_constants.nccl()
+    comm, figures = communicator(load_system("hgx-h100")), tuner_constants.read("nccl")
     assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 256 << 10) == (
         8,
         512,
@@ -585,7 +586,7 @@ def test_small_calls_get_few_channels() -> None:
     assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 8) == (1, 640)
     assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 1 << 20) == (16, 640)
     for release, collective, channels in (("2.30", "all_reduce", 8), ("2.27", "all_reduce", 16), ("2.27", "reduce", 8)):
-        known = tuner_constants.nccl(release)
+        known = tuner_constants.read("nccl", release)
         for algorithm in ("ring", "tree") if collective == "all_reduce" else ("ring",):
             assert launch_shape(comm, known, collective, algorithm, "LL128", 128 << 10).channels == channels
     sizes = [launch_shape(comm, figures, "all_reduce", "ring", "Simple", size).channels for size in SIZES]
