@@ -89,12 +89,12 @@ class CallProgram:
         """The sums of the call."""
         if self._few is None:
             program = self._bound
-            messages = program.schedule.messages * (self._looped or program).loops
+            messages = program.messages * (self._looped.loops if self._looped else 1)
             return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
         folded, program = self._few
         carried = np.zeros(len(self.network.bandwidths), np.int64)
         carried[folded.stands_for] = program.carried[:, None]
-        messages = program.schedule.messages * program.loops * folded.times
+        messages = program.messages * folded.times
         return CallSums(carried, np.tile(program.sent_bytes, folded.times), messages, program.wire_bytes * folded.times)
 
     @cached_property

@@ -202,7 +202,9 @@ def looped(
     whole = replace(params, chunk=0, slots=0)
     one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights, arrivals=arrivals)
     piece = piece_bytes(params.chunk, itemsize)
-    loops = -(-int(one.sizes.max(initial=0)) // piece)
+    loops = -(-int(one.nbytes.max(initial=0)) // piece)
+    if (-(-one.nbytes // piece) < loops).any():  # some are not sent in every loop
+        return None
     step = steps(schedule)
     bits = (len(one) - 1).bit_length() + 2 * (int(step.max(initial=0)) + loops).bit_length()
     by_loop = bool((step == step[first_of(one.channel)]).all()) if len(one) else False
