@@ -26,6 +26,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.names import WORKLOAD
 from simcoll.topology import systems
+from simcoll.units import float_of
 from simcoll.workload.workload_keys import Composition, Ddp
 
 PS_PER_US = 10**6
@@ -44,7 +45,7 @@ def as_measured(point: Point, row: MeasuredRow) -> Point:
     if not computed or not isinstance(spec, Ddp | Composition):
         return point
     try:
-        times = [round(float(text) * PS_PER_US) for text in computed.split()]
+        times = [round(float_of(text) * PS_PER_US) for text in computed.split()]
         changes = _computing(spec, times)
     except ValueError:
         problem = f"computed_us is of other computations than {spec.template} has"

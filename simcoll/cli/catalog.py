@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, completed
+from simcoll.cli._options import JSON, SETS, Whole, completed
 
 
 @click.command(name="list")
@@ -39,7 +39,7 @@ def topology_list() -> None:
 
 @topology.command(name="show")
 @click.argument("name", shell_complete=completed("file", "system"))
-@click.option("--nodes", type=int, help="Number of nodes.")
+@click.option("--nodes", type=Whole(), help="Number of nodes.")
 @click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file.")
 @JSON
 @SETS
