@@ -16,11 +16,11 @@ from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import library
 from simcoll.prediction.placing import network_of
 from simcoll.scenario import loading
-from simcoll.scenario.gpus_served import check_gpus, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import UNFITTED, machine_named
+from simcoll.scenario.profile_choice import UNFITTED, check_gpus, profile_of
+from simcoll.scenario.scenario import machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS

@@ -65,6 +65,6 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
 def schema(document: str) -> None:
     """Print the JSON Schema of scenario files, or of results as JSON."""
     from simcoll.prediction import result_rows
-    from simcoll.scenario import json_schema
+    from simcoll.scenario.scenario import json_schema
 
-    print(json.dumps(result_rows.schema() if document == "results" else json_schema.schema(), indent=1))
+    print(json.dumps(result_rows.schema() if document == "results" else json_schema(), indent=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from operator import itemgetter
@@ -181,7 +182,7 @@ def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
     ]
     table = text_table.render(["collective", "size_bytes", "chosen", "time_us", "best", "best_us", "regret"], shown)
     share = [row["regret"] for row in rows]
-    mean, worst = 100 * sum(share) / len(share), 100 * max(share)
+    mean, worst = 100 * math.fsum(share) / len(share), 100 * max(share)
     regret = f"regret of NCCL's choice: mean {mean:.1f} %, worst {worst:.1f} %"
     head = f"# simulated with {profile}, {len(rows)} points: {regret}"
     return f"\n{head}\n{table}"
