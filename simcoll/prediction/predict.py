@@ -17,9 +17,17 @@ from simcoll.prediction.model_errors import ModelErrors
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.gpus_served import check_gpus, transport_of
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import Calibration, CostSetting, costs_of, load_network, load_profile, shipped_profiles
+from simcoll.scenario.profile import (
+    Calibration,
+    CostSetting,
+    costs_of,
+    load_network,
+    load_profile,
+    shipped_profiles,
+    transport_of,
+)
+from simcoll.scenario.profile_choice import check_gpus
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology

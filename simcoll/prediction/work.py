@@ -14,7 +14,7 @@ from simcoll.engine.folding import may_fold
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
 from simcoll.formats.schedules import schedule_json
-from simcoll.scenario.placement import Placement
+from simcoll.scenario.key_types import Placement
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.registry import Groups
