@@ -280,14 +280,14 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     '<algo'
     """
     from simcoll.config.import_log import ImportLog
-    from simcoll.report import exporters
+    from simcoll.report import exports
 
     for name in options:
-        if name not in exporters.Options.__annotations__:
-            raise InputError(f"{name}= is no option", did_you_mean(name, exporters.Options.__annotations__))
+        if name not in exports.Options.__annotations__:
+            raise InputError(f"{name}= is no option", did_you_mean(name, exports.Options.__annotations__))
     notes = ImportLog()
-    written = exporters.convert(
-        file_of(what), to, exporters.Options(**{name: unboxed(value) for name, value in options.items()}), notes
+    written = exports.convert(
+        file_of(what), to, exports.Options(**{name: unboxed(value) for name, value in options.items()}), notes
     )
     for line in notes.warnings:
         warnings.warn(line, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Rows as an Arrow table, and as Parquet; pyarrow is an extra."""
+"""Rows for other libraries: Arrow tables and Parquet (by pyarrow), measurements of torch.utils.benchmark."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 from simcoll.errors import SimcollError
 from simcoll.prediction.result_rows import KINDS, ResultRow, dotted
+from simcoll.units import format_size
 
-MISSING = 'Arrow and Parquet need pyarrow: pip install "simcoll[parquet]"'
+NO_TORCH = 'measurements of torch.utils.benchmark need torch: pip install "simcoll[validate]"'
+NO_ARROW = 'Arrow and Parquet need pyarrow: pip install "simcoll[parquet]"'
 
 
-def table(rows: Sequence[ResultRow]) -> Any:
+def arrow_table(rows: Sequence[ResultRow]) -> Any:
     """A pyarrow.Table with the columns of results.csv; a mapping is text. Raises SimcollError without pyarrow."""
     try:
         import pyarrow
     except ImportError:
-        raise SimcollError(MISSING) from None
+        raise SimcollError(NO_ARROW) from None
     numbers = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     columns = {}
     for name in (*KINDS, *dotted(rows)):
@@ -29,7 +31,7 @@ def table(rows: Sequence[ResultRow]) -> Any:
 
 def parquet(rows: Sequence[ResultRow]) -> bytes:
     """A Parquet file."""
-    made = table(rows)
+    made = arrow_table(rows)
     import pyarrow.parquet
 
     buffer = io.BytesIO()
@@ -37,12 +39,42 @@ def parquet(rows: Sequence[ResultRow]) -> bytes:
     return buffer.getvalue()
 
 
-def file(rows: Sequence[ResultRow]) -> bytes:
+def arrow_file(rows: Sequence[ResultRow]) -> bytes:
     """An Arrow IPC file, which `pandas.read_feather` and `polars.read_ipc` open."""
-    made = table(rows)
+    made = arrow_table(rows)
     import pyarrow
 
     buffer = io.BytesIO()
     with pyarrow.ipc.new_file(buffer, made.schema) as writer:
         writer.write_table(made)
     return buffer.getvalue()
+
+
+def measurements(rows: Sequence[ResultRow]) -> list[Any]:
+    """A `torch.utils.benchmark.Measurement` for each row that has a time: label the collective, its ranks and topology,
+    sub-label the size, description the algorithm as it was asked for. Raises SimcollError without torch."""
+    try:
+        from torch.utils.benchmark import Measurement, TaskSpec
+    except ImportError:
+        raise SimcollError(NO_TORCH) from None
+    measured = []
+    for row in rows:
+        if row.status == "ok" and row.time_us:
+            name = f"{row.collective}, {row.ranks} ranks of {row.topology or '?'}"
+            spec = TaskSpec(
+                stmt=row.collective,
+                setup="",
+                label=name,
+                sub_label=format_size(row.size_bytes or 0),
+                description=str(row.asked or row.algorithm),
+            )
+            measured.append(Measurement(1, [row.time_us / 1e6], spec))
+    return measured
+
+
+def torch_table(rows: Sequence[ResultRow]) -> str:
+    """The table that torch.utils.benchmark.Compare prints of them."""
+    measured = measurements(rows)
+    from torch.utils.benchmark import Compare
+
+    return str(Compare(measured))
