@@ -215,7 +215,7 @@ def _table(table: TunerTable) -> list[dict[str, Any]]:
 
 def _choices(table: TunerTable) -> list[dict[str, Any]]:
     from simcoll.nccl import tuner
-    from simcoll.nccl.call_names import COLLECTIVES
+    from simcoll.nccl.algorithm_names import COLLECTIVES
 
     chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
@@ -228,7 +228,7 @@ def _choices(table: TunerTable) -> list[dict[str, Any]]:
 def _text(name: str, source: str, tuned: TunerTable) -> str:
     from simcoll import __version__
     from simcoll.config import text_table
-    from simcoll.nccl.call_names import COLLECTIVES
+    from simcoll.nccl.algorithm_names import COLLECTIVES
     from simcoll.nccl.tuner_constants import newer_than_known
 
     comm = tuned.communicator
