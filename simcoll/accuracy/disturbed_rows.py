@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
+from simcoll.units import float_of
 
 TOO_LONG: Final = 1.1  # a row that takes 10 % longer than twice its size is beyond what sound runs differ by
 ALIKE: Final = 1.2  # of neighbours in size whose times belong together
@@ -65,6 +66,6 @@ def _is_numeric(text: str) -> bool:
     Swept keys (`measure.buckets`) hold numbers too, but do name a series; the caller knows them by their dot.
     """
     try:
-        return bool([float(word) for word in text.split()])
+        return bool([float_of(word) for word in text.split()])
     except ValueError:
         return False

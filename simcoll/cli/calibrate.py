@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, WHERE, completed, measured_on, with_measured_on
+from simcoll.cli._options import JSON, SETS, WHERE, Whole, completed, measured_on, with_measured_on
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError
 
@@ -22,7 +22,7 @@ from simcoll.errors import InputError
 )
 @click.option("--free", metavar="NAME,NAME", help="Parameters to fit.  [default: those that the rows determine]")
 @SETS
-@click.option("--seed", default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--seed", type=Whole(), default=0, show_default=True, help="Of the bootstrap.")
 @JSON
 @with_measured_on
 def calibrate(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, completed
+from simcoll.cli._options import JSON, SETS, Whole, completed
 
 
 @click.command(name="list")
@@ -39,7 +39,7 @@ def topology_list() -> None:
 
 @topology.command(name="show")
 @click.argument("name", shell_complete=completed("file", "system"))
-@click.option("--nodes", type=int, help="Number of nodes.")
+@click.option("--nodes", type=Whole(), help="Number of nodes.")
 @click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file.")
 @JSON
 @SETS
@@ -65,6 +65,6 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
 def schema(document: str) -> None:
     """Print the JSON Schema of scenario files, or of results as JSON."""
     from simcoll.prediction import result_rows
-    from simcoll.scenario import json_schema
+    from simcoll.scenario.scenario import json_schema
 
-    print(json.dumps(result_rows.schema() if document == "results" else json_schema.schema(), indent=1))
+    print(json.dumps(result_rows.schema() if document == "results" else json_schema(), indent=1))

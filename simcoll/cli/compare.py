@@ -12,6 +12,7 @@ from simcoll.cli._options import (
     JSON,
     SETS,
     WHERE,
+    Number,
     completed,
     measured_on,
     measured_text,
@@ -31,7 +32,7 @@ from simcoll.errors import InputError
 )
 @WHERE
 @SETS
-@click.option("--max-mape", type=float, metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
+@click.option("--max-mape", type=Number(), metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
 @output_folder("Folder for compare.csv and the picture.")
 @JSON
 @with_measured_on

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simcoll.cli._options import JSON, completed, rank_counts, read_text
+from simcoll.cli._options import JSON, Whole, WholeFrom, completed, rank_counts, read_text
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json", shell_complete=completed("file", "schedule"))
 @click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several for a table of counts.")
-@click.option("--root", default=0, show_default=True)
+@click.option("--root", type=Whole(), default=0, show_default=True)
 @click.option("--data", is_flag=True, help="What every rank holds before and after.")
 @click.option("--diagram", is_flag=True, help="A space-time picture.")
 @JSON
@@ -63,7 +63,7 @@ def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> N
 
 @click.command()
 @click.argument("name", metavar="[COLLECTIVE/ALGORITHM]", required=False, shell_complete=completed("schedule"))
-@click.option("--ranks", default=8, show_default=True, type=click.IntRange(1, 4096))
+@click.option("--ranks", default=8, show_default=True, type=WholeFrom(1, 4096))
 @click.option("--schedule", type=click.Path(path_type=Path), help="A schedule as `simcoll show --json` prints it.")
 @JSON
 def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -> int:

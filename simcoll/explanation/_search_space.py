@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from simcoll.errors import RefusedError, did_you_mean, wrong
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl.call_names import name_of, names
+from simcoll.nccl.algorithm_names import name_of, names
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.prediction.lowering import PlainExecutor, alone, executor
 from simcoll.prediction.placing import placed, topology_of

@@ -347,7 +347,7 @@ class Recommendation:
         if not sizes:
             return {}
         worst = max(sizes, key=lambda size: size["regret"])
-        mean = sum(size["regret"] for size in sizes) / len(sizes)
+        mean = math.fsum(size["regret"] for size in sizes) / len(sizes)
         return {"regret": {"mean": mean, "worst": worst["regret"], "worst_size_bytes": worst["size_bytes"]}}
 
     def rows(self) -> Iterator[ResultRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 FAULTS: Final = "faults"  # the process whose tracks are faults
@@ -66,7 +67,7 @@ class Trace:
     about: Mapping[str, Any]
     ranks: Sequence[str]
 
-    @property
+    @cached_property
     def end_ps(self) -> int:
         """The end of the last slice, in ps."""
         return max((slice_.end for track in self.tracks for slice_ in track.slices), default=0)

@@ -13,8 +13,7 @@ from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.report.result_tables import few
 from simcoll.report.verdicts import of_calibration, of_comparison, of_proofs
 from simcoll.scenario.loading import shipped_scenarios
-from simcoll.scenario.own_costs import written_in
-from simcoll.scenario.profile import load_network, shipped_profiles
+from simcoll.scenario.profile import costs_by_file, load_network, shipped_profiles
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.ir import Schedule
@@ -72,7 +71,7 @@ def _costs() -> str:
     parts = []
     for name in shipped_profiles():
         if load_network(name).like:
-            files = written_in(load_network(name))
+            files = costs_by_file(load_network(name))
             numbers = ", ".join(f"{len(costs)} of {file}" for file, costs in files.items())
             parts.append(
                 f"{name}: {numbers}\n" + _columns((f"  {file}", " ".join(costs)) for file, costs in files.items())

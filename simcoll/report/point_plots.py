@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.config.text_table import remarks_wrapped, wrapped
-from simcoll.errors import InputError, RefusedError
+from simcoll.errors import RefusedError, SimcollError
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 
 SINGLE: Final = ("timeline", "utilisation")
 SMALL: Final = 4000  # transfers: a timeline of more cannot be read
+SHOWN: Final = 2_000_000  # messages: to compute the times of more, which the run did without, takes over a second
 _NAMED: Final = frozenset({"name", "collective", "algorithm", "size", "workload.template", "workload.algorithm"})
 _PLACE: Final = frozenset({"topology.system", "topology.nodes"})  # keys that the name of a machine in a title says
 
@@ -44,9 +45,9 @@ def shortest(points: Sequence[Point], rows: Sequence[ResultRow]) -> Point | None
 
 
 def overlap(point: Point) -> Any:
-    """The figure of computation and communication of a step."""
+    """The figure of computation and communication of a step; raises ValueError where it would take long to make."""
+    from simcoll.explanation.explained_run import unheld_messages
     from simcoll.prediction.predict import predict
-    from simcoll.report import point_trace
     from simcoll.report.overlap import overlaps, summary
     from simcoll.report.plot.overlap import overlap_figure
 
@@ -54,10 +55,13 @@ def overlap(point: Point) -> Any:
     work, once = scenario.workload, {"replications": None, "variability": None}
     prediction = predict(scenario.model_copy(update=once))
     assert work
+    if (messages := unheld_messages(prediction)) > SHOWN:
+        raise ValueError(f"it needs the times of {messages} messages, which the run did not have to compute")
     words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.plan.n} ranks"]
     title = ", ".join([*(word for word in words if word and len(word) < 40), *swept_words(point)])
-    print(remarks_wrapped("\n".join(summary(prediction))), file=sys.stderr)
-    return overlap_figure(overlaps(point_trace.of_prediction(prediction, transfers=False)), f"Step of {title}")
+    ranks = overlaps(prediction)
+    print(remarks_wrapped("\n".join(summary(prediction, ranks))), file=sys.stderr)
+    return overlap_figure(ranks, f"Step of {title}")
 
 
 # --- single collectives ---
@@ -76,7 +80,10 @@ def single(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[tuple[str
         name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
         try:
             figures = _figures(point, wanted)
-        except (RefusedError, InputError):
+        except RefusedError:  # as in the run
+            continue
+        except SimcollError as reason:
+            print(wrapped(f"{name}: not drawn: {reason}", "  "), file=sys.stderr)
             continue
         drawn += len(figures)
         yield from ((f"{kind}-{name}", figure) for kind, figure in figures.items())
@@ -114,7 +121,7 @@ def _figures(point: Point, wanted: Sequence[str]) -> dict[str, Any]:
 
     scenario = point.scenario
     prediction = predict(scenario)
-    program, topology = prediction.program, prediction.topology
+    topology, transfers = prediction.topology, prediction.run.totals.messages
     several = topology.nodes > 1 or "topology.nodes" in point.varied
     nodes = f"{topology.nodes} × " if several and scenario.topology.system else ""
     ran = (
@@ -128,13 +135,13 @@ def _figures(point: Point, wanted: Sequence[str]) -> dict[str, Any]:
     if "timeline" in wanted and scenario.measure.buckets > 1 and not scenario.measure.async_op:
         note = "timeline: not drawn: buckets one after another are several calls; draw one: --set measure.buckets=1"
         print(wrapped(note, "  "), file=sys.stderr)
-    elif "timeline" in wanted and len(program) <= SMALL:
+    elif "timeline" in wanted and transfers <= SMALL and (transfers := len(prediction.program)) <= SMALL:
         launch_ps = prediction.waited_ps + prediction.launch_ps
         channels = prediction.lowered.count if prediction.lowered else 1
-        drawn = program, prediction.timeline, prediction.devices, title, launch_ps, channels
+        drawn = prediction.program, prediction.timeline, prediction.devices, title, launch_ps, channels
         figures["timeline"] = gantt_figure(*drawn, prediction.fault_windows)
     elif "timeline" in wanted:
-        note = f"timeline: not drawn: {ran} has {len(program)} transfers, and of more than {SMALL} none could be seen"
+        note = f"timeline: not drawn: {ran} has {transfers} transfers, and of more than {SMALL} none could be seen"
         print(wrapped(f"{note}: ask for fewer ranks, or give --trace FILE.json", "  "), file=sys.stderr)
     if "utilisation" in wanted:
         busy = dict(zip(topology.links, prediction.busy.tolist(), strict=True))

@@ -12,6 +12,7 @@ import simcoll
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError
+from simcoll.explanation.explained_run import unheld_messages
 from simcoll.explanation.trace import FAULTS, Arrow, Slice, Spot, Trace, Track
 from simcoll.explanation.transfer_lanes import Played, Tracks
 from simcoll.prediction.predict import predict
@@ -38,8 +39,10 @@ def crossings(program: Program) -> int:
     return len(program) + int(np.diff(program.routes.hop)[program.way].sum())
 
 
-def _check(program: Program) -> None:
-    if (slices := crossings(program)) > MOST:
+def _check(prediction: Prediction) -> None:
+    """Raise InputError for a point of too many transfers, before its program is made where the run did without one."""
+    messages = unheld_messages(prediction)
+    if (slices := messages if messages > MOST else crossings(prediction.program)) > MOST:
         mistake = f"a trace of {slices:,} transfers and links crossed is too large to look at ({MOST:,} at most)"
         raise InputError(mistake, "take fewer ranks, a smaller size or larger chunks")
 
@@ -54,9 +57,9 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
     if call and scenario.measure.buckets > 1 and not scenario.measure.async_op:
         raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
     if transfers:
-        _check(prediction.program)
+        _check(prediction)
     program, timeline, count = prediction.program, prediction.timeline, call.count if call else _counts(prediction)
-    names = [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
+    names = rank_names(prediction)
     names += [f"switch {number}" for number in range(len(names), program.schedule.participants)]
     shift = prediction.waited_ps + prediction.launch_ps
     about = {
@@ -78,6 +81,12 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         return Trace([*tracks, *struck], behind, [], about, names[:n])
     drawn = Tracks(played, tracks)
     return Trace([*drawn.tracks, *struck], [*drawn.arrows, *behind], drawn.counters, about, names[:n])
+
+
+def rank_names(prediction: Prediction) -> list[str]:
+    """Return the name of each rank, and of each switch that reduces, with its device."""
+    n = prediction.plan.n
+    return [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
 
 
 def _faults(prediction: Prediction) -> list[Track]:

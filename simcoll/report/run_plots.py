@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any, Final, Literal
 from simcoll.config import csv_text
 from simcoll.config.groups import grouped
 from simcoll.config.text_table import wrapped
-from simcoll.errors import InputError
+from simcoll.errors import SimcollError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.report import point_plots
+from simcoll.scenario.key_types import KeyPlot
 from simcoll.scenario.loading import Point
-from simcoll.scenario.scenario import KeyPlot, Scenario
+from simcoll.scenario.scenario import Scenario
 
 Named = tuple[str, Any]  # a plot's name, and its figure
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
@@ -52,12 +54,17 @@ def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]
     alone = [scenario for scenario in scenarios if not scenario.workload]
     yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
     if _wanted(scenarios, [OVERLAP]) and (shortest := point_plots.shortest(points, rows)):
-        yield OVERLAP, point_plots.overlap(shortest)
+        yield from _drawn(OVERLAP, lambda: point_plots.overlap(shortest))
     for plot in dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots if isinstance(plot, KeyPlot)):
-        try:
-            yield plot.name, over_key(rows, plot)
-        except InputError as reason:
-            print(wrapped(f"{plot.name}: not drawn: {reason}", "  "), file=sys.stderr)
+        yield from _drawn(plot.name, functools.partial(over_key, rows, plot))
+
+
+def _drawn(name: str, draw: Callable[[], Any]) -> Iterator[Named]:
+    """Yield a figure by its name, or say on stderr why there is none: no picture makes a run fail."""
+    try:
+        yield name, draw()
+    except (ValueError, SimcollError, MemoryError) as reason:
+        print(wrapped(f"{name}: not drawn: {reason}", "  "), file=sys.stderr)
 
 
 def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
@@ -89,12 +96,7 @@ def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[
         STEP: lambda: step_figure(rows),
     }
     for name in wanted if good else [name for name in wanted if name == STEP]:
-        try:
-            drawn = figure[name]()
-        except ValueError as reason:
-            print(wrapped(f"{name}: not drawn: {reason}", "  "), file=sys.stderr)
-        else:
-            yield name, drawn
+        yield from _drawn(name, figure[name])
 
 
 def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"], measured: Sequence[Any]) -> Any:

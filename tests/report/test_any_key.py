@@ -13,10 +13,12 @@ from matplotlib.axes import Axes
 
 import simcoll as sc
 from simcoll.config.yaml_tree import located
-from simcoll.errors import InputError, Place
+from simcoll.errors import BoundError, InputError, Place
 from simcoll.prediction.predict import predict
+from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.sweep import run_point
 from simcoll.report import point_plots
+from simcoll.report.html import _points as points_of_page
 from simcoll.report.overlap import RankOverlap, summary, union
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import size_figure
@@ -313,3 +315,33 @@ def test_a_file_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
     written.write_text(text.splitlines()[0] + "\n")
     done = simcoll("plot", written)
     assert (done.status, done.out) == (2, "") and f"{written} has no rows" in done.err
+
+
+def test_pictures_and_reports_take_what_the_run_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a run has no times of messages, and they are many, no picture and no page computes them: they are left out
+    with a line, and the run ends well."""
+    steps = ["--set", "topology.nodes=2", "--set", "workload.bucket_cap=256 MiB"]
+    assert "not drawn" not in simcoll("run", "llama3-step", *steps, "--quiet", "-o", tmp_path / "few").err
+    for limit in (point_plots, points_of_page):
+        monkeypatch.setattr(limit, "SHOWN" if limit is point_plots else "MESSAGES", 1000)
+    monkeypatch.setattr(Prediction, "timeline", property(lambda _: pytest.fail("a timeline was made")))
+    page = tmp_path / "page.html"
+    ran = simcoll("run", "llama3-step", *steps, "--quiet", "-o", tmp_path / "many", "--report", page)
+    assert ran.status == 0
+    assert [line.partition(":")[0] for line in ran.err.splitlines()] == ["overlap"]
+    assert "ddp, hierarchical: " in page.read_text("utf-8") and "more than can be explained" in page.read_text("utf-8")
+    drawn = [{path.name for path in (tmp_path / folder / "plots").iterdir()} for folder in ("few", "many")]
+    assert drawn == [{"overlap.png", "step.png"}, {"step.png"}]
+
+
+@pytest.mark.parametrize("error", [MemoryError, BoundError, InputError])
+def test_no_picture_makes_a_run_fail(error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a picture raises is said in a line; the others are drawn, and the run ends well."""
+
+    def fails(*_: Any) -> None:
+        raise error("a reason")
+
+    monkeypatch.setattr(point_plots, "overlap", fails)
+    ran = simcoll("run", "llama3-step", "--set", "topology.nodes=1", "--quiet", "-o", tmp_path)
+    assert (ran.status, [path.name for path in (tmp_path / "plots").iterdir()]) == (0, ["step.png"])
+    assert ran.err == "overlap: not drawn: a reason\n"

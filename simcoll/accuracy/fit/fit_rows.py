@@ -28,6 +28,7 @@ from simcoll.formats.measured import MeasuredRow, find_measured, read_file, rema
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import TableSource
 from simcoll.scenario.scenario import Scenario
+from simcoll.units import float_of
 
 EVERY_SECOND_SIZE: Final = "every second size"
 EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
@@ -115,7 +116,7 @@ class Samples:
 def _launches(row: MeasuredRow) -> list[float]:
     """Return the median time of each launch, in us, from the column `launch_us`; empty if the row has no valid one."""
     try:
-        medians = [float(text) for text in row.others.get("launch_us", "").split()]
+        medians = [float_of(text) for text in row.others.get("launch_us", "").split()]
     except ValueError:
         return []
     return medians if all(time > 0 for time in medians) else []

@@ -9,7 +9,7 @@ from typing import Any, Final
 from simcoll.config.groups import grouped
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
-from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run
+from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run, unheld_messages
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.report import point_plots, point_trace
 from simcoll.report.html._images import image
@@ -20,6 +20,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_duration, short_size
 
 MOST: Final = 8  # points that are shown so closely
+MESSAGES: Final = 1_000_000  # of all points together: to find the times of more takes longer than most runs
 SLICES: Final = 7_000  # of all timelines together: more make the file large, and its script slow
 _KEYS: Final = (
     "Drag or ← → to move, + and − (or Ctrl and the wheel) to zoom, 0 for all; "
@@ -42,18 +43,19 @@ def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[str]
     chosen = [point for point in points if any(point is each for each in steps.values())]
     of = point_plots.by_turns([*point_plots.examples(points), *chosen])
     shown = of[:MOST]
-    most = SLICES // max(2, len(shown))
+    most, left = SLICES // max(2, len(shown)), MESSAGES
     for number, point in enumerate(shown):
         scenario = point.scenario
+        name = ", ".join([_named(scenario), *point_plots.swept_words(point)])
         try:
-            run = explained_run(scenario)
-            name = ", ".join([_named(scenario), *point_plots.swept_words(point)])
+            run = explained_run(scenario, most=left)
+            left -= unheld_messages(run.ran)
             yield _point(run, name, number == 0, most, scenario.replications is not None)
-        except SimcollError as error:
-            yield f'<p class="note">{escape(_named(scenario))}: {escape(str(error))}</p>'
-    if left := len(points) - len(of):
-        which = "the shortest step" if steps else "the largest size"
-        yield f'<p class="note">{left} more point{"s" * (left > 1)} of the run: of each algorithm {which} is here.</p>'
+        except (SimcollError, ValueError, MemoryError) as error:
+            yield f'<p class="note">{escape(name)}: {escape(str(error))}</p>'
+    if others := len(points) - len(of):
+        which, more = "the shortest step" if steps else "the largest size", f"{others} more point{'s' * (others > 1)}"
+        yield f'<p class="note">{more} of the run: of each algorithm {which} is here.</p>'
     if missing := of[MOST:]:
         note = f"{len(shown)} of {len(of)} are shown. No room for {_missing(missing)}"
         yield f'<p class="note">{escape(note)}: <code>--set</code> narrows the run to some of them.</p>'

@@ -6,6 +6,7 @@ Rows are mappings with the columns of results.csv; only those whose status is ok
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -127,7 +128,7 @@ def compare_figure(points: Iterable[PlotRow]) -> Figure:
     _error_axes(strips)
     entries["predicted"] = Line2D([], [], color=GREY, linewidth=1.6)
     entries["measured"] = Line2D([], [], marker="o", **{**_MEASURED, "color": GREY})
-    error = sum(abs(row["error"]) for row in joined) / len(joined)
+    error = math.fsum(abs(row["error"]) for row in joined) / len(joined)
     finish_panels(figure, tall, panels, "Predicted and measured time", entries, f"mean absolute error {error:.1%}")
     return figure
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from simcoll.prediction.result_rows import swept
 from simcoll.report.plot.looks import FAINT, GREY, INK, Marker
-from simcoll.scenario.profile_titles import titled
+from simcoll.scenario.profile import titled
 from simcoll.units import format_duration, short_size
 
 CHARACTER: Final = 0.061  # inches, of the text at 8 points, on average

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Literal, NamedTuple
 
-from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError
-from simcoll.nccl import _launch_shape, _p2p_messages, symmetric_kernels, tuner
+from simcoll.nccl import p2p_messages, symmetric_kernels, tuner
+from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, TunedCollective, refusal
 from simcoll.nccl.call import NcclCall
-from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, TunedCollective, refusal
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
-from simcoll.nccl.protocols import figures
+from simcoll.nccl.protocols import figures, most_channels
+from simcoll.nccl.tuner_constants import Constants
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
 
-_TABLES: Final[LruCache[tuner.TunerTable]] = LruCache(256, lambda _: 1)
 
-
-def call(
+def choose(
     comm: Communicator,
     collective: str,
     nbytes: int,
@@ -49,8 +47,8 @@ def call(
             raise RefusedError(f"{comm.library.upper()} has no LL128 for {collective}: messages go by LL or Simple")
         peers = 1 if collective == "send_recv" else comm.ranks
         message = -(-nbytes // (peers * itemsize)) * itemsize  # of equal ones, as nccl-tests has them
-        parts = _p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
-        by_itself = parts.protocol == _p2p_messages.parts(comm, message, peers, between, version).protocol
+        parts = p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
+        by_itself = parts.protocol == p2p_messages.parts(comm, message, peers, between, version).protocol
         return NcclCall(
             comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts, by_itself=by_itself
         )
@@ -63,7 +61,7 @@ def call(
     if protocol != "auto":
         protocols = frozenset([protocol]) & (protocols or {protocol})
     selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
-    table = _table(comm, version, served, selection, switch_reduces)
+    table = tuner.table(comm, version, selection, switch_reduces)
     choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
     if choice is None:
         under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
@@ -73,13 +71,13 @@ def call(
         why = "; NVSwitches do not reduce this type with this operator" * unserved
         raise RefusedError(refusal(comm.library, served, algorithm, protocol, under, pairs) + why)
     pair = choice.algorithm, choice.protocol
-    shape = _launch_shape.launch(comm, table.constants, served, *pair, nbytes)
+    shape = launch_shape(comm, table.constants, served, *pair, nbytes)
     limited = False
     if comm.min_channels is not None or comm.max_channels is not None:
         free_comm = replace(comm, min_channels=None, max_channels=None)
-        limited = shape.channels != _launch_shape.launch(free_comm, table.constants, served, *pair, nbytes).channels
+        limited = shape.channels != launch_shape(free_comm, table.constants, served, *pair, nbytes).channels
     everything = Selection({served: modelled}, {})
-    itself = choice if free else tuner.choose(_table(comm, version, served, everything, switch_reduces), served, nbytes)
+    itself = choice if free else tuner.choose(tuner.table(comm, version, everything, switch_reduces), served, nbytes)
     by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
     return NcclCall(
         comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=table.constants.release,
@@ -87,9 +85,41 @@ def call(
     )  # fmt: skip
 
 
-def _table(
-    comm: Communicator, version: str | None, served: TunedCollective, left: Selection, switch_reduces: bool
-) -> tuner.TunerTable:
-    # which keeps its communicator, so that no other has the id
-    kept = id(comm), version, served, left.algorithms.get(served), left.protocols.get(served), switch_reduces
-    return _TABLES.get(kept, lambda: tuner.table(comm, version, left, switch_reduces))
+class LaunchShape(NamedTuple):
+    """Thread blocks, one a channel, and the threads of each."""
+
+    channels: int
+    threads: int
+
+
+def launch_shape(
+    communicator: Communicator,
+    constants: Constants,
+    collective: TunedCollective,
+    algorithm: NcclAlgorithm,
+    protocol: Protocol,
+    nbytes: int,
+) -> LaunchShape:
+    """The shape of a call of `nbytes` (the largest buffer of a rank): small sizes lose channels first, then threads;
+    then channels that would have too little to send."""
+    threads, most = figures().threads, most_channels(collective, protocol, nbytes, constants.release)
+    if algorithm in ("nvls", "nvls_tree"):
+        return LaunchShape(min(most, communicator.nvls_channels(constants)), threads.others)
+    wire = figures().protocols[protocol]
+    ring = algorithm == "ring"
+    least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)
+    wide = _most_threads(communicator, algorithm, protocol)
+    narrow = max(1, min(communicator.channels, nbytes // (wide * least)))
+    while nbytes < narrow * wide * least and wide % 128 == 0:
+        wide //= 2
+    if ring and protocol == "Simple":
+        wide += threads.simple_ring_extra
+    return LaunchShape(min(most, narrow), threads.others if algorithm in ("tree", "pat") else max(wide, threads.least))
+
+
+def _most_threads(communicator: Communicator, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
+    wire, threads, graph = figures().protocols[protocol], figures().threads, communicator.graphs["ring"]
+    slow = graph.channels * graph.intra <= threads.slow_ring.below_GBps
+    if protocol == "Simple" and algorithm == "ring" and slow:
+        return threads.slow_ring.threads
+    return threads.others if algorithm == "pat" else wire.threads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
@@ -34,7 +33,6 @@ SCHEDULES: Final[dict[tuple[NcclName, str], str]] = {
 }
 
 
-@functools.cache
 def names(collective: str) -> Mapping[str, NcclName]:
     """NCCL's algorithms for a collective by the names that scenarios, results and tables have for them.
 

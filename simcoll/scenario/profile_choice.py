@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from simcoll.config.yaml_tree import Node
@@ -30,12 +29,6 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
     serving = own or " or ".join(_serving(system))
     problem = f"{profile.name} is for GPUs {mismatch}"
     raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
-
-
-def transport_of(name: str) -> str | None:
-    """The transport that a profile's name joins to one of GPUs: of `GPUS+TRANSPORT` the second; None without."""
-    _, plus, transport = name.partition("+")
-    return transport if plus and find_profile(name) != Path(name) else None
 
 
 def check_named(system: SystemFile, tree: Node) -> None:

@@ -1,4 +1,4 @@
-"""Programs of threads cut into steps, for all readers of foreign schedules.
+"""Programs of threads made into schedules: what all readers of foreign schedules share.
 
 A reader plays its program in any order that the program allows and records who reads and writes which slot. What
 follows from the data alone then cuts the transfers into steps: a value is read later than it is written, and not later
@@ -8,6 +8,7 @@ than it is overwritten. Within a step all reads come before all writes, so a rea
 from __future__ import annotations
 
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,14 @@ from simcoll.schedule.steps import Step
 
 MOST_TRANSFERS: Final = 200_000  # of a schedule that is read
 MOST_PLACES: Final = 2_000_000  # ranks times slots
+MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
 MOST_BYTES: Final = 3 * 10**8  # that a proof may need where chunks are mixed; where they are not, it is bounded
+
+THREADS: Final = (
+    "thread blocks and channels are not kept: a transfer waits for its data and its channel; "
+    "with model.channels=per-peer what goes to different ranks goes at once, as thread blocks do"
+)
+_ONE_BLOCK: Final = {"i": ("all_gather", "gather"), "o": ("reduce_scatter", "scatter")}  # buffers of one block only
 
 
 def check_size(ranks: int, slots: int) -> None:
@@ -159,6 +167,72 @@ class RecordedTransfers:
         return [Step._make(columns) for columns in zip(*parts, strict=True)]
 
 
+# --- buffers ---
+
+
+@dataclass
+class ImportedProgram:
+    """The contents of another program's file, before it is played; `sizes` are the chunks of each buffer, the most of
+    any rank."""
+
+    name: str
+    collective: str
+    n: int
+    n_chunks: int
+    in_place: bool
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class BufferSlots:
+    """The slots of a program's buffers `i`, `o` and `s`.
+
+    `alias`: input and output are one buffer. Else the output lies in scratch until it is copied at the end.
+    """
+
+    program: ImportedProgram
+    alias: bool
+
+    def slot(self, rank: int, buffer: str, offset: int) -> int:
+        """The slot of a buffer's chunk; raises ValueError if the buffer is smaller."""
+        sizes, n_chunks = self.program.sizes, self.program.n_chunks
+        size = sizes[buffer] or (n_chunks if buffer != "s" else 0)
+        if not 0 <= offset < size:
+            raise ValueError(f"chunk {offset} of buffer {buffer!r}, which has {size}")
+        if buffer == "s":
+            return n_chunks + offset
+        if buffer == "o" and not self.alias:
+            return n_chunks + sizes["s"] + offset
+        return self._block(rank, buffer) + offset
+
+    def _block(self, rank: int, buffer: str) -> int:
+        """The slot at which a rank's own block begins, if that is all that the buffer holds; else 0."""
+        each = self.program.n_chunks // self.program.n
+        own = self.program.collective in _ONE_BLOCK[buffer] and 0 < self.program.sizes[buffer] <= each
+        return rank * each if own else 0
+
+    @property
+    def spare(self) -> int:
+        """The first slot that no buffer is."""
+        sizes = self.program.sizes
+        return self.program.n_chunks + sizes["s"] + (0 if self.alias else sizes["o"])
+
+    def schedule(self, moves: RecordedTransfers, **fields: Any) -> Schedule:
+        """The schedule of a program that was played; the output is copied to where the contract wants it."""
+        program, written = self.program, set(zip(moves.dst, moves.dst_slot, strict=True))
+        for rank in range(0 if self.alias else program.n):
+            base = self._block(rank, "o")
+            for i in range(program.sizes["o"]):
+                slot = self.slot(rank, "o", i)
+                if (rank, slot) in written:
+                    moves.local(rank, slot, base + i, False)
+        shape = {"n": program.n, "n_chunks": program.n_chunks}
+        return moves.schedule(collective=program.collective, algorithm=program.name, **shape, **fields)
+
+
+# --- the proof ---
+
+
 Variant = Mapping[str, int]
 MOST_ORDERS: Final = 200  # in which a program is played, and fewer where it is long
 WORK: Final = 100_000  # transfers in all these orders
@@ -201,3 +275,8 @@ def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: 
             continue
         return simplified
     return schedule
+
+
+def plain(text: str, otherwise: str) -> str:
+    """A name that fits a column of results: letters, digits, `_`, `-` and `.`; `otherwise` if none of these is left."""
+    return re.sub(r"[^\w.-]+", "_", text).strip("_")[:60] or otherwise

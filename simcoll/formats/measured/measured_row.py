@@ -19,7 +19,7 @@ from simcoll.config.groups import grouped
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.units import format_size
+from simcoll.units import float_of, format_size, int_of
 
 LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and where that stands
 
@@ -96,7 +96,7 @@ def _algorithm(text: str) -> str:
 def _whole(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         try:
-            value = int(text) if text.isdecimal() else float(text)
+            value = int_of(text) if text.isdecimal() else float_of(text)
         except ValueError:
             raise ValueError(f"{reprlib.repr(text)} is not a number; write e.g. 8") from None
         if not (least <= value < 2**63 and value == int(value)):
@@ -112,7 +112,7 @@ def _wrong(text: str) -> int | None:
 
 def _duration(text: str) -> float:
     try:
-        value = float(text)
+        value = float_of(text)
     except ValueError:
         raise ValueError(f"{reprlib.repr(text)} is not a number; write microseconds, e.g. 53.2") from None
     if not (math.isfinite(value) and value > 0):

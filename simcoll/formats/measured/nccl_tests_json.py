@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simcoll.config import json_text
 from simcoll.errors import InputError, Place
-from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
+from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
 
 KEPT: Final = re.compile(r"(?:NCCL|RCCL|UCX)_[A-Z0-9_]{1,60}")  # variables of the environment
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)

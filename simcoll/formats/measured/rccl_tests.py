@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simcoll.config import json_text
 from simcoll.errors import InputError, Place
-from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
+from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
 
 CURE: Final = "give what rccl-tests writes with -Z json or -Z csv"
 _COLUMNS: Final = {
