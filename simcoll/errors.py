@@ -7,9 +7,11 @@ command line prints these one a line and exits with 2. Every other member means 
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 
@@ -25,6 +27,22 @@ class SimcollError(Exception):
     """
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
+
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """The text with control characters as Python writes them: they command a terminal, or turn the direction of words.
+    Ends of lines and tabs stay.
+
+    >>> print(visible("\\x1b[2J all_reduce \\u202e"))
+    \\x1b[2J all_reduce \\u202e
+    """
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 @dataclass(frozen=True, order=True)
@@ -132,6 +150,18 @@ class MeasureError(SimcollError):
 
 class BoundError(SimcollError):
     """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
+
+
+_OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def unwritable(path: Path, error: OSError) -> SimcollError:
+    """The error for a file that cannot be written: wrong input (`-o` names a place that takes no files), unless the
+    disk is full or broken."""
+    problem = f"{path}: cannot be written: {error.strerror}"
+    if error.errno in _OF_THE_DISK:
+        return SimcollError(f"{problem}; make room, or give another folder")
+    return InputError(problem, "give another folder")
 
 
 NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer channels"  # what a MemoryError means

@@ -326,9 +326,8 @@ def _foreign() -> Iterator[tuple[str, str, str, str]]:
 def api() -> None:
     """A few calls of the Python API."""
     import simcoll
-    import simcoll.api
 
-    print(json.dumps(simcoll.api.__all__), [name for name in simcoll.api.__all__ if not hasattr(simcoll, name)])
+    print(json.dumps(simcoll.__all__), [name for name in simcoll.__all__ if not hasattr(simcoll, name)])
     points = simcoll.load("quickstart", ["algorithm=[ring, tree]", "size=[64 KiB, 1 MiB]"])
     rows = simcoll.run(points)
     print(json.dumps(list(rows), indent=1, default=str))
@@ -368,6 +367,7 @@ def normalised(text: str, folders: list[tuple[str, str]]) -> str:
         text = text.replace(folder, name)
     text = re.sub(r"\b20\d\d-\d\d-\d\d\b", "<date>", text.replace(simcoll.__version__, "<version>"))
     text = re.sub(r"\b(numpy|scipy|matplotlib|python|torch): [\d.]+\S*", r"\1: <version>", text, flags=re.IGNORECASE)
+    text = re.sub(r"^compiling loops for this machine;.*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"^\d+ of \d+ (points|explanations tried)(; .*)?\n", "", text, flags=re.MULTILINE)
 
 

@@ -13,7 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from simcoll.accuracy.studies import cluster_lessons, clusters, left_out
+from clusters import left_out, lessons
+from clusters.rows import fitted, rows_of
+
 from simcoll.config import yaml_tree
 from simcoll.prediction import model_errors
 from simcoll.prediction.result_rows import write_atomically
@@ -38,9 +40,9 @@ def main() -> int:
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
-    rows, networks = left_out.with_left_out(clusters.rows_of(asked.tables, asked.folder, tell), tell)
-    _, new = clusters.fitted(rows, tell, networks)
-    learnt = cluster_lessons.learnt(rows, {**model_errors.shipped().left_out, **new})
+    rows, networks = left_out.with_left_out(rows_of(asked.tables, asked.folder, tell), tell)
+    _, new = fitted(rows, tell, networks)
+    learnt = lessons.learnt(rows, {**model_errors.shipped().left_out, **new})
     about = ABOUT.format(rows=len(rows), clusters=len({row.cluster for row in rows}))
     write_atomically(model_errors.FILE, about + yaml_tree.dump(learnt.model_dump(), inline=True))
     print(

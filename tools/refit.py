@@ -5,7 +5,7 @@
     python tools/refit.py --transports DIR                         all between nodes, together (but --keep NAME)
     python tools/refit.py --list                                   what would be fitted from which tables
 
-Transports are fitted to the clusters of `validation/accuracy/clusters.yaml` in DIR: see `accuracy/fit/transports.py`.
+Transports are fitted to the clusters of `validation/accuracy/clusters.yaml` in DIR: see `tools/clusters/transports.py`.
 A fit begins at the profile as it is, so that what no row decides stays. Tables are looked for among the shipped ones
 and in DIR, and must be those of the record, byte for byte. Run it after a change of the model, before
 tools/model_errors.py.
@@ -23,18 +23,19 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+from clusters import left_out, transports
+from clusters.rows import ClusterRow, rows_of
+from clusters.transports import ClusterSamples, Known
 
 import simcoll
-from simcoll.accuracy import bad_rows
-from simcoll.accuracy.fit import _fit_rows, _least_squares, parameters, transports
-from simcoll.accuracy.fit._estimate import bounds_of, starting_costs
+from simcoll.accuracy import disturbed_rows
+from simcoll.accuracy.fit import fit_rows, least_squares, parameters
 from simcoll.accuracy.fit.calibrate import calibrate, of_regions, scores_of
+from simcoll.accuracy.fit.estimate import bounds_of, starting_costs
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.accuracy.fit.transports import ClusterSamples, Known
+from simcoll.accuracy.fit.wrong_machine import networks
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
-from simcoll.accuracy.studies import clusters, left_out
-from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.config import assignments, yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import Params
@@ -43,12 +44,12 @@ from simcoll.formats.measured import read_file
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.kernel_costs import KINDS, Kernels
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.own_costs import written_in
 from simcoll.scenario.profile import (
     CABLE,
     Calibration,
     Profile,
     TableSource,
+    costs_by_file,
     load_network,
     parse_profile,
     shipped_profiles,
@@ -125,7 +126,7 @@ def sharers(cost: str) -> list[str]:
     """Return the generations that have a fitted cost in common: those whose files do not write it."""
     if cost not in load_network(COMMON).fitted:
         return []
-    return [name for name in GENERATIONS if cost in written_in(load_network(name))[COMMON]]
+    return [name for name in GENERATIONS if cost in costs_by_file(load_network(name))[COMMON]]
 
 
 def inheriting(text: str, name: str) -> str:
@@ -158,10 +159,10 @@ class Generation:
         record = refit.record
         asking = RowQuestions(record.topology, [f"profile={shipped_profiles()[name]}"], fitting=True)
         files = [table(source.file, source.sha256, folders) for source in record.files]
-        rows, _, _ = _fit_rows.read(files, dict(map(assignments.condition, record.where)))
-        data, _ = _fit_rows.samples(rows, asking)
-        chosen, _ = _fit_rows.split(data, {})
-        self.samples = data.of(chosen & ~np.array(bad_rows.suspicious(data.rows)))
+        rows, _, _ = fit_rows.read(files, dict(map(assignments.condition, record.where)))
+        data, _ = fit_rows.samples(rows, asking)
+        chosen, _ = fit_rows.split(data, {})
+        self.samples = data.of(chosen & ~np.array(disturbed_rows.suspicious(data.rows)))
         common = [cost for cost in load_network(COMMON).fitted if name in sharers(cost)]
         start, params = load_network(name), data.scenarios[0].params()
         self.costs = starting_costs(self.samples, start, params, [*own_names(name, refit), *common])
@@ -190,11 +191,11 @@ def fit_common(folders: Sequence[Path]) -> None:
     start, limits = np.empty(len(columns)), np.empty((3, len(columns)))
     for part, at in zip(parts, places, strict=True):
         start[at], limits[:, at] = list(part.costs.values()), np.array(part.bounds)
-    line = _least_squares.fit(
+    line = least_squares.fit(
         lambda values: np.concatenate([part.times(values[at]) for part, at in zip(parts, places, strict=True)]),
         np.concatenate([part.samples.measured for part in parts]),
         start,
-        _least_squares.Bounds(*limits),
+        least_squares.Bounds(*limits),
     )
     found = {cost: value for (names, cost), value in zip(columns, line.values.tolist(), strict=True) if len(names) > 1}
     path = shipped_profiles()[COMMON]
@@ -212,9 +213,9 @@ def fit_common(folders: Sequence[Path]) -> None:
 def fit_transports(tables: Path, folder: Path, keep: Sequence[str], tell: Tell) -> None:
     """Fit the transports to the clusters of a folder of tables, and write their profiles and those of families. Those
     to `keep` have the costs that they have, for the others, too; their errors are told anew."""
-    rows = clusters.rows_of(tables, folder, tell, least_nodes=2)
+    rows = rows_of(tables, folder, tell, least_nodes=2)
     samples = left_out.samples_of(rows)
-    together = transports.fit_together(samples, left_out.networks(), tell, keep)
+    together = transports.fit_together(samples, networks(), tell, keep)
     missed = {each.name: each.times(together.without(each).values, together.start[each.transport]) for each in samples}
     sources = _sources(tables, rows)
     for name, known in together.known.items():
@@ -236,7 +237,7 @@ def _sources(tables: Path, rows: Sequence[ClusterRow]) -> dict[str, TableSource]
         data, of_file = read_file(path)
         names = {row.others.get("table", "") for row in of_file}
         used = sum(row.row.others.get("table", "") in names for row in rows)
-        found |= {name: _fit_rows.source(path.name, data, used) for name in names}
+        found |= {name: fit_rows.source(path.name, data, used) for name in names}
     return found
 
 
@@ -250,7 +251,7 @@ def _about(own: Sequence[ClusterSamples], rows: Sequence[ClusterRow], sources: M
         "topology": ", ".join(sorted(systems)),
         "date": time.strftime("%Y-%m-%d"),
         "simcoll": simcoll.__version__,
-        "scipy": _least_squares.version(),
+        "scipy": least_squares.version(),
         "seed": 0,
         "files": [source.model_dump() for source in files.values()],
         "split": f"all rows on several nodes of {', '.join(names)}; held out: each of these in turn",

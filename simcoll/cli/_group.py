@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from simcoll import __version__
-from simcoll.cli._streams import PLAIN, lasting
+from simcoll.cli._streams import PLAIN, door
 from simcoll.config import collector
 from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
@@ -65,9 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     if argv is None:
         _start_in_utf8()
-    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=PLAIN)  # a locale without "→" gets "->"
+    sys.stdout, sys.stderr = door(sys.stdout), door(sys.stderr)
     gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
     atexit.register(gc.freeze)  # and goes with the process: Python would search all of it for cycles as it ends
     try:

@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-EVERY_S = 10
+from simcoll.cli._streams import terminal_of
+from simcoll.errors import visible
+
+EVERY_S = 10  # between lines; a terminal sees more
 
 
 class Watch:
@@ -82,20 +85,20 @@ def _bar(watch: Watch, over: threading.Event) -> None:
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = BarColumn(), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with Progress(*columns, console=Console(file=terminal_of(sys.stderr)), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=watch.total)
         while not over.wait(0.2):
-            bar.update(task, completed=watch.points_done, description=str(watch), refresh=True)
+            bar.update(task, completed=watch.points_done, description=visible(str(watch)), refresh=True)
 
 
 class Lines:
-    """A line now and then: at once on a terminal, every ten seconds elsewhere."""
+    """Prints some of the lines that it gets: one a second on a terminal, one every EVERY_S seconds elsewhere."""
 
     def __init__(self) -> None:
-        self._next = time.monotonic() + (0 if sys.stderr.isatty() else 10)
+        self._next = time.monotonic() + (0 if sys.stderr.isatty() else EVERY_S)
 
     def __call__(self, line: str) -> None:
         """Print it, if it is time to."""
         if line.startswith(("left out", "taken over")) or time.monotonic() >= self._next:
-            self._next = time.monotonic() + (1 if sys.stderr.isatty() else 10)
+            self._next = time.monotonic() + (1 if sys.stderr.isatty() else EVERY_S)
             print(line, file=sys.stderr)

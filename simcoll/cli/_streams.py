@@ -1,4 +1,8 @@
-"""Streams whose reader may go away."""
+"""stdout and stderr of the command line: the door through which every text leaves.
+
+It shows control characters as escapes, so that no name in a file can command the user's terminal, and it takes no harm
+if its reader goes away.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import codecs
 import io
 import os
 from typing import Any, Final
+
+from simcoll.errors import visible
 
 PLAIN: Final = "simcoll.plain"  # how a stream writes what its encoding has not
 _IN_ASCII: Final = {
@@ -42,14 +48,34 @@ class _Lasting(io.FileIO):
             return len(data)
 
 
-def lasting(stream: Any) -> Any:
-    """The stream, or where it is a plain one of this process, one that takes no harm if its reader goes away.
+class _Door:
+    """A text stream that writes control characters as `visible` shows them, and is the stream below for the rest."""
 
-    So `simcoll … 2>&1 | head` ends quietly, and only when its files are written. What a caller put in place of a
-    stream stays.
+    def __init__(self, below: Any):
+        self.below = below
+
+    def write(self, text: str) -> int:
+        """Write a text; returns its length."""
+        self.below.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.below, name)
+
+
+def door(stream: Any) -> Any:
+    """The stream as a door for texts. A plain stream of this process also outlives its reader: `simcoll … 2>&1 | head`
+    ends quietly, and only when its files are written. A stream that a caller put in its place is kept below the door.
     """
-    if type(stream) is not io.TextIOWrapper:
+    if isinstance(stream, _Door):
         return stream
+    if type(stream) is not io.TextIOWrapper:
+        return _Door(stream)
     stream.flush()
     file = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
-    return io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+    return _Door(io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=stream.line_buffering))
+
+
+def terminal_of(stream: Any) -> Any:
+    """The stream below the door, for a program that moves the cursor; `visible` is then its own task."""
+    return stream.below if isinstance(stream, _Door) else stream

@@ -17,9 +17,6 @@ from simcoll.cli._progress import Lines
     "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
 )
 @output_folder("Folder of what is written.  [default: --folder]")
-@click.option(
-    "--tables", type=click.Path(path_type=Path), help="Also score the measured tables of this folder, by cluster."
-)
 @click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
 @TIMEOUT
 @QUIET
@@ -27,7 +24,6 @@ def validate(
     studies: tuple[str, ...],
     folder: Path,
     output: Path | None,
-    tables: Path | None,
     reuse: bool,
     timeout: float,
     quiet: bool,
@@ -38,8 +34,8 @@ def validate(
     or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Where studies are named and
     -o is not, the report of these is printed, and REPORT.md stays as it is. Exit status 1 if a goal is missed.
     """
-    from simcoll.accuracy.studies import cluster_board, study_report
     from simcoll.accuracy.studies import study_file as known
+    from simcoll.accuracy.studies import study_report
     from simcoll.accuracy.studies.validate import StudyOptions, carry_out
     from simcoll.report.verdicts import of_studies
 
@@ -47,8 +43,6 @@ def validate(
     tell = (lambda line: None) if quiet else Lines()
     options = StudyOptions(folder, output or folder, reuse, timeout, tell)
     asked = known.load(folder, studies)
-    if tables:  # which fails at once where it cannot be read
-        print(cluster_board.write(tables, folder, options.output, tell))
     findings = [carry_out(study, options) for study in asked]
     missed = study_report.check(findings)
     print(of_studies(sum(not finding.why_not for finding in findings), len(findings), len(missed)))

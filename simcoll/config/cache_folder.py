@@ -1,4 +1,4 @@
-"""The folders in which simcoll keeps compiled code, trees of files and what takes long to find from run to run."""
+"""The folder in which simcoll keeps machine code and what takes long to find, from run to run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+ROOM: Final = 2**20  # bytes: more than the machine code of one loop takes
 
 
 def folder() -> Path | None:
-    """The first folder that serves, made if it is not there: the user's own.
+    """Return the first folder that serves, made if it is not there: the user's own.
 
     It is the one of SIMCOLL_CACHE_DIR, the user's cache, or one that lasts as long as the machine runs; None if none
     serves. One that was asked for and does not serve is named on stderr, once.
@@ -25,8 +28,25 @@ def folder() -> Path | None:
     return next(filter(_serves, _of_the_user()), None)
 
 
+def private(name: str) -> Path | None:
+    """Return a folder in the cache for code to be executed, made if it is not there; None where none can be had.
+
+    Only the user can have written to it and to the files in it, and the disk has room.
+    """
+    with suppress(OSError):
+        if held := folder():
+            own = held / name
+            own.mkdir(mode=0o700, exist_ok=True)
+            probe = own / f"probe.{os.getpid()}"
+            probe.write_bytes(bytes(ROOM))
+            probe.unlink()
+            if all(_is_private(each) for each in (own, *own.rglob("*"))):
+                return own
+    return None
+
+
 def kept(name: str) -> bytes | None:
-    """The bytes that were kept under a name; None if there are none, or if they are damaged."""
+    """Return the bytes that were kept under a name; None if there are none, or if they are damaged."""
     with suppress(OSError, ValueError):
         if held := folder():
             check, body = (held / name).read_bytes().split(b"\n", 1)
@@ -36,15 +56,16 @@ def kept(name: str) -> bytes | None:
 
 
 def keep(name: str, body: bytes) -> None:
-    """Keep something under a name, where there is a folder for it."""
+    """Keep bytes under a name, where there is a folder for them."""
     with suppress(OSError):
         if held := folder():
             part = held / f"{name}.{os.getpid()}"
-            part.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             part.replace(held / name)
 
 
-@functools.cache
+@functools.cache  # so that it is said once
 def _say(asked: str) -> None:
     from multiprocessing import parent_process
 
@@ -63,7 +84,7 @@ def _of_the_user() -> Iterator[Path]:
 
 
 def _serves(folder: Path) -> bool:
-    """Whether a folder can be written, and by nobody else: what lies in it runs with the user's rights.
+    """Return whether a folder can be written by the user and by nobody else.
 
     One whose place depends on the current directory does not serve, as that may be anyone's.
     """
@@ -72,17 +93,22 @@ def _serves(folder: Path) -> bool:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        link, status = folder.lstat(), folder.stat()
-        if hasattr(os, "getuid") and ({link.st_uid, status.st_uid} != {os.getuid()} or status.st_mode & 0o022):
-            return False
+        return _is_private(folder) and _takes_files(folder)
     except OSError:
         return False
-    return _takes_files(folder)
 
 
-@functools.cache
+def _is_private(path: Path) -> bool:
+    """Return whether a file or folder, and what it links to, is the user's and nobody else may write to it."""
+    if not hasattr(os, "getuid"):
+        return True
+    found = path.lstat(), path.stat()
+    return all(one.st_uid == os.getuid() for one in found) and not found[1].st_mode & 0o022
+
+
+@functools.cache  # a probe is written once
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made in a folder: of some (/sys) permissions say so to root, and nothing can be written."""
+    """Return whether a file can be made in a folder: of some (/sys) permissions say so to root, and none can."""
     probe = folder / f"probe.{os.getpid()}"
     try:
         probe.touch()

@@ -15,19 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError, ValidationInfo, field_validator
 
 from simcoll.config import input_files
 from simcoll.config._node import Node as Node
 from simcoll.config._node import WrittenFloat as WrittenFloat
 from simcoll.config._node import located as located
 from simcoll.config.decoding import decoded
-from simcoll.config.late_type import LateType
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
 MOST_KEPT: Final = 4 * 2**20  # of a large file, of which the last one is kept
 _FILES: Final = (".yaml", ".yml", ".json", ".xml")  # ends of the names of files that files of simcoll name
+
+
+_UNDERSCORES: Final = re.compile(r"[-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
 class Model(BaseModel):
@@ -38,6 +40,17 @@ class Model(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number_without_underscores(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse `1_0`, which pydantic reads as 10."""
+        if isinstance(value, str) and _UNDERSCORES.fullmatch(value):
+            annotation = cls.model_fields[info.field_name or ""].annotation
+            if _takes_numbers(annotation):
+                raise ValueError(f"{value!r} is not a number; write it without _")
+        return value
+
     also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and that key
 
     @classmethod
@@ -277,7 +290,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 def _branch(annotation: Any, tag: str | int) -> Any:
     """The member of a tagged union that has the tag; None if there is none."""
-    arguments = _arguments(annotation)
+    arguments = get_args(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]
     return next(filter(None, (_branch(argument, tag) for argument in arguments)), None)
@@ -286,13 +299,12 @@ def _branch(annotation: Any, tag: str | int) -> Any:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in _arguments(annotation):
+    for argument in get_args(annotation):
         yield from _models_in(argument)
 
 
-def _arguments(annotation: Any) -> tuple[Any, ...]:
-    """The parts of an annotation, types that are loaded late among them."""
-    return tuple(part.type if isinstance(part, LateType) else part for part in get_args(annotation))
+def _takes_numbers(annotation: Any) -> bool:
+    return annotation in (int, float) or any(map(_takes_numbers, get_args(annotation)))
 
 
 def dump(value: Any, *, inline: bool = False) -> str:

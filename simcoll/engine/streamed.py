@@ -15,7 +15,7 @@ import numpy as np
 from simcoll.config import numba_loader
 from simcoll.config.arrays import Array
 from simcoll.config.machine_time import check_time
-from simcoll.config.numba_loader import WORTH_COMPILING, WORTH_LOADING, compile_kernel, is_at_hand
+from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel
 from simcoll.engine.kernels import stream_kernel
 from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 from simcoll.engine.kernels.stream_parts import RoutedPart, RoutedParts
@@ -67,8 +67,8 @@ def run(
     parts = RoutedParts(stream, network, devices, params)
     if compiled is None:
         even = all(loop.min() == loop.max() for loop in sizes)  # else no step is run as columns
-        least = WORTH_LOADING if is_at_hand(stream_kernel) else WORTH_COMPILING
-        compiled = numba_loader.have_numba() and parts.work(whole and even, PEELED + 1) * len(sizes) >= least
+        work = parts.work(whole and even, PEELED + 1) * len(sizes)
+        compiled = numba_loader.have_numba() and work >= WORTH_COMPILING
     for width in (WIDTH, 0):
         if width or stream.participants * stream.n_slots <= MOST_SLOTS:
             found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)
@@ -95,8 +95,9 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
 
 
 def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
-    """Whether loops follow each other, channels are the sender's alone, sizes go by slot, and no link is down."""
-    looped = len(sizes) > 1 and stream.pipelined
+    """Whether loops follow each other, each row is sent in each, channels are the sender's alone, sizes go by slot, and
+    no link is down."""
+    looped = len(sizes) > 1 and (stream.pipelined or not sizes[-1].all())
     if looped or stream.agents or params.blocking != "no" or not network.bandwidths.all():
         return False
     return len({int(size) for loop in sizes for size in (loop.min(), loop.max())}) == 1 or _keeps_slots(stream)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from simcoll.config.groups import grouped
 from simcoll.config.machine_time import check_time
 from simcoll.errors import Diagnostic, InputError, RefusedError
-from simcoll.explanation._search_space import Candidate, candidates, distinct, nccl_choice, rank_count
+from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import TIE
@@ -317,7 +317,7 @@ class Recommendation:
         if not sizes:
             return {}
         worst = max(sizes, key=lambda size: size["regret"])
-        mean = sum(size["regret"] for size in sizes) / len(sizes)
+        mean = math.fsum(size["regret"] for size in sizes) / len(sizes)
         return {"regret": {"mean": mean, "worst": worst["regret"], "worst_size_bytes": worst["size_bytes"]}}
 
     def rows(self) -> Iterator[ResultRow]:

@@ -291,5 +291,5 @@ def _shares(times: Mapping[str, Sequence[int]], causes: Sequence[str], undisturb
             before = frozenset(order[:place])
             shares[cause] += (means[before | {cause}] - means[before]) / len(orders)
     shares = {cause: max(0.0, added) for cause, added in shares.items()}
-    total = sum(shares.values())
+    total = math.fsum(shares.values())
     return {cause: added / total for cause, added in shares.items()} if total else {}

@@ -9,16 +9,24 @@ from typing import Any, Final
 from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
 from simcoll.engine.run import Keep
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.prediction._call_run import predict_call
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.model_errors import ModelErrors
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.gpus_served import check_gpus, transport_of
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import Calibration, CostSetting, costs_of, load_network, load_profile, shipped_profiles
+from simcoll.scenario.profile import (
+    Calibration,
+    CostSetting,
+    costs_of,
+    load_network,
+    load_profile,
+    shipped_profiles,
+    transport_of,
+)
+from simcoll.scenario.profile_choice import check_gpus
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
@@ -137,8 +145,8 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
 def _called(prediction: Prediction) -> str:
     """The algorithm that ran, by NCCL's name for it where that was asked for: a ring of broadcast is a chain."""
     asked, scenario = prediction.asked, prediction.scenario
-    by_name = {} if scenario.workload else call_names.names(scenario.collective)
-    same = asked in by_name and call_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
+    by_name = {} if scenario.workload else algorithm_names.names(scenario.collective)
+    same = asked in by_name and algorithm_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
     return asked if same else prediction.algorithm
 
 

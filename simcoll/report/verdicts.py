@@ -265,7 +265,7 @@ def of_measured(rows: Sequence[JsonAnswer]) -> str:
 
 
 def _measured(row: JsonAnswer) -> str:
-    named = row["algorithm"] or row.get("workload") or row["harness"]
+    named = row.get("algorithm") or row.get("workload") or row["harness"]  # a workload's row has no algorithm
     what = f"{row['collective']}/{named}" if row["collective"] != WORKLOAD else str(named)
     size = f", {short_size(row['size_bytes'])}" if row["size_bytes"] else ""
     return f"{what} on {row['ranks']}{size}"

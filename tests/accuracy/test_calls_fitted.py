@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import csv
 import itertools
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_tables import made, write
 from nccl_law import BLOCK, EVERYWHERE, KEPT, LAW, asked, call, changed, rated, text, under
 
-from simcoll.accuracy.bad_rows import suspicious
-from simcoll.accuracy.fit import parameters
+from simcoll.accuracy.disturbed_rows import suspicious
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, ParameterSetting, cost
 from simcoll.accuracy.fit.retiming import Question
-from simcoll.accuracy.studies import _baselines
-from simcoll.config import yaml_tree
+from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
-from simcoll.nccl.kernel_costs import KINDS, BlockCosts
 from simcoll.scenario.loading import Point
-from simcoll.scenario.own_costs import written_in
 from simcoll.scenario.profile import load_profile, parse_profile
-from tools import refit
 
 # --- what costs do ---
 
@@ -65,30 +59,6 @@ def test_what_takes_longer_is_never_faster(which: int, name: str, times: float) 
 # --- tables ---
 
 FITTED = {"launch": 5, "LL.hop": 0.6, "LL.rate": 6, "Simple.start": 1.8, "Simple.hop": 3.4, "efficiency.nvlink": 90}
-COLUMNS = ("system", "library", "library_version", "collective", "ranks", "nodes", "dtype", "size_bytes", "time_us")
-
-
-def made(
-    ranks: Sequence[int], collectives: Sequence[str], noise: float = 0.0, every: int = 1
-) -> Iterator[dict[str, Any]]:
-    """Rows of library calls on H100s by the law, release 2.27, with log-normal noise."""
-    chance = np.random.default_rng(3)
-    for collective, n, exponent in itertools.product(collectives, ranks, range(9, 29, every)):
-        time_us = call("hgx-h100", collective, 2**exponent, ranks=n, library_version="2.27").time_ps / 1e6
-        yield {
-            "system": "h100", "library": "nccl", "library_version": "2.27.3", "collective": collective, "ranks": n,
-            "nodes": 1, "dtype": "float32", "size_bytes": 2**exponent,
-            "time_us": time_us * float(np.exp(chance.normal(0, noise))) if noise else time_us,
-        }  # fmt: skip
-
-
-def write(path: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A measured table."""
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def test_kernels_are_found_again(folder: Path) -> None:
@@ -154,8 +124,8 @@ def test_rivals_know_their_own_laws() -> None:
     sizes, unseen = [2**k for k in range(10, 24, 2)], [3 * 2**12, 2**9, 2**25]
 
     def off(known: Sequence[Any], new: Sequence[Any]) -> dict[str, float | None]:
-        told = [(_baselines.predicted(known, *one), one[0].time_us) for one in new]
-        errors = {name: [its[name] and abs(its[name] / us - 1) for its, us in told] for name in _baselines.RIVALS}
+        told = [(baselines.predicted(known, *one), one[0].time_us) for one in new]
+        errors = {name: [its[name] and abs(its[name] / us - 1) for its, us in told] for name in baselines.RIVALS}
         return {name: None if None in its else max(its) for name, its in errors.items()}
 
     def errors(law: Any, fitted: Sequence[int] = sizes) -> dict[str, float | None]:
@@ -182,83 +152,6 @@ def test_rivals_know_their_own_laws() -> None:
     assert off([], [(row, asked("hgx-h100", "all_reduce", 2**20, ranks=8)) for row in table[:9]])[
         "nearest system's table"
     ]
-
-
-@pytest.fixture
-def of_others(folder: Path) -> list[dict[str, Any]]:
-    """A study of a folder of tables, and the rows of a table there."""
-    for name in ("tables", "nothing", "strange", "v/studies"):
-        Path(name).mkdir(parents=True)
-    Path("v/studies/own.yaml").write_text(
-        "title: Own\nplace: tables\ncases: [{table: tables/mine.csv, system: hgx-h100}]\n", encoding="utf-8"
-    )
-    rows = list(made((2, 4), ("all_gather", "all_reduce"), every=6))
-    write("tables/mine.csv", rows)
-    return rows
-
-
-def test_tables_of_nobody_are_refused(of_others: list[dict[str, Any]]) -> None:
-    """A folder without tables, and a system that nobody knows, are one clear error each, and nothing is written."""
-    write("strange/mine.csv", [{**one, "system": "abacus"} for one in of_others])
-    for wrong, why in (
-        ("nothing", "nothing: has no *.csv; give a folder of measured tables with --tables"),
-        ("nowhere", "nowhere: has no *.csv; give a folder of measured tables with --tables"),
-        ("strange", "which system 'abacus' is, is not known; name one of"),
-    ):
-        found = simcoll("validate", "own", "--folder", "v", "--tables", wrong, "-o", "out")
-        assert (found.status, found.out) == (2, "")
-        assert why in found.err
-        assert len(found.err.splitlines()) == 1
-        assert not Path("out").exists()
-
-
-def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
-    """`validate --tables` scores the tables of a folder by cluster, as clusters.yaml names them: series that are near,
-    what intervals hold, rivals, signed errors by region."""
-    pytest.importorskip("scipy")
-    gathered = [one for one in of_others if one["collective"] == "all_gather"]
-    write("tables/far.csv", [{**one, "time_us": 2 * one["time_us"], "system": "h100_far"} for one in gathered])
-    write("tables/ours.csv", [{**one, "system": "h100_ours"} for one in of_others])
-    met = [one for one in gathered if one["ranks"] == 4]
-    sizes = ", ".join(f"{one['size_bytes']} B" for one in met)
-    told = simcoll("predict", "all_gather", "--on", "hgx-h100", "--size", f"[{sizes}]", "--set", "ranks=4", "--json")
-    here = [
-        {**one, "system": "h100_here", "time_us": row["time_us"]}
-        for one, row in zip(met, told.json["points"], strict=True)
-    ]
-    write("tables/here.csv", here)
-    Path("tables/mine.csv").rename("mine.csv")
-    Path("v/studies/own.yaml").write_text(
-        "title: Own\nplace: tables\ncases: [{table: mine.csv, system: hgx-h100}]\n", encoding="utf-8"
-    )
-    text = "clusters:\n- {name: away, rows: [h100_far], system: hgx-h100, lacks: It is far away.}\n"
-    text += "- {name: here, rows: [h100_here], system: hgx-h100, lacks: Nothing is lacking.}\n"
-    text += "- {name: ours, rows: [h100_ours], system: hgx-h100}\n"
-    Path("v/clusters.yaml").write_text(text, encoding="utf-8")
-    found = simcoll("validate", "own", "--folder", "v", "--tables", "tables", "-o", "out", "--quiet")
-    assert found.status == 0, found.err
-    board = Path("out/CLUSTERS.md").read_text(encoding="utf-8")
-    of_away = [
-        line for line in board.splitlines() if line.startswith("| one node, ") and ": away (none in the fit)" in line
-    ]
-    assert [line.endswith("| missed |") for line in of_away] == [True]
-    assert "| one node | 5 of 7 |" in board  # those that were made twice as slow are not near
-    assert "| away | all_gather | 1 |" in board
-    assert all(name in board for name in ("NCCL's tuner", "nearest table", "What 90 % intervals hold"))
-    # a cluster that misses the goal of one node is told with what the model lacks there, others are not
-    goals = re.findall(r"^\| (away|here|ours) \|.*\| (met|missed) \|", board, re.M)
-    assert dict(goals) == {"away": "missed", "here": "met", "ours": "missed"}
-    asked_for = re.findall(r"^\* \*\*(.*)\*\*: (.*)$", board.split("## Rows outside")[0], re.M)
-    assert dict(asked_for) == {"away": "It is far away.", "ours": "not known."}
-    # each cell of intervals that misses its goal is told with the calls that make it so, and no other is
-    of_cells = re.findall(r"^\| 90 % intervals, (.*?) \| .* \| (met|missed)(.*) \|$", board, re.M)
-    few, wide = (
-        {name.removeprefix("in the fit: ") for name in re.findall(r"^\* \*\*(.*?)\*\*: .* on \d", section, re.M)}
-        for section in board.split("## Rows outside")[1].split("## Intervals wider than calls need")
-    )
-    assert few == {name for name, _, how in of_cells if "few" in how}
-    assert wide == {name for name, _, how in of_cells if "many" in how or "wide" in how}
-    assert wide
 
 
 EVERY = (*BESIDE, *OF_TRANSPORT, *OF_CALLS, *BLOCKS)
@@ -347,34 +240,3 @@ def test_a_fit_keeps_what_it_does_not_know(name: str, tmp_path: Path) -> None:
     assert kernels is not None
     assert (kernels.LL128.own, kernels.Simple.saved) == (begin.LL128.own, begin.Simple.saved)
     assert kernels.Simple.saved > 0
-
-
-def test_generations_of_gpus_have_costs_in_common() -> None:
-    """What was fitted to generations together is written once, and no fit to one of them names it. At most twelve
-    fitted costs are a generation's own, and thirteen that are written."""
-    profiles = {name: load_profile(name) for name in refit.GENERATIONS}
-    for name in load_profile(refit.COMMON).fitted:
-        assert len(sharing := refit.sharers(name)) > 1, name
-        assert not any(name in profiles[each].fitted for each in sharing), name
-    assert max(len(profile.fitted) for profile in profiles.values()) <= 12
-    assert max(len(written_in(profile)[name]) for name, profile in profiles.items()) <= 13
-
-
-@pytest.mark.parametrize("name", refit.GENERATIONS)
-def test_a_fit_again_leaves_inherited_costs_where_they_are(name: str) -> None:
-    """A whole profile, as a calibration writes it, and the file that is like another say the same."""
-    shipped = load_profile(name)
-    of_calls = {each: parameters.text(each, cost(each, shipped, Params())) for each in OF_CALLS}
-    blocks = {
-        kind: {
-            key: parameters.text(f"{kind}.{key}", cost(f"{kind}.{key}", shipped, Params()))
-            for key in BlockCosts.model_fields
-        }
-        for kind in KINDS
-    }
-    file = yaml_tree.dump({"name": name, "kernels": {**of_calls, **blocks}})
-    again = refit.inheriting(file, name)
-    assert parse_profile(again, name).kernels == shipped.kernels
-    written = yaml_tree.parse(again, name).plain()["kernels"]
-    costs = {f"{kind}.{key}" for kind in KINDS for key in written.get(kind, {})}
-    assert costs == {each for each in written_in(shipped)[name] if each.partition(".")[0] in KINDS}

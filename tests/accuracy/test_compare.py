@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.accuracy.compare import compared, document
-from simcoll.accuracy.fit._fit_rows import read as fit_rows
+from simcoll.accuracy.fit.fit_rows import read as fit_rows
 from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
 from simcoll.accuracy.table_join import JoinedPoint, join, select
 from simcoll.config.text_table import render

@@ -14,10 +14,10 @@ from extras import needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.accuracy.fit._least_squares import Belief, Line, variances
-from simcoll.accuracy.fit._posterior_estimate import COARSE, coarse
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
-from simcoll.accuracy.fit.likeness import check_believable
+from simcoll.accuracy.fit.least_squares import Belief, Line, variances
+from simcoll.accuracy.fit.posterior_estimate import COARSE, coarse
+from simcoll.accuracy.fit.wrong_machine import check_believable
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow

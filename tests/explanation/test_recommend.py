@@ -15,7 +15,7 @@ from workloads import mesh, points
 import simcoll as sc
 from simcoll.cli import main
 from simcoll.errors import RefusedError
-from simcoll.explanation._search_space import BUCKETS, candidates
+from simcoll.explanation.candidates import BUCKETS, candidates
 from simcoll.explanation.recommendation import recommendations
 from simcoll.formats.schedules import msccl_writer
 from simcoll.prediction import sweep

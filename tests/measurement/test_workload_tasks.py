@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from simcoll.accuracy.compare import compared
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import real_run, run_cases
+from simcoll.measurement._rank_messages import Job, Report, TaskResult
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import Point, load
+from simcoll.workload.workload_keys import SMALL, TEMPLATES
 
 pytestmark = needs("torch")
 
@@ -101,6 +104,52 @@ def test_what_is_not_run_says_so(workload: dict[str, Any], more: dict[str, Any],
     """What torch does not do, or is not built here, is refused before a rank starts, with what can be done instead."""
     with pytest.raises(RefusedError, match=said):
         run_cases.cases(asked(workload, **more), "gloo")
+
+
+EACH = {  # a small one of every template
+    "ddp": STEP,
+    "fsdp": {**STEP, "template": "fsdp"},
+    "tensor_parallel": {**STEP, "template": "tensor_parallel", "activations": "1 KiB", "degree": 2},
+    "pipeline": {**STEP, "template": "pipeline", "activations": "1 KiB", "stages": 2, "microbatches": 2},
+    "moe": {**STEP, "template": "moe", "activations": "1 KiB", "experts": "1 ms"},
+    "operations": {"operations": [{"name": "a", "collective": "all_reduce", "size": "1 KiB"}]},
+    **{name: {"template": name, "size": "1 KiB", "local": "1 ms"} for name in SMALL},
+}
+
+
+def written(folder: Path, template: str) -> Path:
+    """A scenario file of one workload on this machine."""
+    keys = {"name": template, "topology": {"system": "loopback"}, "measure": FEW, "workload": EACH[template]}
+    (folder / "step.yaml").write_text(json.dumps(keys), encoding="utf-8")
+    return folder / "step.yaml"
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_measure_prints_every_template(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every workload that ranks can run is printed and written, whatever its ranks report; others are refused."""
+
+    def launched(job: Job, *_: object) -> Report:
+        outcome = TaskResult([2_500_000], [0], alone=[[1_000_000, 2_000_000]])
+        return Report([outcome] * len(job.tasks), 0, 1, True, {"library": "gloo"})
+
+    monkeypatch.setattr(real_run, "launch", launched)
+    done = simcoll("measure", written(tmp_path, template), "--ranks", 2, "--quiet", "-o", tmp_path / "made.csv")
+    if template not in ("ddp", *SMALL):
+        assert done.status
+        assert "is simulated only; take ddp, mean" in done.err
+        return
+    assert done.status == 0
+    assert done.out.startswith(f"Measured over gloo: {template} on 2: 2.5 ms;")
+    assert "2500" in done.out.splitlines()[-1]
+    assert read_measured(tmp_path / "made.csv")[0].others["workload"] == template
+
+
+@pytest.mark.ranks
+def test_measure_runs_and_prints_a_step(tmp_path: Path) -> None:
+    """A real step of two ranks, from the command to its table."""
+    done = simcoll("measure", written(tmp_path, "ddp"), "--ranks", 2, "--quiet")
+    assert done.status == 0
+    assert done.out.startswith("Measured over gloo: ddp on 2: ")
 
 
 @needs_root

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clusters.lessons import HELD, learnt
+from clusters.rows import ClusterRow
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_law import point_of
 
-from simcoll.accuracy.studies.cluster_lessons import HELD, learnt
-from simcoll.accuracy.studies.clusters import ClusterRow
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.confidence import of_another_machine
 from simcoll.prediction.intervals import LEAST_NOISE, NORMAL_90, Noise, Parts, noise, shrunk

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.bad_rows import suspicious
 from simcoll.accuracy.diagnosis import _fits, _ranking
 from simcoll.accuracy.diagnosis._fits import Fit, MeasuredTable
 from simcoll.accuracy.diagnosis._regions import WILD, Bands, Region
+from simcoll.accuracy.disturbed_rows import suspicious
 from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config import assignments

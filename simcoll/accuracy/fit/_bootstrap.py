@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.fit._least_squares import Bounds, Line
+from simcoll.accuracy.fit.least_squares import Bounds, Line
 from simcoll.config.arrays import Floats
 
 DRAWS: Final = 400  # of the bootstrap: 20 lie beyond either end of a 90 % interval, which puts the ends within a few %
@@ -32,7 +32,7 @@ def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int
 
 
 def _refitted(here: Line, rows: NDArray[np.int64], measured: Floats, bounds: Bounds, width: float) -> Floats:
-    """Return what `_least_squares.refit` finds for each draw, (draws, parameters), from rows and times (draws, rows).
+    """Return what `least_squares.refit` finds for each draw, (draws, parameters), from rows and times (draws, rows).
 
     All draws take the steps of Levenberg and Marquardt at once; values at a limit that would go beyond it stay.
     """

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.fit import _prior, parameters
-from simcoll.accuracy.fit._fit_rows import Samples
+from simcoll.accuracy.fit import parameters, prior
+from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.scores import Document
 from simcoll.prediction.confidence import fingerprint
 from simcoll.prediction.placing import placed, served_by
@@ -45,7 +45,7 @@ def covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Do
 def former(profile: Profile, moved: Collection[str]) -> list[Document]:
     """List the series of the fit that this one begins with, as far as no cost that moved is theirs: those of one node
     where the network's costs moved, all where none did, none where others did."""
-    if profile.calibration is None or not all(map(_prior.of_network, moved)):
+    if profile.calibration is None or not all(map(prior.of_network, moved)):
         return []
     series = [each for each in profile.calibration.covers if not moved or (each.nodes or 1) == 1]
     return [{**each.model_dump(mode="json", exclude_none=True), "former": True} for each in series]
@@ -57,5 +57,5 @@ def still_known(known: Mapping[str, tuple[str, str]], network: bool) -> dict[str
     return {
         name: list(ends)
         for name, ends in known.items()
-        if name not in parameters.BESIDE and (network or not _prior.of_network(name))
+        if name not in parameters.BESIDE and (network or not prior.of_network(name))
     }

@@ -19,21 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simcoll
-from simcoll.accuracy import bad_rows, scores, table_join
+from simcoll.accuracy import disturbed_rows, scores, table_join
 from simcoll.accuracy.fit import (
     _coverage,
-    _fit_rows,
-    _least_squares,
-    _own_errors,
-    _posterior_estimate,
-    _prior,
-    likeness,
+    fit_rows,
+    least_squares,
+    left_out_errors,
     parameters,
+    posterior_estimate,
+    prior,
+    wrong_machine,
 )
-from simcoll.accuracy.fit._estimate import Estimate, estimate
-from simcoll.accuracy.fit._fit_rows import Samples
-from simcoll.accuracy.fit.likeness import OtherNetwork
+from simcoll.accuracy.fit.estimate import Estimate, estimate
+from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.wrong_machine import OtherNetwork
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import assignments, yaml_tree
@@ -42,13 +42,13 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
-from simcoll.nccl.call_names import SCHEDULES
+from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile
-from simcoll.scenario.profile_text import spelt
-from simcoll.scenario.scenario import UNFITTED, Scenario
+from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, params_as_written, parse_profile
+from simcoll.scenario.profile_choice import UNFITTED
+from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
@@ -87,9 +87,9 @@ def calibrate(
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
     kept = dict(map(assignments.condition, where))
-    rows, sources, notes = _fit_rows.read(files, kept)
-    data, more = _fit_rows.samples(rows, asking)
-    chosen, split = _fit_rows.split(data, _listed(fit))
+    rows, sources, notes = fit_rows.read(files, kept)
+    data, more = fit_rows.samples(rows, asking)
+    chosen, split = fit_rows.split(data, _listed(fit))
     params, start, file = _begin(asking, data.rows[0])
     about = [*where, *ways]
     generations = (asking.generation,) if asking.generation else ()
@@ -97,7 +97,7 @@ def calibrate(
     if ways and not free and began.known is None:  # a profile with costs of somebody's own: all else stays
         free = data.launches
     found = fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
-    likeness.check_believable(found.document["points"], topology)
+    wrong_machine.check_believable(found.document["points"], topology)
     return found
 
 
@@ -134,7 +134,7 @@ class Beginning:
         """The 90 % intervals of parameters that were fitted before; None where nothing was: then nothing is known."""
         if self.profile.calibration is None:
             return None
-        return _prior.intervals(self.network, self.profile)
+        return prior.intervals(self.network, self.profile)
 
     def about(self, seed: int) -> Document:
         """Return the profile's record of how it was fitted."""
@@ -142,7 +142,7 @@ class Beginning:
             "topology": self.topology,
             "date": time.strftime("%Y-%m-%d"),
             "simcoll": simcoll.__version__,
-            "scipy": _least_squares.version(),
+            "scipy": least_squares.version(),
             "seed": seed,
             "files": [source.model_dump() for source in self.sources],
             "where": list(self.where),
@@ -161,14 +161,14 @@ def fitted(
     tell: Tell = lambda line: None,
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
-    _least_squares.need_scipy()
-    odd = np.array(bad_rows.suspicious(data.rows))
+    least_squares.need_scipy()
+    odd = np.array(disturbed_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
     if free or begin.known is None:  # who names parameters asks the rows alone
         estimated = estimate(fitting, begin.whole, begin.params, free, seed)
     else:
-        estimated = _posterior_estimate.estimate(fitting, begin.whole, begin.params, begin.known, tell)
+        estimated = posterior_estimate.estimate(fitting, begin.whole, begin.params, begin.known, tell)
     left = int((chosen & ~used).sum())
     notes = [*notes, *([f"{left} rows took longer than larger sizes did, and were not fitted"] if left else [])]
     lone = ["no row is held out: nothing shows how wrong this is elsewhere; --fit says what to fit"] * bool(
@@ -226,7 +226,7 @@ def _written(
     }
     text = yaml_tree.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
     parse_profile(text, begin.name)  # what is written can be read
-    other = likeness.nearer(data, chosen, begin.whole, predicted)
+    other = wrong_machine.nearer(data, chosen, begin.whole, predicted)
     document = {
         "schema": SCHEMA,
         "profile": begin.name,
@@ -240,7 +240,7 @@ def _written(
         "notes": [
             *notes,
             *([other.note(begin.profile.name)] if other else []),
-            *likeness.launched_otherwise(data, chosen, predicted),
+            *wrong_machine.launched_otherwise(data, chosen, predicted),
         ],
         "points": _points(data, predicted, chosen),
     }
@@ -256,7 +256,8 @@ def _ends(name: str, estimated: Estimate) -> tuple[float, float]:
 def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dict[str, str]) -> Document:
     """Build the profile's data without the record of the fit."""
     harness, topology = data.rows[0].harness, begin.topology
-    model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
+    of_model = {name: text for name, text in texts.items() if name in parameters.OF_MODEL}
+    model = {**params_as_written(begin.params), **of_model}
     several = any((row.nodes or 1) > 1 for row in data.rows)  # rows of one node do not show what NICs cost
     start = begin.whole if several else begin.profile
     links = {kind: scale.model_dump() for kind, scale in start.links.items()}
@@ -401,9 +402,9 @@ def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np
 def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], estimated: Estimate) -> Document:
     """Take what is uncertain apart: noise of the rows, parameters, and the model's own error by what a call has new."""
     off = np.log(data.measured / predicted)
-    noise, _ = _own_errors.noise_of(off, data.rows)
-    fresh = _own_errors.of_held_out(off, data.rows, chosen)
-    model, groups = _own_errors.uncertainty(
+    noise, _ = left_out_errors.noise_of(off, data.rows)
+    fresh = left_out_errors.of_held_out(off, data.rows, chosen)
+    model, groups = left_out_errors.uncertainty(
         {kind: shown.and_of(fresh[kind]) for kind, shown in estimated.shown.items()}
     )
     parts = {"noise": noise.spread, "outliers": noise.outliers, "parameters": estimated.scatter}

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.fit._least_squares import Bounds
+from simcoll.accuracy.fit.least_squares import Bounds
 from simcoll.config.arrays import Floats
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Params

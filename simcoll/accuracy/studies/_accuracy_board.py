@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from simcoll.accuracy import scores
-from simcoll.accuracy.bad_rows import TOO_LONG
-from simcoll.accuracy.studies._baselines import RIVALS
+from simcoll.accuracy.disturbed_rows import TOO_LONG
+from simcoll.accuracy.studies.baselines import RIVALS
 from simcoll.accuracy.studies.validate import Scored
 from simcoll.config.groups import grouped
 

@@ -16,11 +16,11 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from simcoll.accuracy import bad_rows, table_join
-from simcoll.accuracy.fit import _fit_rows, _least_squares, calibrate
+from simcoll.accuracy import disturbed_rows, table_join
+from simcoll.accuracy.fit import calibrate, fit_rows, least_squares
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
-from simcoll.accuracy.studies import _baselines as rivals_of
+from simcoll.accuracy.studies import baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.config import yaml_tree
@@ -62,8 +62,8 @@ class Material:
         fit = self.used.fit
         if isinstance(fit, dict):
             return table_join.among(self.rows, fit, f"{self.used.name}: fit")
-        if fit == _fit_rows.EVERY_SECOND_SIZE:
-            return _fit_rows.every_second(self.rows)
+        if fit == fit_rows.EVERY_SECOND_SIZE:
+            return fit_rows.every_second(self.rows)
         return [fit == "all"] * len(self.rows)
 
 
@@ -114,7 +114,7 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
     """Measure, fit and score a study. Raises what `real_run.run` and `calibrate` raise, and InputError for
     its files.
     """
-    _least_squares.need_scipy()
+    least_squares.need_scipy()
     for used in study.cases:  # find mistakes before long runs
         _ = study_file.case_file(options.folder, used.case) if used.case else find_measured(str(used.table))
     if why_not := _why_not(study, options):
@@ -236,7 +236,7 @@ def _material_of(
 ) -> Material:
     """Return the material of the rows of a table that points predict."""
     rows, points = tuple(row for row, _ in pairs), tuple(point for _, point in pairs)
-    return Material(used, tuple(table), rows, points, _fit_rows.source(name, data, len(rows)))
+    return Material(used, tuple(table), rows, points, fit_rows.source(name, data, len(rows)))
 
 
 # --- fits ---
@@ -269,7 +269,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         for m, _ in fitted
         for row, point in zip(m.rows, m.points, strict=True)
     ]
-    rows, notes = _fit_rows.of_pairs(pairs)
+    rows, notes = fit_rows.of_pairs(pairs)
     if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
     begin = Beginning(
@@ -309,7 +309,7 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
     """Score every row; `beside`: predict rows that are not fitted by the baselines, too."""
     known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
-        bad = bad_rows.suspicious(material.table)
+        bad = disturbed_rows.suspicious(material.table)
         odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})

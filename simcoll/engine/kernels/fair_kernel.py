@@ -12,7 +12,7 @@ from simcoll.engine.kernels.records import ChangesInTime, FairRun
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE
-jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
 heaps, waits, rates = (load_like(__name__, part) for part in (plain_heap, plain_waits, plain_rates))
 value = waits.value
 

@@ -16,7 +16,7 @@ from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels.records import FairFabric, Flows
 
 NEVER = 2**62
-inner, inline = jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+inner, inline = jit_for(__name__), jit_for(__name__, inline=True)
 heaps = load_like(__name__, plain_heap)
 
 

@@ -12,7 +12,7 @@ from simcoll.engine.kernels.records import FifoRun, Heap, LinkHistory, LinkLines
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE
-jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
 

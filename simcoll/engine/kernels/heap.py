@@ -8,7 +8,7 @@ from typing import Any
 from simcoll.config.numba_loader import jit_for
 from simcoll.engine.kernels.records import Heap
 
-inner, inline = jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+inner, inline = jit_for(__name__), jit_for(__name__, inline=True)
 
 
 @inline

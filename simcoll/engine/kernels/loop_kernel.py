@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcoll.config.numba_loader import is_compiled, jit_for, load_like
+from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels import loop_fetch_kernel as plain_fetches
 from simcoll.engine.kernels import loop_stream_kernel as plain_streams
 from simcoll.engine.kernels import waits as plain_waits
 from simcoll.engine.kernels.loop_records import LoopRun
@@ -18,56 +17,43 @@ from simcoll.engine.kernels.loop_records import LoopRun
 NEVER = 2**62
 SIDE, ENDED, COMPLETE = plain_waits.SIDE, plain_waits.ENDED, plain_waits.COMPLETE
 WAITING = COMPLETE - 1  # for one thing; one less for each further one
-jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 of_streams = load_like(__name__, plain_streams)
-fetches, COMPILED = load_like(__name__, plain_fetches), is_compiled(__name__)
 value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
 @jit
-def loops(run: LoopRun, ended: Any, latest: Any, pause: Any, end: Any) -> Any:
-    """Serve whole chunks by (time the head came, key), until a transfer of the loop `pause` has begun, or all has
-    happened that happens before `end`. Takes how many have ended, and the latest time of all, and returns what these
-    are then.
+def loops(run: LoopRun) -> Any:
+    """Serve whole chunks by (time the head came, key). Returns how many transfers ended, and the latest time of all.
 
     Parts of the network take turns: each goes on alone for as long as nothing that happens meanwhile in a later one
     can be felt there. Its heap is short, and the columns that it works on stay in the processor's cache.
     """
-    parts, streams = run.parts, run.streams
-    if parts.begun[0] < 0:
-        for row in range(0, len(run.rows.way), run.rows.apart):
-            if run.state.state[run.state.first[row]] == 0:
-                enter(row, 0, 0, -1, run)
-        for stream in range(len(streams.link)):
-            of_streams.look_ahead(stream, 0, run)
+    parts, streams, ended, latest = run.parts, run.streams, 0, 0
+    for row in range(0, len(run.rows.way), run.rows.apart):
+        if run.state.state[run.state.first[row]] == 0:
+            enter(row, 0, 0, -1, run)
+    for stream in range(len(streams.link)):
+        of_streams.look_ahead(stream, 0, run)
     classes, clock = parts.classes, parts.clock
     soonest = earliest(run)
-    while soonest < end and parts.begun[0] < pause:
+    while soonest < NEVER:
         # as long as none of the last whole loop has begun: a rest ends behind the whole piece before it on its way
         ahead = parts.ahead_whole if parts.begun[0] < parts.whole - 1 else parts.ahead
         for own in range(len(clock)):
-            until = end
+            until = NEVER
             for other in range(len(clock)):
                 late = ahead[other * len(clock) + own]
                 if late < NEVER:
                     until = min(until, max(clock[other], soonest) + late)
             for part in range(classes[own], classes[own + 1]):
-                if COMPILED:
-                    behind = classes[own + 1]
-                    fetches.heap(min(part + 3, behind - 1), run)
-                    fetches.rows(min(part + 2, behind - 1), until, run)
-                    fetches.ways(min(part + 1, behind - 1), until, run)
-                    fetches.links(part, until, run)
                 t = first_of(part, run)
                 while t < until:
                     ended, latest = go_on(part, min(until, t + streams.ahead), ended, latest, run)
                     t = first_of(part, run)
             clock[own] = until
         soonest = earliest(run)
-    if soonest >= end:
-        for own in range(len(clock)):
-            clock[own] = end
     return ended, latest
 
 

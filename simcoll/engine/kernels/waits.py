@@ -16,7 +16,7 @@ from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels.records import Barriers, Heads, Progress, Starts, TaskColumns
 
 SIDE, ENDED, COMPLETE = -1, -2, -3  # where a transfer is; before that, how many links its head has passed
-jit, inner, inline = jit_for(__name__), jit_for(__name__, inner=True), jit_for(__name__, inline=True)
+jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
 heaps = load_like(__name__, plain_heap)
 
 

@@ -1,0 +1,244 @@
+"""Prepare measured rows for a fit: read tables, pair each row with its question, and split rows to fit from rows held
+out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.accuracy import table_join
+from simcoll.accuracy.fit._bootstrap import Draw
+from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
+from simcoll.accuracy.fit.retiming import Question
+from simcoll.accuracy.measured_points import RowQuestions
+from simcoll.config.arrays import Floats
+from simcoll.config.decoding import decoded
+from simcoll.config.groups import grouped
+from simcoll.errors import InputError, RefusedError
+from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
+from simcoll.scenario import caveats
+from simcoll.scenario.profile import TableSource
+from simcoll.scenario.scenario import Scenario
+from simcoll.units import float_of
+
+EVERY_SECOND_SIZE: Final = "every second size"
+EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
+MANY_LAUNCHES: Final = 3  # least number of launches whose medians show how launches differ; fewer are not drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Measured rows (n,) with their times `measured` in ps; `which` numbers the question that each row answers."""
+
+    rows: tuple[MeasuredRow, ...]
+    measured: Floats
+    which: NDArray[np.int64]
+    scenarios: tuple[Scenario, ...]
+    questions: tuple[Question, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, chosen: NDArray[np.bool_]) -> Samples:
+        """Return the chosen rows, with the questions that they answer."""
+        asked, which = np.unique(self.which[chosen], return_inverse=True)
+        rows = tuple(row for row, keep in zip(self.rows, chosen.tolist(), strict=True) if keep)
+        scenarios, questions = (tuple(items[i] for i in asked) for items in (self.scenarios, self.questions))
+        return Samples(rows, self.measured[chosen], which, scenarios, questions)
+
+    def times(self, setting: ParameterSetting) -> Floats:
+        """Predict the time of each row (n,) under a setting, in ps."""
+        asked = np.array([question.time_ps(setting) for question in self.questions], np.float64)
+        times: Floats = asked[self.which]
+        return times
+
+    @property
+    def launches(self) -> list[str]:
+        """Names of the launch parameters that these rows can show: the host's, where processes drive GPUs, and CUDA
+        graphs'.
+        """
+        processes = {process for question in self.questions for process in question.processes}
+        posting = any(process.messages for process in processes)
+        host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
+        graph = OF_GRAPH[: 2 if len(self.uploads) > 1 else len(self.uploads)]
+        return [*host, *graph]
+
+    @property
+    def uploads(self) -> set[float]:
+        """The numbers of uploads for each launch of a graph, of rows in graphs: more than one tell their cost."""
+        asked = zip(self.scenarios, self.questions, strict=True)
+        return {question.uploads for scenario, question in asked if scenario.launch.graph}
+
+    @property
+    def least_a_launch(self) -> float:
+        """The shortest time of a row divided by the launches that a process makes for it, in ps; 0 if none is known."""
+        most = [max((process.launches for process in q.processes), default=0) for q in self.questions]
+        pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
+        return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of links that the questions use."""
+        return list(dict.fromkeys(kind for question in self.questions for kind in question.kinds))
+
+    @cached_property
+    def draw(self) -> Draw:
+        """A function that draws rows with replacement, for the bootstrap.
+
+        Where rows give the median of each of several launches, launches are drawn as well, the same ones for all rows
+        that were measured together: what disturbs a launch disturbs all its rows.
+        """
+        launches = [_launches(row) for row in self.rows]
+        several = (i for i, medians in enumerate(launches) if len(medians) >= MANY_LAUNCHES)
+        starts = grouped(several, lambda i: (self.rows[i].ranks, len(launches[i])))
+        tables = [(np.array(numbers), np.array([launches[i] for i in numbers])) for numbers in starts.values()]
+
+        def drawn(generator: np.random.Generator) -> tuple[NDArray[np.int64], Floats]:
+            measured = self.measured.copy()
+            for numbers, table in tables:
+                again = table[:, generator.integers(0, table.shape[1], table.shape[1])]
+                measured[numbers] *= np.median(again, axis=1) / np.median(table, axis=1)
+            rows = generator.integers(0, len(measured), len(measured))
+            return rows, measured[rows]
+
+        return drawn
+
+
+def _launches(row: MeasuredRow) -> list[float]:
+    """Return the median time of each launch, in us, from the column `launch_us`; empty if the row has no valid one."""
+    try:
+        medians = [float_of(text) for text in row.others.get("launch_us", "").split()]
+    except ValueError:
+        return []
+    return medians if all(time > 0 for time in medians) else []
+
+
+def read(
+    files: Sequence[Path | str], where: Mapping[str, str]
+) -> tuple[list[MeasuredRow], list[TableSource], list[str]]:
+    """Read measured tables; return the rows, a record of each file, and remarks.
+
+    Only rows of one harness are kept: those of `p2p` where there are others besides. Raises InputError for files that
+    cannot be read, for a `where` that keeps no row, and for rows of several harnesses without `p2p`.
+    """
+    tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
+    for name in files:
+        data, measured = read_file(find_measured(name), table_join.defaults(where), chosen=True)
+        selected = table_join.select(measured, where)
+        all_rows += measured
+        tables.append((str(name), data, selected))
+    rows = [row for *_, of_table in tables for row in of_table]
+    table_join.check_columns(where, rows)
+    if not rows:
+        table_join.kept(all_rows, where, ", ".join(map(str, files)))
+        cure = "give tables with rows, or another --where"
+        raise InputError("no measured row is left", cure)
+    kept, notes = _one_harness(rows)
+    notes += table_join.apart(rows)
+    notes += [remark for name, data, of in tables for remark in remarks(decoded(data), name, of)]
+    notes += table_join.filled(rows, where)
+    sources = [
+        source(Path(name).name, data, sum(row.harness == kept for row in of_table)) for name, data, of_table in tables
+    ]
+    return [row for row in rows if row.harness == kept], sources, notes
+
+
+def source(name: str, data: bytes, rows: int) -> TableSource:
+    """Return a profile's record of a table file: its name, its hash, and how many rows were used."""
+    return TableSource(file=name, sha256=hashlib.sha256(data).hexdigest(), rows=rows)
+
+
+def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
+    """Return the harness to keep, and remarks on the rows of others."""
+    counts = Counter(row.harness for row in rows)
+    if len(counts) == 1:
+        return next(iter(counts)), []
+    if "p2p" not in counts:
+        names = ", ".join(sorted(counts))
+        raise InputError(f"the rows are of several harnesses ({names}), and a profile serves one",
+                         f"choose, e.g. with --where harness={min(counts)}")  # fmt: skip
+    others = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()) if name != "p2p")
+    return "p2p", [f"left out are rows of other harnesses ({others}); --where harness=… takes them"]
+
+
+def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:
+    """Pair each row with its question; return the rows that can be predicted, and a remark on each kind that cannot.
+
+    Raises InputError if none can be predicted.
+    """
+    pairs = list[tuple[MeasuredRow, Scenario]]()
+    refused: Counter[str] = Counter()
+    for row in rows:
+        if row.others.get("buckets", "1") not in ("", "1"):
+            refused["they are calls in buckets, of which a fit of whole calls knows nothing"] += 1
+            continue
+        points = asking.points(row)
+        if len(points) == 1:
+            pairs.append((row, points[0].scenario))
+        else:
+            unknown = f"{row.collective}/{row.algorithm} is not known here: name it as `simcoll list algorithms` does"
+            refused["--set gives several points" if points else unknown] += 1
+    return of_pairs(pairs, refused)
+
+
+def of_pairs(
+    pairs: Sequence[tuple[MeasuredRow, Scenario]], refused: Counter[str] | None = None
+) -> tuple[Samples, list[str]]:
+    """Make samples of rows and their scenarios; `refused` counts rows that were left out before. Else like
+    `samples`.
+    """
+    refused = Counter() if refused is None else refused
+    known: dict[str, int] = {}
+    scenarios, questions, kept, which = list[Scenario](), list[Question](), list[MeasuredRow](), list[int]()
+    for row, scenario in pairs:
+        key = scenario.model_dump_json()
+        try:
+            if key not in known:
+                questions.append(Question(scenario))
+                scenarios.append(scenario)
+                known[key] = len(known)
+        except RefusedError as error:
+            refused[str(error)] += 1
+            continue
+        kept.append(row)
+        which.append(known[key])
+    notes = [f"left out: {count} rows: {why}" for why, count in refused.items()]
+    if not kept:
+        raise InputError(f"none of {refused.total()} rows can be predicted: {next(iter(refused))}", "give other rows")
+    notes += caveats.notes(scenarios)
+    measured = np.array([row.time_us for row in kept]) * 1e6
+    return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(scenarios), tuple(questions)), notes
+
+
+def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:
+    """Choose the rows to fit: those that `fit` (column → values) names, or every second size.
+
+    Returns flags (n,) and a description of the choice. Raises InputError if no row is to be fitted.
+    """
+    if fit:
+        chosen = np.array(table_join.among(samples.rows, fit, "--fit"))
+        if not chosen.any():
+            raise InputError("--fit names no row", "see the columns and values of the tables")
+        return chosen, "--fit " + " --fit ".join(f"{column}={','.join(texts)}" for column, texts in fit.items())
+    return np.array(every_second(samples.rows)), EVERY_SECOND
+
+
+def every_second(rows: Sequence[MeasuredRow]) -> list[bool]:
+    """Flag rows whose size is the first, third, … of the sizes of their series."""
+    series = grouped(rows, _series)
+    odd = {key: set(sorted({row.size_bytes for row in of_series})[::2]) for key, of_series in series.items()}
+    return [row.size_bytes in odd[_series(row)] for row in rows]
+
+
+def _series(row: MeasuredRow) -> tuple[object, ...]:
+    swept = tuple(sorted(pair for pair in row.others.items() if pair[0].startswith(("topology.", "model.", "launch."))))
+    return (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, row.system, *swept)

@@ -1,0 +1,325 @@
+"""Estimate parameters that were fitted before: the most probable values, given rows and the profile.
+
+A parameter that the rows do not see keeps its value. How far rows may move the others is learnt from the rows
+themselves: each rank count, collective, node count and part of the sizes is predicted from the others, and the fit goes
+no further from the profile than serves these predictions: costs that explain some rows by spoiling others are not those
+of the machine. First move what one process takes to launch for several GPUs, which the host decides, then the costs of
+the network, of which little is known before a fit, and then those of GPUs and links in a node, which differ little from
+machine to machine.
+
+A network may be of another kind than the profile's, and its costs far off. So slopes are taken over what is believed of
+them, as ports may hide a cable that is slower than either; and what is believed gives way to rows that contradict it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.accuracy.fit import least_squares, left_out_errors, prior
+from simcoll.accuracy.fit.estimate import NO_EFFECT, Estimate, above_rates, bounds_of, check_limits, starting_costs
+from simcoll.accuracy.fit.fit_rows import Samples
+from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit.left_out_errors import KEYS
+from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.prior import Part
+from simcoll.config.arrays import Floats
+from simcoll.config.groups import grouped
+from simcoll.engine.timing_model import Params
+from simcoll.errors import InputError
+from simcoll.formats.measured import MeasuredRow
+from simcoll.measurement.run_cases import Tell
+from simcoll.prediction import model_errors
+from simcoll.prediction.intervals import FAR, NORMAL_90
+from simcoll.scenario.profile import CABLE, Profile
+
+SIZE_EDGES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
+COARSE: Final = 48  # sizes, spread over all series: more of them hardly tell more of a dozen parameters
+ROUNDS: Final = 4  # linearisations: the fit begins near its end
+NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
+BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out
+# Widths believed over which slopes are taken first: what hides a cost is seldom further off. Blocks of rings hide
+# cables down to 78 % of their rate.
+REACH, REACH_OF_CABLES = 2.0, 3.0
+MOST_OUTLIERS: Final = 0.25  # share of rows that may be far off by chance; more are off for a reason, and count whole
+BETTER: Final = 0.9  # share of the error before the fit that has to be reached: less may be luck
+# Share of what left-out groups win on average that one of them may lose, to costs of the network and to those of GPUs.
+# Of 71 splits of published tables on several nodes a half leaves the least error for the network. Fits of machines made
+# of the shipped tables by moving costs refuse to follow by nothing at all: a group that loses 0.2 points vetoes 20.
+OF_NETWORK, OF_GPUS = 0.5, 0.05
+SHARES: Final[Mapping[Part, float]] = {"launches": OF_NETWORK, "network": OF_NETWORK, "GPUs": OF_GPUS}
+# Beside that a group may lose as much as the model errs anyway, to costs of the network: without the one collective
+# that shows a slow cable, the others explain its rows by anything else, and that is no sign against the cable. Where
+# rows are not of all zones of sizes, calls of another zone will be asked, and nothing may be lost.
+SLACK: Final = least_squares.OWN_ERROR
+
+
+_Ways = Sequence[Sequence[NDArray[np.int64]]]  # to leave rows out: the numbers of the rows of each group
+NO_BETTER: Final = "rows that are left out are predicted no better with another value"
+HARDLY: Final = "these rows tell hardly anything of it"
+MESSAGES: Final = "messages cannot tell it from P2P.reach; add rows of other collectives"
+
+
+def estimate(
+    samples: Samples,
+    start: Profile,
+    params: Params,
+    known: Mapping[str, tuple[str, str]],
+    tell: Tell,
+) -> Estimate:
+    """Fit the parameters that the rows see, near the values of a profile that was fitted.
+
+    `known` are the 90 % intervals of that fit. Raises InputError if no parameter has an effect, and for one at its
+    limit.
+    """
+    return _FromPrior(samples.of(coarse(samples.rows)), start, params, known, tell).run()
+
+
+class _FromPrior:
+    """State of an estimate: the coarse rows, and the names that are still fitted."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        start: Profile,
+        params: Params,
+        known: Mapping[str, tuple[str, str]],
+        tell: Tell,
+    ):
+        self.samples, self.known, self.tell = samples, known, tell
+        self.before = ParameterSetting.of(start)
+        self.null = starting_costs(samples, start, params, ())
+        self.left = self._shared() if start.kernels else {}
+        self.names = [name for name in self.null if name not in self.left and not prior.zero(name, self.null)]
+        self.found: dict[str, float] = {}  # values that left the profile's, and the times with them
+        self.times = np.zeros(0)
+        self.evaluated = 0
+
+    def run(self) -> Estimate:
+        measured = self.samples.measured
+        first = self._seen(self._line(self._values))
+        every, known = self.names, self._belief
+        self.tell(f"{len(every)} parameters, {len(measured)} rows; {_error(first.times, measured)} before the fit")
+        moved, times = dict[str, float](), first.times
+        for part in SHARES:
+            self.names = [name for name in every if prior.part_of(name) == part]
+            if not self.names:
+                continue
+            boldness = self._fitted(times, part)
+            if boldness == 0:
+                self.left |= dict.fromkeys(self.names, NO_BETTER)
+                continue
+            moved |= dict.fromkeys(self.names, boldness)
+            times = self.times
+        self.tell(f"{_error(times, measured)} after {self.evaluated} predictions of these rows")
+        self.names = [name for name in every if name in moved]
+        if not moved:
+            self.names = every
+            kept = self._at(first, known, ["what the fit begins with predicts rows left out best: nothing is changed"])
+            return replace(kept, costs={}, low={}, high={})
+        belief = self._belief
+        belief = belief._replace(widths=belief.widths * [moved[name] for name in self.names])
+        values = np.array([self.found[name] for name in self.names])
+        return self._at(self._line(values), belief, [])
+
+    def _fitted(self, times: Floats, part: Part) -> float:
+        """Fit the names that are left, the others as they are; return the factor of the widths believed that was used.
+
+        `times` are those before this fit, of costs of the network or of GPUs."""
+        measured, bounds, belief = self.samples.measured, self._bounds, self._belief
+        of_cables = [name == f"efficiency.{CABLE}" for name in self.names]
+        steps = np.where(of_cables, REACH_OF_CABLES, REACH) * belief.widths if part == "network" else None
+        line = least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS, steps)
+        boldness = self._boldness(times, line, part)
+        if 0 < boldness < 1:
+            belief = _kept(belief, boldness)
+            values = least_squares.refit(line, measured, bounds, least_squares.OWN_ERROR, belief)
+            line = Line(values, self._model(values), line.slopes)
+        if boldness:
+            self.times = line.times
+            self.found |= dict(zip(self.names, line.values.tolist(), strict=True))
+        return boldness
+
+    # --- the model ---
+
+    def _line(self, values: Floats) -> Line:
+        """Linearise costs of the network over what is believed: something slower may hide them nearby."""
+        near, far = least_squares.near(values, self._bounds), self._belief.widths
+        return least_squares.line(
+            self._model, values, self._bounds, np.where(list(map(prior.of_network, self.names)), far, near)
+        )
+
+    def _model(self, costs: Floats) -> Floats:
+        self.evaluated += 1
+        asked = {**self.found, **dict(zip(self.names, costs.tolist(), strict=True))}
+        return self.samples.times(self.before.at(asked))
+
+    @property
+    def _values(self) -> Floats:
+        return np.array([self.null[name] for name in self.names])
+
+    @property
+    def _bounds(self) -> Bounds:
+        return bounds_of(self.samples, self.names)
+
+    @property
+    def _belief(self) -> Belief:
+        return prior.belief(self.names, self.null, self.known, self.samples.rows, self._bounds)
+
+    # --- which parameters ---
+
+    def _shared(self) -> dict[str, str]:
+        """Return what rows of messages alone do not decide: links of a node serve rings and trees as well, and what
+        messages reach of them is a parameter of its own."""
+        if any(row.collective not in model_errors.PAIRS for row in self.samples.rows):
+            return {}
+        cables = f"efficiency.{CABLE}"
+        return {name: MESSAGES for name in self.null if name.startswith("efficiency.") and name != cables}
+
+    def _seen(self, line: Line) -> Line:
+        """Leave out the parameters that change no row, and those of GPUs of which the rows would tell hardly anything.
+
+        Of the network the rows tell of costs together what they do not tell of each: without one of them the others
+        would stand for it, on other numbers of nodes wrongly.
+        """
+        shares = np.abs(line.relative(self._bounds)).max(axis=0)
+        line = self._leaving(line, shares < least_squares.EFFECT, NO_EFFECT)
+        if not self.names:
+            raise InputError("no parameter has an effect on these rows", "name some with --free")
+        belief = self._belief
+        after = np.sqrt(np.diag(least_squares.posterior(line, line.times, belief)))
+        hardly = (after > NARROWED * belief.widths) & ~np.array([prior.of_network(name) for name in self.names])
+        return line if hardly.all() else self._leaving(line, hardly, HARDLY)
+
+    def _leaving(self, line: Line, which: NDArray[np.bool_], why: str) -> Line:
+        """Leave parameters at the values that they have in a line, and record why."""
+        self.left |= {name: why for name, leave in zip(self.names, which.tolist(), strict=True) if leave}
+        self.names = [name for name in self.names if name not in self.left]
+        return Line(line.values[~which], line.times, line.slopes[:, ~which])
+
+    # --- how far ---
+
+    def _boldness(self, times: Floats, line: Line, part: Part) -> float:
+        """Return the factor of the widths believed with which rows that are left out are predicted best, in all ways
+        to leave some out. 0: values stay, with which the rows take `times`.
+
+        A bolder fit has to be better on the whole, where each way counts once, and no group may be worse by more than a
+        share of that: what new calls will be like is not known.
+        """
+        rows, measured = self.samples.rows, self.samples.measured
+        of_network = part == "network"
+        ways = _ways_to_leave_out(rows, of_network)
+        if not ways:
+            return 1.0
+        share, slack = SHARES[part], SLACK if of_network and _in_all_zones(rows) else 0.0
+        counts = np.concatenate([np.full(len(groups), 1 / len(groups) / len(ways)) for groups in ways])
+        usual = float(np.quantile(np.abs(np.log(times / measured)), 1 - MOST_OUTLIERS))
+        most = FAR * max(least_squares.OWN_ERROR, usual)  # an outlier must not hide what other rows gain
+        before = _off([times] * len(ways), measured, ways, most)
+        best, least = 0.0, BETTER * float(counts @ before)
+        for boldness in BOLDNESS:
+            errors = _off([self._left_out(line, groups, boldness) for groups in ways], measured, ways, most)
+            mean = float(counts @ errors)
+            if mean < least and (errors <= before + share * (counts @ before - mean) + slack).all():
+                best, least = boldness, mean
+        return best
+
+    def _left_out(self, line: Line, groups: Sequence[NDArray[np.int64]], boldness: float) -> Floats:
+        """Predict each group of rows from the others, along a line."""
+        measured, belief = self.samples.measured, self._belief
+        belief = _kept(belief, boldness)
+        times = np.ones(len(measured))  # of rows of no group nobody asks
+        for group in groups:
+            others = np.setdiff1d(np.arange(len(measured)), group)
+            own = least_squares.OWN_ERROR
+            values = least_squares.refit(line.of(others), measured[others], self._bounds, own, belief)
+            times[group] = line.of(group).at(values)
+        return times
+
+    def _at(self, line: Line, belief: Belief, notes: Sequence[str]) -> Estimate:
+        """Return the estimate at a line's values, with intervals of the posterior distribution.
+
+        They are by all that was known before, however boldly the fit left it (`belief`): what serves other rows best
+        does not say how sure a value is.
+        """
+        bounds = self._bounds
+        check_limits(self.names, line.values, bounds, self.null)
+        rows, measured = self.samples.rows, self.samples.measured
+        alike, known = [prior.zone(row) for row in rows], self._belief
+        single = np.eye(len(self.names))[:, None]
+        widths = np.sqrt(least_squares.variances(line, measured, known, alike, single))
+        slopes = line.slopes / line.times[:, None] / np.sqrt(len(rows))
+        scatter = float(np.sqrt(least_squares.variances(line, measured, known, alike, slopes[None])[0]))
+        shown = left_out_errors.of_fit(line, rows, measured, bounds, belief)
+        ends = [np.clip(line.values + sign * NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
+        costs, low, high = (dict(zip(self.names, each.tolist(), strict=True)) for each in (line.values, *ends))
+        return Estimate(
+            costs, low, high, self.left, [*notes, *above_rates(self.names, ends[1], self.null)], scatter, shown
+        )
+
+
+def _kept(belief: Belief, boldness: float) -> Belief:
+    """Return the belief in narrower widths, beyond which nothing is: a fit that is less bold stays near the profile."""
+    return belief if boldness == 1 else belief._replace(widths=belief.widths * boldness, tails=False)
+
+
+def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
+    """Flag rows of at most about COARSE sizes: of each series every n-th, with its smallest and its largest.
+
+    What several runs measured at a size stays together: which of them is first must not matter.
+    """
+    series = [
+        sorted(grouped(own, lambda i: rows[i].size_bytes).items())
+        for own in grouped(range(len(rows)), lambda i: prior.series(rows[i])).values()
+    ]
+    step = -(-sum(map(len, series)) // COARSE)
+    flags = np.zeros(len(rows), bool)
+    for of_size in series:
+        for _, runs in (*of_size[::step], of_size[-1]):
+            flags[runs] = True
+    return flags
+
+
+def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
+    """Return the numbers of the rows of each rank count, of each collective, of each node count and of parts of the
+    sizes, where there are several.
+
+    Sizes are left out by zones. Costs of the network differ by factors and show in some zones only, so that without one
+    nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second
+    doubling is left out. Of rows that show the network some have to be left out, and some to be there.
+    """
+    zones = [_zone(row) for row in rows]
+    labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
+    between = of_network and _in_all_zones(rows)
+    doublings = [row.size_bytes.bit_length() for row in rows]
+    order = {doubling: number for number, doubling in enumerate(sorted(set(doublings)))}
+    labels.append([order[doubling] % 2 for doubling in doublings] if between else [*zones])
+    every = [[tuple(group) for group in grouped(range(len(rows)), of_rows.__getitem__).values()] for of_rows in labels]
+    showing = {i for i, row in enumerate(rows) if (row.nodes or 1) > 1 or not of_network}
+    ways = [[group for group in groups if 0 < len(showing & set(group)) < len(showing)] for groups in every]
+    different = dict.fromkeys(tuple(groups) for groups in ways if groups)  # ranks and nodes may leave out the same
+    return [[np.array(group) for group in groups] for groups in different]
+
+
+def _zone(row: MeasuredRow) -> int:
+    return bisect_left(SIZE_EDGES, row.size_bytes)
+
+
+def _in_all_zones(rows: Sequence[MeasuredRow]) -> bool:
+    return len(set(map(_zone, rows))) > len(SIZE_EDGES)
+
+
+def _off(times: Sequence[Floats], measured: Floats, ways: _Ways, most: float) -> Floats:
+    """Return the mean error of each group of each way to leave out, by the times that this way gives; a row counts
+    `most` at most."""
+    errors = [np.minimum(np.abs(np.log(of_way / measured)), most) for of_way in times]
+    return np.array([each[group].mean() for each, groups in zip(errors, ways, strict=True) for group in groups])
+
+
+def _error(times: Floats, measured: Floats) -> str:
+    return f"mean error {100 * np.mean(np.abs(times / measured - 1)):.1f} %"

@@ -1,0 +1,110 @@
+"""Knowledge of parameters before a fit: the values of a profile that was fitted before, and how sure they are.
+
+A profile without the record of a fit (`one-port`) says nothing of the machine: a fit from there believes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import numpy as np
+
+from simcoll.accuracy.fit import parameters
+from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit.parameters import cost_of, family
+from simcoll.formats.measured import MeasuredRow
+from simcoll.prediction.intervals import NORMAL_90
+from simcoll.scenario.profile import CABLE, Profile
+
+# How machines of one kind differ, as a share of a cost, beside the interval of a fit to one of them. Rates of links and
+# of what loads from them follow from clocks, which are alike everywhere; times of fences and NICs depend on processors
+# and firmware.
+OF_RATES: Final = 0.05
+OF_TIMES: Final = 0.25
+OF_LAUNCHES: Final = 1.0  # which belong to the host and to the way of measuring: one process or several, loop or call
+Part = Literal["launches", "network", "GPUs"]
+ALIKE: Final = 16  # the errors of a model at sizes within this factor are one error, not as many as there are rows
+
+
+def intervals(*profiles: Profile | None) -> dict[str, tuple[str, str]]:
+    """Return the 90 % intervals of parameters that fits of these profiles recorded; the last profile wins."""
+    known: dict[str, tuple[str, str]] = {}
+    for profile in profiles:
+        if profile is None:
+            continue
+        ways = (profile.host, profile.graph, profile.pull)
+        records = [profile.calibration, *(way.calibration for way in ways if way is not None)]
+        for record in records:
+            known |= dict(record.intervals) if record else {}
+    return known
+
+
+def belief(
+    names: Sequence[str],
+    costs: Mapping[str, float],
+    known: Mapping[str, tuple[str, str]],
+    rows: Sequence[MeasuredRow],
+    bounds: Bounds,
+) -> Belief:
+    """Return what is believed of parameters with these `costs`, whose recorded 90 % intervals are `known`.
+
+    A network may be of another kind than the profile's: its costs may be far off.
+    """
+    values = np.array([costs[name] for name in names])
+    widths = [_width(name, costs[name], known.get(name)) for name in names]
+    launches = np.array([name in parameters.LAUNCHES for name in names])
+    least = np.where(launches & (values == 0), OF_LAUNCHES, 1e-9) * bounds.scale  # of an unknown launch only the order
+    return Belief(
+        values, np.maximum(widths, least), independent(rows) / len(rows), np.array(list(map(of_network, names)))
+    )
+
+
+def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:
+    """Return the belief that each row counts whole, and costs are as far from those of a line as machines of a kind
+    differ.
+    """
+    widths = [_width(name, cost, None) for name, cost in zip(names, line.values.tolist(), strict=True)]
+    return Belief(line.values, np.maximum(widths, OF_RATES * bounds.scale), 1.0)
+
+
+def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
+    """Return the standard deviation of a cost: that of the fit, and how machines of a kind differ."""
+    launches = name == "launch" or name in parameters.LAUNCHES
+    share = OF_LAUNCHES if launches else OF_RATES if family(name) == "efficiency" else OF_TIMES
+    if interval is None or "none" in interval:
+        return share * cost
+    low, high = sorted(cost_of(name, text) for text in interval)
+    return float(np.hypot(share * cost, (high - low) / 2 / NORMAL_90))
+
+
+def independent(rows: Sequence[MeasuredRow]) -> int:
+    """Count the rows that differ by more than a factor of ALIKE in size, or in anything else."""
+    return len(set(map(zone, rows)))
+
+
+def zone(row: MeasuredRow) -> tuple[object, ...]:
+    """Return what rows have in common of which the model is wrong alike: the series, and sizes within ALIKE."""
+    return *series(row), int(np.log(max(1, row.size_bytes)) // np.log(ALIKE))
+
+
+def series(row: MeasuredRow) -> tuple[object, ...]:
+    """Return what rows of one series have in common: they differ in size only."""
+    return row.system, row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype
+
+
+def of_network(name: str) -> bool:
+    """Whether a parameter belongs to messages between nodes and their cables, of which less is known than of GPUs."""
+    return name.startswith(f"{parameters.TRANSPORT}.") or name.endswith((f".{CABLE}", ".trunk"))
+
+
+def part_of(name: str) -> Part:
+    """Return the part of a machine that a parameter belongs to: what is known of them before a fit differs."""
+    if name in parameters.LAUNCHES:
+        return "launches"
+    return "network" if of_network(name) else "GPUs"
+
+
+def zero(name: str, costs: Mapping[str, float]) -> bool:
+    """Whether a measured profile has none of a parameter: it has no width, and stays so."""
+    return costs[name] == 0 and name not in parameters.LAUNCHES

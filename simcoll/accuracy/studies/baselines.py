@@ -1,0 +1,138 @@
+"""Predict rows by simple baselines, to compare simcoll with: from the fitted rows, or from data sheets alone.
+
+Each baseline is a function from the fitted rows, the row to predict and its point to a time in us; None where it has no
+prediction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from simcoll.accuracy.studies.study_file import system_of
+from simcoll.config import yaml_tree
+from simcoll.errors import InputError, RefusedError
+from simcoll.formats.measured import MeasuredRow, read_measured
+from simcoll.nccl import tuner
+from simcoll.nccl.algorithm_names import COLLECTIVES
+from simcoll.nccl.communicator import communicator
+from simcoll.nccl.tuner_constants import nearest
+from simcoll.prediction.placing import topology_of
+from simcoll.scenario.loading import Point
+from simcoll.schedule.collectives import collective
+from simcoll.topology.systems import load_system
+
+Rival = Callable[[Sequence[MeasuredRow], MeasuredRow, Point], float | None]
+
+
+def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
+    """Return the time with which NCCL's tuner compares algorithms; it includes no launch."""
+    name = next((known for known in COLLECTIVES if known == asked.collective), None)
+    system = point.scenario.topology.system
+    if name is None or system is None:
+        return None
+    try:
+        comm = communicator(load_system(system), asked.nodes or 1, asked.ranks)
+        in_switch = tuner.switch_reduces(point.scenario.dtype, point.scenario.op)
+        release = nearest(asked.library_version or "")
+        choice = tuner.choose(tuner.table(comm, release, switch_reduces=in_switch), name, asked.size_bytes)
+    except (InputError, RefusedError):
+        return None
+    return choice.time_us if choice else None
+
+
+def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
+    """Fit a latency and a bandwidth to the rows of the same collective and ranks, by relative errors."""
+    rows = _series(fitted, asked)
+    if len(rows) < 2:
+        return None
+    times = np.array([row.time_us for row in rows])
+    sizes = np.array([row.size_bytes for row in rows], float)
+    columns = np.stack([1 / times, sizes / times], axis=1)
+    (latency, slope), *_ = np.linalg.lstsq(columns, np.ones(len(rows)), rcond=None)
+    return float(max(latency + slope * asked.size_bytes, 1e-3))  # a fitted latency may be below zero
+
+
+def spec_sheet(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
+    """Divide the bytes that have to cross a GPU's link by its rated bandwidth."""
+    rated = topology_of(point.scenario.model_copy(update={"profile": "one-port"}))
+    fastest = int(rated.bandwidths[list(rated.route(*rated.ranks[:2]))].min())
+    return float(collective(asked.collective).busbw(asked.ranks)) * asked.size_bytes / fastest * 1e6
+
+
+def interpolation(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
+    """Interpolate between the fitted sizes of the series, linearly in the logarithms of size and time.
+
+    For a series without fitted rows, interpolate between rank counts at the same size. Beyond the ends, extrapolate the
+    last section.
+    """
+    rows, column = _series(fitted, asked), "size_bytes"
+    if not rows:
+        keys = ("system", "collective", "nodes", "dtype", "size_bytes")
+        rows, column = [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)], "ranks"
+    return on_logarithms([(float(getattr(row, column)), row.time_us) for row in rows], getattr(asked, column))
+
+
+def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
+    """Copy the measured times of the most similar system with a shipped table, interpolated where sizes differ.
+
+    The most similar has the nearest compute capability of its GPUs; of two equally near the newer one.
+    """
+    own = point.scenario.topology.system
+    capability = _capability(own) if own else None
+    others = [(known, rows) for system, known, rows in _known_tables() if system != own]
+    if capability is None or not others:
+        return None
+    rows = min(others, key=lambda table: (abs(table[0] - capability), -table[0]))[1]
+    copied = [dataclasses.replace(row, system=asked.system, dtype=asked.dtype) for row in rows]
+    return interpolation(copied, asked, point)
+
+
+@functools.cache
+def _known_tables() -> list[tuple[str, int, list[MeasuredRow]]]:
+    """Return system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
+    tables = []
+    for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_nccl-[0-9]*.csv")):  # of a release
+        rows = [row for row in read_measured(path) if row.dtype == "float16"]
+        system = system_of(rows[0].system or "", path)
+        tables.append((system, _capability(system) or 0, rows))
+    return tables
+
+
+def _capability(system: str) -> int | None:
+    gpu = load_system(system).gpu
+    return gpu.compute_capability if gpu else None
+
+
+def _series(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> list[MeasuredRow]:
+    keys = ("system", "collective", "ranks", "nodes", "dtype")
+    return [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)]
+
+
+def on_logarithms(known: Sequence[tuple[float, float]], at: float) -> float | None:
+    """Interpolate between known (x, y), linearly in the logarithms of both; extrapolate the last section beyond the
+    ends. None for fewer than two.
+    """
+    if len(known) < 2:
+        return None
+    x, y = np.log(sorted(known)).T
+    i = int(np.clip(np.searchsorted(x, np.log(at)), 1, len(x) - 1))
+    return float(np.exp(y[i - 1] + (y[i] - y[i - 1]) * (np.log(at) - x[i - 1]) / (x[i] - x[i - 1])))
+
+
+RIVALS: Final[Mapping[str, Rival]] = {
+    "NCCL's tuner": nccl_tuner,
+    "latency-bandwidth fit": latency_bandwidth,
+    "spec sheet": spec_sheet,
+    "log-log interpolation": interpolation,
+    "nearest system's table": nearest_table,
+}
+
+
+def predicted(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> dict[str, float | None]:
+    """Return the prediction of each baseline for a row, in us."""
+    return {name: rival(fitted, asked, point) for name, rival in RIVALS.items()}
