@@ -56,8 +56,8 @@ lint: $(VENV)/.dev  ## ruff and the order of the rooms
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
 
-lines:  ## lines and modules by room
-	@$(PYTHON) tools/lines.py
+lines:  ## lines and modules of each room and in all; BASE=main: and the difference to a commit
+	@$(PYTHON) tools/lines.py $(BASE)
 
 bench: $(VENV)/.dev  ## how fast simcoll is on this machine; BENCH=quick: the short form
 	$(BIN)/python -m benchmarks $(BENCH)

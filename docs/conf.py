@@ -17,7 +17,7 @@ from playground_data import script  # noqa: E402
 
 import simcoll  # noqa: E402
 from simcoll.cli import main  # noqa: E402
-from simcoll.scenario.json_schema import schema  # noqa: E402
+from simcoll.scenario.scenario import json_schema  # noqa: E402
 
 project = "simcoll"
 author = "the simcoll developers"
@@ -72,7 +72,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Write the files that are served beside the pages: JSON Schema, schedules, a report."""
     extra = HERE / "_build" / "extra"
     extra.mkdir(parents=True, exist_ok=True)
-    (extra / "scenario.schema.json").write_text(json.dumps(schema(), indent=1), encoding="utf-8")
+    (extra / "scenario.schema.json").write_text(json.dumps(json_schema(), indent=1), encoding="utf-8")
     (extra / "playground-data.js").write_text(script(), encoding="utf-8")
     main(["run", "quickstart", "--quiet", "--report", str(extra / "report.html"), "-o", str(HERE / "_build/run")])
     app.connect("source-read", _fill)

@@ -1,8 +1,4 @@
-"""Count lines and modules of Python, by room and in all.
-
-python tools/lines.py            # of the working tree
-python tools/lines.py COMMIT     # and how many more or fewer than there
-"""
+"""Lines and modules of Python by room, and in all; `python tools/lines.py BASE` adds the difference to a commit."""
 
 from __future__ import annotations
 
@@ -10,44 +6,42 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-COUNTED: Final = ("simcoll", "tests", "tools", "benchmarks")
+ROOT = Path(__file__).parents[1]
 
 
-def counted(files: dict[str, int]) -> tuple[Counter[str], Counter[str]]:
-    """Lines and modules by room (`simcoll/engine`, `tests/engine`, `tools`), and in all of a folder."""
+def counted(base: str | None) -> tuple[Counter[str], Counter[str]]:
+    """Lines and modules by room, of the working tree or of a commit."""
     lines, modules = Counter[str](), Counter[str]()
-    for name, length in files.items():
-        top, *rest = name.split("/")
-        for place in {top, f"{top}/{rest[0]}" if len(rest) > 1 else top}:
-            lines[place] += length
-            modules[place] += 1
+    for name, text in _sources(base):
+        top, *below = Path(name).parts
+        for room in {f"{top}/{below[0]}" if len(below) > 1 else top, f"{top} in all"}:
+            lines[room] += text.count("\n")
+            modules[room] += 1
     return lines, modules
 
 
-def of_tree() -> dict[str, int]:
-    """The number of lines of each module of the working tree, by its path."""
-    files = [path for top in COUNTED for path in (ROOT / top).rglob("*.py")]
-    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8").count("\n") for path in files}
+def _sources(base: str | None) -> list[tuple[str, str]]:
+    if base is None:
+        paths = [path for top in ("simcoll", "tests") for path in sorted((ROOT / top).rglob("*.py"))]
+        return [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in paths]
+    names = _git("ls-tree", "-r", "--name-only", base, "simcoll", "tests").split()
+    return [(name, _git("show", f"{base}:{name}")) for name in names if name.endswith(".py")]
 
 
-def of_commit(commit: str) -> dict[str, int]:
-    """The number of lines of each module of a commit, by its path."""
-    words = ["git", "grep", "-c", "", commit, "--", *(f"{top}/*.py" for top in COUNTED)]
-    told = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-    return {name: int(count) for name, _, count in (line.split(":", 1)[1].rpartition(":") for line in told)}
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def main() -> None:
-    """Print a line for each room, and one for each of the folders."""
-    lines, modules = counted(of_tree())
-    before, _ = counted(of_commit(sys.argv[1])) if len(sys.argv) > 1 else (None, None)
-    for place in sorted(lines):
-        changed = "" if before is None else f"{lines[place] - before[place]:+8d}"
-        print(f"{place:24} {lines[place]:7d} lines {modules[place]:5d} modules{changed}")
+def main(base: str | None = None) -> None:
+    """Print the table."""
+    lines, modules = counted(None)
+    before = counted(base)[0] if base else Counter[str]()
+    print(f"{'room':24}{'modules':>8}{'lines':>8}" + (f"{f'to {base[:8]}':>12}" if base else ""))
+    for room in sorted({*lines, *before}, key=lambda room: ("in all" in room, room)):
+        change = f"{lines[room] - before[room]:+12}" if base else ""
+        print(f"{room:24}{modules[room]:8}{lines[room]:8}{change}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

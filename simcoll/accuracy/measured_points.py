@@ -11,16 +11,16 @@ from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction
-from simcoll.nccl.call_names import SCHEDULES, name_of
+from simcoll.nccl.algorithm_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import library
 from simcoll.prediction.placing import network_of
 from simcoll.scenario import loading
-from simcoll.scenario.gpus_served import check_gpus, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import UNFITTED, machine_named
+from simcoll.scenario.profile_choice import UNFITTED, check_gpus, profile_of
+from simcoll.scenario.scenario import machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
