@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.config import cache_folder, yaml_tree
-from simcoll.errors import InputError, Place
+from simcoll.config import cache_folder
+from simcoll.errors import InputError
 from simcoll.nccl import _mesh_rings
 from simcoll.nccl._channel_demands import Draft
 from simcoll.nccl._channel_search import Round
@@ -29,7 +29,7 @@ from simcoll.nccl._node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, P
 from simcoll.nccl.tuner_constants import Generation, Library, numbers
 from simcoll.schedule.algorithms.nvls import MOST_HEADS
 from simcoll.topology import machine_files
-from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
+from simcoll.topology.machine_files import SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
 from simcoll.topology.wiring import Link, Wiring
 
@@ -161,7 +161,7 @@ def _rules(system: SystemFile, gpus: int, release: tuple[int, int], settings: Se
 
 def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: SearchSettings) -> NodePaths:
     """Devices and links of a node, of which those GPUs and NICs are left that take part."""
-    plan = template(MachineFile(system, yaml_tree.located({}, Place(system.name, 1, 1))), None)
+    plan = template(system)
     devices = [(name, data["kind"]) for name, data in plan.devices]
     all_gpus = [name for name, kind in devices if kind == "gpu"]
     all_nics = [name for name, kind in devices if kind == "nic"]

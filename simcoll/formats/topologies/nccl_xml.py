@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from simcoll.config import xml_tree, yaml_tree
+from simcoll.config import xml_tree
 from simcoll.config.xml_tree import Element
 from simcoll.formats.topologies._sketch import (
     LenderSystem,
@@ -23,7 +23,7 @@ from simcoll.formats.topologies._sketch import (
     lender,
     system_of,
 )
-from simcoll.topology.machine_files import read_machine, shipped_systems, template
+from simcoll.topology.machine_files import read_shipped, template
 
 ROOT: Final = "system"
 _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
@@ -355,7 +355,7 @@ def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
             sketch.join(gpu, switch, sketch.pattern.speed("nvlink"))
         sketch.notes.assume(f"GPUs hang on an NVSwitch by {sketch.pattern.speed('nvlink').bandwidth:g} GB/s each")
     elif (kind := _joining(sketch)) and counts.get("gpu") == len(gpus):
-        plan = template(read_machine(yaml_tree.read(shipped_systems()[sketch.pattern.name])), None)
+        plan = template(read_shipped(sketch.pattern.name).file)
         for u, v, link in plan.links:
             if link.kind == kind and (v, u) not in sketch.links:
                 sketch.join(u, v, sketch.pattern.speed(kind, link.bandwidth / 1e9))
