@@ -30,12 +30,12 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 
 MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that is not of ours
-_LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+(\d+)\s*b?(?:\s+(?:to|from)\s+(\d+))?(.*)")
+_LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+([0-9]+)\s*b?(?:\s+(?:to|from)\s+([0-9]+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
-_TAG: Final = re.compile(r"\btag\s+(\d+)")
-_RANK: Final = re.compile(r"rank\s+(\d+)\s*\{?")
-_LABEL: Final = re.compile(r"[tu](\d{1,9})s(\d{1,9})a(\d{1,9})b(\d{1,9})(r?)")
-_WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n(\d{1,9})_root(\d{1,6})_p([01])_(\w*)")
+_TAG: Final = re.compile(r"\btag\s+([0-9]+)")
+_RANK: Final = re.compile(r"rank\s+([0-9]+)\s*\{?")
+_LABEL: Final = re.compile(r"[tu]([0-9]{1,9})s([0-9]{1,9})a([0-9]{1,9})b([0-9]{1,9})(r?)")
+_WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n([0-9]{1,9})_root([0-9]{1,6})_p([01])_(\w*)")
 _REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
 _WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # they follow from who talks to whom
 
@@ -55,7 +55,7 @@ class _GoalLine:
 
 def looks(text: str) -> bool:
     """Whether it says how many ranks there are, as GOAL does."""
-    return re.search(r"^\s*num_ranks\s+\d+", text, re.MULTILINE) is not None
+    return re.search(r"^\s*num_ranks\s+[0-9]+", text, re.MULTILINE) is not None
 
 
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
