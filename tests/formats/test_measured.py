@@ -173,7 +173,7 @@ def test_only_positive_whole_numbers_are_ranks(ranks: str):
 def test_digits_of_other_scripts_are_no_numbers():
     """Full-width digits, which Python takes for numbers, make no row."""
     assert complaints(f"{HEADER}\nall_reduce,８,64,1")[0].startswith("t.csv:2:12: ranks: ")
-    assert len(parse_measured(new().replace("10000000", "１0000000"), "t")) == 1
+    assert len(parse_measured(new().replace("10000000", "１0000000", 1), "t")) == 1
 
 
 def test_a_required_column_is_missed_once():

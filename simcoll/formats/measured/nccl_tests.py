@@ -44,7 +44,8 @@ _CUT: Final = re.compile(
 )  # a row, cut off in its first columns
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|N/A|[-+]?(?:nan|inf)")
 _RANK: Final = re.compile(
-    r"\bRank\s+([0-9]+)\s+(?:Group\s+([0-9]+)\s+)?Pid\s+[0-9]+\s+on\s+(\S+)\s+device\b(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
+    r"\bRank\s+([0-9]+)\s+(?:Group\s+([0-9]+)\s+)?Pid\s+[0-9]+\s+on\s+(\S+)\s+device\b"
+    r"(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
 )
 _WORD: Final = re.compile(r"\S+")
 _THREADS: Final = re.compile(r"\bnThread\s+([1-9][0-9]{0,5})\s+nGpus\s+([1-9][0-9]{0,5})\b")
