@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,22 +60,17 @@ def looks(text: str) -> bool:
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """The proved schedule of a GOAL text; `asked` names its collective where the file is not of ours.
 
-    Raises InputError with line and column, or when the schedule does not do what its collective promises.
+    Raises InputError with line and column, and ScheduleError for a schedule that does not do what its collective
+    promises.
     """
     ranks = _parsed(text, source)
     sends = sum(op.kind == "send" for ops in ranks for op in ops)
     notes.read.append(f"{len(ranks)} ranks, {sends} messages of GOAL text")
     whole = next((m for op in ranks[0] if op.kind == "calc" and (m := _WHOLE.fullmatch(op.label))), None)
-    try:
-        if whole and asked in (None, whole[1]):
-            schedule = _ours(ranks, whole)
-        else:
-            schedule = _others(ranks, _asked(asked, source), notes)
-        thread_programs.prove(schedule)
-    except ScheduleError as error:
-        cure = "the schedule does not do what its collective promises"
-        raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
-    notes.read.append(f"proved {schedule.collective}: {schedule.n_steps} steps, {schedule.messages} messages")
+    if not whole or asked not in (None, whole[1]):
+        return _others(ranks, _asked(asked, source), notes)
+    schedule = _ours(ranks, whole)
+    thread_programs.prove(schedule)
     return schedule
 
 
@@ -198,17 +192,13 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
     notes.assume("GOAL does not say which data a message carries: each carries one whole buffer")
     if calcs := sum(op.kind == "calc" and op.nbytes > 0 for ops in ranks for op in ops):
         notes.assume(f"{calcs} computations are left out: model.gamma says what reductions cost")
-    tries: Iterable[int] = range(min(len(ranks), 64)) if collective(name).rooted else (0,)
-    error = ScheduleError("no rank could be the root")
-    for root in tries:
+
+    def made(root: int) -> Schedule:
         schedule = _played(ranks, name, root)
-        try:
-            thread_programs.prove(schedule)
-        except ScheduleError as wrong:
-            error = wrong
-            continue
+        thread_programs.prove(schedule)
         return schedule
-    raise error
+
+    return thread_programs.first_proved(made, thread_programs.roots(name, len(ranks)))
 
 
 class _Play:
