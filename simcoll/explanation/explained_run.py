@@ -14,8 +14,7 @@ from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError, wrong
-from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segment
-from simcoll.explanation.critical_path import critical_path
+from simcoll.explanation.critical_path import CAUSES, LINKED, CriticalPath, Segment, critical_path
 from simcoll.prediction import monte_carlo
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import Prediction, predict

@@ -17,7 +17,7 @@ from workloads import mesh, points
 
 from simcoll import api
 from simcoll.cli import main
-from simcoll.explanation._path_columns import by_cause
+from simcoll.explanation.critical_path import by_cause
 from simcoll.explanation.explain import explanation, text
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.what_if import answers

@@ -119,7 +119,7 @@ def _box(element: Element) -> _PcieDevice | None:
 
 def _pcie(element: Element) -> float:
     """GB/s as NCCL counts them: what it does not know is generation 3, no width (255, for Linux) is 16 lanes."""
-    speed = re.match(r"([\d.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
+    speed = re.match(r"([0-9.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
     width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
 

@@ -1,12 +1,15 @@
-"""A diagnosis as text: points, regions, what was tried, and the verdict."""
+"""Measured against predicted times as text: comparisons, calibrations, diagnoses."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from simcoll import __version__
 from simcoll.config import text_table
-from simcoll.report.verdicts import alone, explanation, of_diagnosis, only_faster
+from simcoll.config.groups import grouped
+from simcoll.report.result_tables import few
+from simcoll.report.verdicts import alone, explanation, of_calibration, of_comparison, of_diagnosis, only_faster
 from simcoll.units import format_size
 
 SHOWN = 6  # explanations
@@ -21,7 +24,68 @@ _FITTED = {  # by confidence: what the profile of a measured call was fitted to
 }
 
 
-def text(document: dict[str, Any]) -> str:
+_ERRORS: Final = ("points", "mape", "median", "p95", "bias")
+
+
+def comparison_table(document: Mapping[str, Any]) -> str:
+    """Every point with its error, what intervals and ranking are worth, errors by region, and the summary."""
+    columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
+    held = document["intervals"]
+    columns += ["low_us", "high_us"] if held else []
+    spare = ("collective", "ranks", "dtype", "algorithm", "protocol", "low_us", "high_us")
+    table, shared = text_table.fitted([*columns, "error"], document["points"], spare)
+    warnings = [f"# warning: {line}" for line in document["warnings"]]
+    parts = [text_table.wrapped(of_comparison(document), "  "), *warnings]
+    parts += [*([f"# {shared}"] if shared else []), table, ""]
+    if held:
+        where = f"{held['coverage']:.1f} % of {held['points']} measured times"
+        parts.append(f"# 90 % intervals hold {where}; mean width {held['width']:.1f} % of the prediction")
+    parts += [_ranking_line(document["ranking"])] if document["ranking"] else []
+    parts += [f"# {document['unmatched']} measured rows have no prediction"] if document.get("unmatched") else []
+    if len(document["regions"]) > 1:
+        parts += [text_table.render(["region", *_ERRORS], document["regions"]), ""]
+    parts.append(text_table.render(["collective", "ranks", *_ERRORS], document["summary"]))
+    return text_table.remarks_wrapped("\n".join(parts))
+
+
+def _ranking_line(ranking: Mapping[str, Any]) -> str:
+    order = "" if ranking["in_order"] is None else f", {ranking['in_order']:.1f} % of {ranking['pairs']} clear pairs"
+    return (
+        f"# order of algorithms at {ranking['groups']} points: Kendall's tau {ranking['tau']:.2f}{order} in order; "
+        f"regret mean {ranking['regret_mean']:.1f} %, worst {ranking['regret_worst']:.1f} %"
+    )
+
+
+def calibration_table(document: Mapping[str, Any]) -> str:
+    """Errors of the fit beside those of what could be asked without it, then remarks, and parameters with intervals."""
+    errors = document["errors"]
+    which = "held out" if "held_out" in errors else "fitted, as none is held out"
+    count = document["beside"][-1]["points"]
+    parts = [text_table.wrapped(of_calibration(document), "  ")]
+    parts += [f"# simcoll {__version__}: profile {document['profile']}, harness {document['harness']}; "
+             f"fitted: {document['split']}", f"# errors on the {count} rows {which}:"]  # fmt: skip
+    parts += [text_table.render(["predicted_by", *_ERRORS], document["beside"])]
+    fitted = errors["fitted"]
+    parts += [f"# on the {fitted['rows']} rows fitted: mape {fitted['mape']:.1f} %, bias {fitted['bias']:.1f} %"]
+    parts += [f"# {note}" for note in document["notes"]]
+    shown = [
+        {"parameter": p["name"], "value": _quantity(p["value"], p), "from": p["low"], "to": p["high"]}
+        for p in document["parameters"]
+    ]
+    parts += ["", text_table.render(["parameter", "value", "from", "to"], shown), "# from … to: 90 % intervals"]
+    reasons = grouped(document["left"].items(), lambda item: item[1])
+    parts += [f"# left as is: {few([name for name, _ in left], most=6)}: {why}" for why, left in reasons.items()]
+    return "\n".join(parts)
+
+
+def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
+    return "none" if value is None else f"{value:.4g} {parameter['unit']}"
+
+
+# --- diagnoses ---
+
+
+def diagnosis_text(document: dict[str, Any]) -> str:
     """The sentence, points and regions, what was tried, and the verdict with its reasons."""
     columns = ["collective", "ranks", "nodes", "size_bytes", "algorithm", "protocol", "measured_us", "expected_us"]
     columns += ["low_us", "high_us", "region", "verdict"]
