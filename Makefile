@@ -6,7 +6,7 @@ BENCH  ?= full
 # These take half of the time of all tests.
 HALF   := tests/accuracy tests/engine tests/prediction tests/report
 
-.PHONY: help demo test half-of-rooms other-rooms ranks pages docs browser lint types bench accuracy install clean
+.PHONY: help demo test half-of-rooms other-rooms ranks pages docs browser lint types lines bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ lint: $(VENV)/.dev  ## ruff and the order of the rooms
 
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
+
+lines:  ## lines and modules of each room and in all; BASE=main: and the difference to a commit
+	@$(PYTHON) tools/lines.py $(BASE)
 
 bench: $(VENV)/.dev  ## how fast simcoll is on this machine; BENCH=quick: the short form
 	$(BIN)/python -m benchmarks $(BENCH)

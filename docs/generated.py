@@ -26,7 +26,7 @@ from simcoll.cli._group import cli
 from simcoll.config.field_texts import field_texts, models
 from simcoll.explanation import what_if
 from simcoll.explanation.explained_run import explained_run
-from simcoll.formats.measured._rows import COLUMNS, REQUIRED, MeasuredRow
+from simcoll.formats.measured.measured_row import COLUMNS, REQUIRED, MeasuredRow
 from simcoll.prediction.result_rows import KINDS, TEXTS, UNITS
 from simcoll.scenario import loading
 from simcoll.scenario.profile import Profile

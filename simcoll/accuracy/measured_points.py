@@ -11,7 +11,7 @@ from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction
-from simcoll.nccl.call_names import SCHEDULES, name_of
+from simcoll.nccl.algorithm_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import library
 from simcoll.prediction.placing import network_of

@@ -299,7 +299,7 @@ def _write_report(
     """Write the page, with `figures` that are drawn: drawn again they would say their notes again."""
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report import run_plots
-    from simcoll.report.html.page import report
+    from simcoll.report.html import report
     from simcoll.scenario.loading import find_scenario, names_collective
 
     asked_by_name = names_collective(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from operator import itemgetter
@@ -156,7 +157,7 @@ def _regrets(
         raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
     if output:
         from simcoll.report.plot import save
-        from simcoll.report.plot.regret import regret_figure
+        from simcoll.report.plot.maps import regret_figure
 
         comm = table.communicator
         where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
@@ -181,7 +182,7 @@ def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
     ]
     table = text_table.render(["collective", "size_bytes", "chosen", "time_us", "best", "best_us", "regret"], shown)
     share = [row["regret"] for row in rows]
-    mean, worst = 100 * sum(share) / len(share), 100 * max(share)
+    mean, worst = 100 * math.fsum(share) / len(share), 100 * max(share)
     regret = f"regret of NCCL's choice: mean {mean:.1f} %, worst {worst:.1f} %"
     head = f"# simulated with {profile}, {len(rows)} points: {regret}"
     return f"\n{head}\n{table}"
@@ -214,7 +215,7 @@ def _table(table: TunerTable) -> list[dict[str, Any]]:
 
 def _choices(table: TunerTable) -> list[dict[str, Any]]:
     from simcoll.nccl import tuner
-    from simcoll.nccl.call_names import COLLECTIVES
+    from simcoll.nccl.algorithm_names import COLLECTIVES
 
     chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
@@ -227,7 +228,7 @@ def _choices(table: TunerTable) -> list[dict[str, Any]]:
 def _text(name: str, source: str, tuned: TunerTable) -> str:
     from simcoll import __version__
     from simcoll.config import text_table
-    from simcoll.nccl.call_names import COLLECTIVES
+    from simcoll.nccl.algorithm_names import COLLECTIVES
     from simcoll.nccl.tuner_constants import newer_than_known
 
     comm = tuned.communicator

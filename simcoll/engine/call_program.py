@@ -79,7 +79,7 @@ class CallProgram:
             return None
         (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
         folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
-        if folded is None or folded.apart:
+        if folded is None:
             return None
         nbytes = int(sizes[0]) * whole.stream.n_chunks
         return folded, bind(folded.schedule, folded, folded.devices, whole.params, nbytes, itemsize=whole.itemsize)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
@@ -111,8 +112,8 @@ def work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, object
     parts = computed_us(outcomes)
     counts = statistics.mode(outcome.buckets for outcome in outcomes)
     return {
-        "compute_us": sum(parts),
-        "exposed_us": time_us - sum(parts),
+        "compute_us": math.fsum(parts),
+        "exposed_us": time_us - math.fsum(parts),
         "computed_us": " ".join(f"{part:.1f}" for part in parts),
         **({} if counts is None else {"buckets": counts}),
     }

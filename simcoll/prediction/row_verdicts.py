@@ -85,12 +85,14 @@ def _span(rows: Sequence[ResultRow], name: Name) -> str:
     first, last = min(rows, key=_time), max(rows, key=_time)
     if _time(last) <= _time(first) * TIE:
         return f"each takes {took(first.time_us)}"
-    columns = _differing([first, last], _places(rows))
+    columns = _differing([first, last], _places(rows))[:_SHOWN]
+    named = name(first) != name(last)
+    columns = columns if named or columns else _differing([first, last], ("protocol", "executor"))
     ends = []
     for row in (first, last):
-        texts = [name(row)] if name(first) != name(last) else []
-        ends.append(", ".join([*texts, *(said(column, row.get(column)) for column in columns[:_SHOWN])]))
-    return f"{took(first.time_us)} ({ends[0]}) to {took(last.time_us)} ({ends[1]})"
+        texts = [*([name(row)] if named else []), *(said(column, row.get(column)) for column in columns)]
+        ends.append(took(row.time_us) + (f" ({', '.join(texts)})" if texts else ""))
+    return " to ".join(ends)
 
 
 def _differing(rows: Sequence[ResultRow], places: Sequence[str] = ()) -> list[str]:
@@ -286,7 +288,8 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
 
 def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
     """The place of a single question, in brackets; nothing of several."""
-    return f" ({', '.join(said(column, rows[0].get(column)) for column in columns)})" if len(rows) == 1 else ""
+    texts = [said(column, rows[0].get(column)) for column in columns]
+    return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 
 
 def _steps(rows: Sequence[ResultRow]) -> str:

@@ -17,7 +17,7 @@ from simcoll.config import assignments, input_files, yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.scenario.ranges import MAX_VARIANTS as MAX_VARIANTS
 from simcoll.scenario.ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
@@ -244,7 +244,7 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
     """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
-    called = call_names.names(scenario.collective) if scenario.executed_by == "nccl" else ()
+    called = algorithm_names.names(scenario.collective) if scenario.executed_by == "nccl" else ()
     return tuple(called) or registry.names(scenario.collective)
 
 

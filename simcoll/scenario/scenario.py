@@ -29,7 +29,7 @@ from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl import call_names, tuner_constants
+from simcoll.nccl import algorithm_names, tuner_constants
 from simcoll.nccl.environment import NcclEnv
 from simcoll.scenario.faults import Fault, fit_together
 from simcoll.scenario.key_types import Grouped, MeasureSpec, Placed, Plots, Release, weighed
@@ -75,7 +75,7 @@ def algorithm_for(collective: str | None, spec: str) -> str:
     if schedule_json.is_file(spec):
         _check_schedule(spec, collective)
         return spec
-    if collective is None or spec in CHOSEN or spec in call_names.names(collective):
+    if collective is None or spec in CHOSEN or spec in algorithm_names.names(collective):
         return spec
     return _of_registry(collective, spec)
 
@@ -92,7 +92,7 @@ def _of_registry(collective: str, spec: str) -> str:
     """An algorithm with its options, spelt as the registry spells it; raises ValueError if it has no such algorithm."""
     name, known = spec.partition("(")[0].strip(), registry.names(collective)
     if name not in known:
-        served = (*known, *call_names.names(collective), *CHOSEN)
+        served = (*known, *algorithm_names.names(collective), *CHOSEN)
         raise ValueError(f"{name!r} is no algorithm for {collective}; {did_you_mean(name, dict.fromkeys(served))}")
     with _first_mistake():
         entry, options = registry.find(collective, spec)
@@ -258,7 +258,11 @@ class Scenario(Model):
     @field_validator("workload")
     @classmethod
     def _known_algorithms(cls, value: Any) -> Any:
-        every = {*CHOSEN, *_every_algorithm(), *(name for which in COLLECTIVES for name in call_names.names(which))}
+        every = {
+            *CHOSEN,
+            *_every_algorithm(),
+            *(name for which in COLLECTIVES for name in algorithm_names.names(which)),
+        }
         asked = [getattr(value, "algorithm", None), *(each.algorithm for each in getattr(value, "operations", ()))]
         for name in filter(None, asked):
             if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
@@ -379,7 +383,7 @@ class Scenario(Model):
             return value
         if not load_profile(profile).as_nccl:
             raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
-        if value != "nccl" and collective and algorithm and algorithm in call_names.names(collective):
+        if value != "nccl" and collective and algorithm and algorithm in algorithm_names.names(collective):
             try:
                 _of_registry(collective, algorithm)
             except ValueError as error:
@@ -423,8 +427,10 @@ class Scenario(Model):
         """The executor of its call: its own, else `nccl` for what NCCL has (it never pulls); None without kernels."""
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
-        names = call_names.names(self.collective)
-        own = (self.algorithm in CHOSEN and bool(names)) or call_names.name_of(self.algorithm, self.collective) in names
+        names = algorithm_names.names(self.collective)
+        own = (self.algorithm in CHOSEN and bool(names)) or algorithm_names.name_of(
+            self.algorithm, self.collective
+        ) in names
         own |= (self.collective, self.algorithm) == ("send_recv", "direct")  # one message, as pipelines send
         return "nccl" if own and self.protocol != "pull" else "msccl"
 

@@ -58,6 +58,8 @@ def test_a_page_is_a_session(
                     Path(name[1]).write_text(text, "utf-8")
             elif language == "console":
                 printed = documents.ran(text, ELSEWHERE)
+                cut = [shown for shown in documents.commands(printed) if " | head" in shown.command]
+                assert all(shown.sample.rstrip().endswith(".") for shown in cut), "an example ends within a sentence"
                 if request.config.getoption("update_golden"):
                     page.write_text(whole := whole.replace(text, printed), "utf-8")
                 else:

@@ -91,9 +91,14 @@ def test_what_it_links_to_is_there():
 
 
 def test_every_place_that_architecture_names_is_there():
-    """Paths in ARCHITECTURE.md exist, below simcoll/ or as they stand, and it has a row for every room."""
+    """Paths in ARCHITECTURE.md exist, below simcoll/ or as they stand, with the names in brackets behind them.
+
+    It has a row for every room."""
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     paths = {path for path in re.findall(r"`([\w/.-]+)`", text) if "/" in path}
     assert not [path for path in sorted(paths) if not ((ROOT / "simcoll" / path).exists() or (ROOT / path).exists())]
+    for path, names in re.findall(r"`([\w/]+\.py)` \(((?:`\w+`,? ?)+)\)", text):
+        code = (ROOT / "simcoll" / path).read_text("utf-8")
+        assert not [name for name in re.findall(r"\w+", names) if not re.search(rf"\b{name}\b", code)], path
     rooms = {path.parent.name for path in (ROOT / "simcoll").glob("*/__init__.py")}
     assert rooms <= set(re.findall(r"`(\w+)/`", text.split("| room |")[1].split("\n\n")[0]))

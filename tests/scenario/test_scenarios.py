@@ -14,7 +14,7 @@ from command import simcoll as command
 import simcoll
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError, TopologyError
-from simcoll.nccl.call_names import names as nccl_names
+from simcoll.nccl.algorithm_names import names as nccl_names
 from simcoll.prediction.placing import served
 from simcoll.scenario.profile import LinkScale
 from simcoll.schedule.collectives import COLLECTIVES

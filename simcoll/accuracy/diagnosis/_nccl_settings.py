@@ -8,7 +8,7 @@ from typing import Final
 
 from simcoll.accuracy.diagnosis._hypothesis import Hypothesis
 from simcoll.nccl import env_filter, tuner
-from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, names
+from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.communicator import communicator
 from simcoll.prediction.lowering import executor
 from simcoll.scenario.scenario import Scenario

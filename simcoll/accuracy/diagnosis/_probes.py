@@ -11,7 +11,7 @@ from simcoll.accuracy.diagnosis._fits import Fit, MeasuredTable, log_errors
 from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.diagnosis._hypothesis_times import HypothesisTimes
 from simcoll.config.arrays import Numbers
-from simcoll.nccl.call_names import SCHEDULES
+from simcoll.nccl.algorithm_names import SCHEDULES
 
 SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
 ROUNDING: Final = 1e-9  # share of a sum of errors by which sums of the same errors may differ

@@ -26,7 +26,7 @@ from simcoll.accuracy.diagnosis._hypothesis_times import HypothesisTimes
 from simcoll.accuracy.diagnosis._probes import SLACK, Probes
 from simcoll.config.arrays import Floats, distinct
 from simcoll.measurement.run_cases import Tell
-from simcoll.nccl.call_names import SCHEDULES
+from simcoll.nccl.algorithm_names import SCHEDULES
 
 # Share of the healthy machine's error on a few points that is off, up to which a hypothesis is tried on all of them. It
 # is above CLEARLY, as other points may be nearer.

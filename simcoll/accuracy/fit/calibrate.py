@@ -42,7 +42,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
-from simcoll.nccl.call_names import SCHEDULES
+from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
