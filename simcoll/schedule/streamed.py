@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.errors import ScheduleError
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Step, StepPattern
