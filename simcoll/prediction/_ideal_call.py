@@ -30,7 +30,7 @@ from simcoll.prediction.placing import arrivals_of, beyond_rated, served_by
 from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
-from simcoll.schedule.streamed import AnySchedule
+from simcoll.schedule.ir import AnySchedule
 from simcoll.topology.graph import Topology
 
 _DECIDING: Final = (

@@ -29,7 +29,7 @@ from simcoll.prediction.program_run import ProgramRun, policy
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.streamed import StreamedSchedule
+from simcoll.schedule.ir import StreamedSchedule
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.templates import plan_of

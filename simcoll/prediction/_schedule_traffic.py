@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.ir import AnySchedule, Schedule
 from simcoll.schedule.steps import Repeat, Step
-from simcoll.schedule.streamed import AnySchedule
 
 
 class StepTraffic(NamedTuple):

@@ -17,7 +17,7 @@ from simcoll.prediction._schedule_source import agents_of, source_of
 from simcoll.prediction.placing import arrivals_of
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective, cut
-from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
+from simcoll.schedule.ir import AnySchedule, StreamedSchedule
 from simcoll.topology.graph import Topology
 
 
