@@ -138,7 +138,8 @@ def _loadable(written: str, source: str) -> str:
     """The text of a topology file, which the reader of such files takes: what it refuses is refused at the import.
     Raises InputError with the key of the file that would have been written."""
     try:
-        template(read_machine(yaml_tree.parse(written, source)), None)
+        machine = read_machine(yaml_tree.parse(written, source))
+        template(machine.file, machine.tree)
     except InputError as error:
         raise InputError([replace(wrong, place=Place(source, 1, 1)) for wrong in error.diagnostics]) from None
     return written

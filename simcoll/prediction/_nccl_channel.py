@@ -30,8 +30,7 @@ from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
-from simcoll.topology.listed_machines import node_of
-from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.machine_files import node_file, shipped_systems
 from simcoll.topology.systems import load_system
 
 T = TypeVar("T")
@@ -434,7 +433,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     name = system_of(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
-    node_of(load_system(name))  # which says how nodes differ, before their ranks do
+    node_file(load_system(name))  # which says how nodes differ, before their ranks do
     shape = _SHAPES.get((rated.layout, tuple(places)), lambda: _shape(rated, places))
     env, asked, gpus = scenario.env, (shape.nodes, len(places)), shape.gpus
     variables = str(env)
