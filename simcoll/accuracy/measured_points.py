@@ -13,8 +13,8 @@ from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction
 from simcoll.nccl.algorithm_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
-from simcoll.prediction.lowering import library
-from simcoll.prediction.placing import network_of
+from simcoll.prediction.lowered_call import library
+from simcoll.prediction.placed_topology import network_of
 from simcoll.scenario import loading
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point

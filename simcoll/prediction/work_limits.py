@@ -1,5 +1,4 @@
-"""Work that a question is, by its numbers alone: what no memory holds or nobody waits for is refused before a
-topology of its size is built."""
+"""Estimate memory and time of a point from its sizes, and refuse it before its topology is built."""
 
 from __future__ import annotations
 
