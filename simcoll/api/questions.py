@@ -15,7 +15,7 @@ from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, Place, did_you_mean
 from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
-from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
 from simcoll.scenario import caveats, loading
 from simcoll.scenario.loading import Point

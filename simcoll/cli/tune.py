@@ -131,7 +131,7 @@ def _scenarios(options: Sequence[str]) -> list[Scenario]:
 
 
 def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
-    from simcoll.prediction.lowering import library
+    from simcoll.prediction.lowered_call import library
 
     if output and not profile:
         raise InputError("-o without --profile has nothing to draw", "add e.g. --profile nccl-hopper")

@@ -18,7 +18,7 @@ from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import TIE
-from simcoll.prediction.work import check_runs
+from simcoll.prediction.work_limits import check_runs
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile

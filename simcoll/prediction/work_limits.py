@@ -1,5 +1,4 @@
-"""Work that a question is, by its numbers alone: what no memory holds or nobody waits for is refused before a
-topology of its size is built."""
+"""Estimate memory and time of a point from its sizes, and refuse it before its topology is built."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.scenario.key_types import Placement
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
+from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.registry import Groups
-from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.topology.systems import described, leaf_width, nodes_of
 from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
