@@ -31,11 +31,12 @@ from simcoll.report.plot.key_columns import (
     said,
     word,
 )
-from simcoll.report.plot.looks import INK, Look, look, looks_of
 from simcoll.report.plot.style import (
     CHARACTER,
     DASHES,
+    INK,
     MAX_PANELS,
+    Look,
     Panel,
     PlotRow,
     as_asked,
@@ -47,6 +48,8 @@ from simcoll.report.plot.style import (
     grid_of,
     halos,
     interval_entry,
+    look,
+    looks_of,
     outer_labels,
     settings,
     size_axis,

@@ -17,12 +17,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll.config.groups import grouped
-from simcoll.report.plot.looks import GREY, INK, Look, Marker, look, looks_of, variant
 from simcoll.report.plot.style import (
     COMPETING,
     DASHES,
+    GREY,
+    INK,
     SETTINGS,
     Dash,
+    Look,
+    Marker,
     Panel,
     PlotRow,
     as_asked,
@@ -33,11 +36,14 @@ from simcoll.report.plot.style import (
     halos,
     interval_entry,
     label,
+    look,
+    looks_of,
     rank_axis,
     size_axis,
     stroke,
     telling,
     time_axis,
+    variant,
     with_trust,
 )
 from simcoll.units import short_size

@@ -11,14 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
-from simcoll.report.plot.looks import GREY, INK, contrast, look
 from simcoll.report.plot.style import (
     CHARACTER,
     COMPETING,
+    GREY,
+    INK,
     MAX_PANELS,
     SETTINGS,
     TICK,
     PlotRow,
+    contrast,
     drawable,
     dress,
     finish,
@@ -26,6 +28,7 @@ from simcoll.report.plot.style import (
     from_zero,
     grid_shape,
     label,
+    look,
     separating,
     settings,
     size_axis,
