@@ -18,7 +18,6 @@ from simcoll.report.plot.style import (
     INK,
     MAX_PANELS,
     SETTINGS,
-    TICK,
     PlotRow,
     contrast,
     drawable,
@@ -37,6 +36,7 @@ from simcoll.report.plot.style import (
 from simcoll.units import short_size
 
 TIE: Final = 1.005  # times nearer than half a percent are equal
+TICK: Final = 0.55  # inches between the ticks of sizes, "256 MiB" and some air
 ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
 
 
