@@ -22,10 +22,8 @@ from pydantic import (
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.field_texts import field_texts, models
-from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Duration, Size
-from simcoll.config.yaml_tree import Model
+from simcoll.config.field_types import Duration, OneOf, Size
+from simcoll.config.yaml_tree import Model, field_texts, models
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
@@ -38,8 +36,7 @@ from simcoll.scenario.profile import ModelSpec, files_of, find_profile, load_pro
 from simcoll.scenario.profile_choice import check_named, own_profile, peak_of, system_of
 from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
-from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.schedule.group_contracts import BITWISE, OPERATORS
+from simcoll.schedule.collectives import BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import nodes_of

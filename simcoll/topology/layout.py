@@ -1,17 +1,26 @@
-"""The machines that devices sit in, as arrays that answer questions about all links of a topology at once."""
+"""The layout of a topology as arrays: which machine each device sits in, and the links by their ends.
+
+They answer questions about all devices and links at once: links inside machines, links that leave a set of devices,
+and the least latency from some devices to all others.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from functools import cached_property
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, Sets, distinct
+from simcoll.config.groups import grouped
+
+UNREACHED: Final = 2**62  # ps; a latency more still fits 64 bits
+MOST_ROUNDS: Final = 64  # more hops than any way up and down a tree has; a round looks at all links
 
 
-class Homes:
+class Machines:
     """Devices by number, `of` is the machine of each, numbered from 0 on, −1 for none; `ends` are the devices at both
     ends of each link, (links, 2)."""
 
@@ -74,15 +83,39 @@ class Homes:
             found.append(Sets(links[out], np.bincount(owner[out], minlength=len(sets.counts))))
         return found[0], found[1]
 
-    def stubs(self, hands_on: NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
-        """Devices that hang on one that `hands_on`, (devices,), by one link each way: the link out, that device, and
-        the link back; −1 for the others."""
-        (tail, head), count = self.ends.T, len(self.of)
-        up, down = np.full(count, -1), np.full(count, -1)
-        up[tail], down[head] = np.arange(len(tail)), np.arange(len(tail))
-        single = (np.bincount(tail, minlength=count) == 1) & (np.bincount(head, minlength=count) == 1)
-        at = np.flatnonzero(single)
-        at = at[(tail[down[at]] == head[up[at]]) & hands_on[head[up[at]]]]
-        found = np.full((3, count), -1)
-        found[:, at] = up[at], head[up[at]], down[at]
-        return found[0], found[1], found[2]
+
+class LinksByEnd:
+    """The links of a layout by the device at their `ends`, (links, 2), for any latencies."""
+
+    def __init__(self, devices: int, ends: Numbers):
+        self.devices = devices
+        self.order = np.argsort(ends[:, 1], kind="stable")
+        self.tails = ends[self.order, 0]
+        self.heads, self.starts = np.unique(ends[self.order, 1], return_index=True)
+
+    def least(self, latencies: Numbers, sources: Numbers) -> Numbers:
+        """ps from each source to each device, (sources, devices), UNREACHED where there is no way."""
+        least = np.full((len(sources), self.devices), UNREACHED)
+        least[np.arange(len(sources)), sources] = 0
+        taken = latencies[self.order]
+        for _ in range(MOST_ROUNDS):  # Bellman's and Ford's: round k adds ways of k hops
+            by_last = np.minimum.reduceat(least[:, self.tails] + taken, self.starts, axis=1)
+            now = np.minimum(least[:, self.heads], by_last)
+            if (now == least[:, self.heads]).all():
+                return least
+            least[:, self.heads] = now
+        return np.array([self._dijkstra(taken.tolist(), source) for source in sources.tolist()])
+
+    def _dijkstra(self, latencies: list[int], source: int) -> list[int]:
+        out = grouped(range(len(latencies)), self.tails.tolist().__getitem__)
+        heads = np.repeat(self.heads, np.diff(np.append(self.starts, len(latencies)))).tolist()
+        least, queue = [UNREACHED] * self.devices, [(0, source)]
+        least[source] = 0
+        while queue:
+            came, u = heapq.heappop(queue)
+            if came == least[u]:
+                for link in out.get(u, ()):
+                    if came + latencies[link] < least[heads[link]]:
+                        least[heads[link]] = came + latencies[link]
+                        heapq.heappush(queue, (came + latencies[link], heads[link]))
+        return least
