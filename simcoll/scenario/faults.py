@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictInt, model_validator
 
-from simcoll.config.quantity_field import Duration, Share
+from simcoll.config.field_types import Duration, Share
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, ProgramRoutes

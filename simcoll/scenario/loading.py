@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import assignments, input_files, yaml_tree
-from simcoll.config.decoding import decoded
+from simcoll.config import input_files, yaml_tree
+from simcoll.config.input_files import decoded
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import algorithm_names
@@ -199,8 +199,8 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
 
 def _assigned(tree: Node, options: Sequence[str]) -> Node:
     tree = with_machine(tree)
-    for text, source in assignments.sources(options):
-        tree = with_machine(assignments.assign(tree, text, source))
+    for text, source in yaml_tree.sources(options):
+        tree = with_machine(yaml_tree.assign(tree, text, source))
     return tree
 
 
@@ -262,8 +262,8 @@ def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = 
     if nodes is not None:
         keys["nodes"] = nodes
     tree = yaml_tree.located({"topology": keys}, Place("topology", 1, 1))
-    for text, source in assignments.sources(options):
-        tree = assignments.assign(tree, text, source)
+    for text, source in yaml_tree.sources(options):
+        tree = yaml_tree.assign(tree, text, source)
     return yaml_tree.validate(TopologySpec, [tree.value["topology"]])[0]
 
 

@@ -15,8 +15,8 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSche
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
+from simcoll.config.field_types import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.lru import LruCache
-from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
 from simcoll.errors import Diagnostic, InputError, did_you_mean, wrong

@@ -23,10 +23,8 @@ from pydantic import (
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.field_texts import field_texts, models
-from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Duration, Size
-from simcoll.config.yaml_tree import Model
+from simcoll.config.field_types import Duration, OneOf, Size
+from simcoll.config.yaml_tree import Model, field_texts, models
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json

@@ -19,11 +19,10 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBo
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
+from simcoll.config.field_types import Count, OneOf, text
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
-from simcoll.config.machine_memory import check_memory
-from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Count, text
+from simcoll.config.machine_limits import check_memory
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, TopologyError, did_you_mean
 from simcoll.topology.fabrics import FabricPlan

@@ -11,7 +11,7 @@ from typing import Any
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.topology import fabrics
