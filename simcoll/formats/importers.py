@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.decoding import decoded
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog, decoded
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.measured import gpu_names
@@ -138,7 +137,8 @@ def _loadable(written: str, source: str) -> str:
     """The text of a topology file, which the reader of such files takes: what it refuses is refused at the import.
     Raises InputError with the key of the file that would have been written."""
     try:
-        template(read_machine(yaml_tree.parse(written, source)), None)
+        machine = read_machine(yaml_tree.parse(written, source))
+        template(machine.file, machine.tree)
     except InputError as error:
         raise InputError([replace(wrong, place=Place(source, 1, 1)) for wrong in error.diagnostics]) from None
     return written

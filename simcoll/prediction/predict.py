@@ -10,12 +10,11 @@ from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
 from simcoll.engine.run import Keep
 from simcoll.nccl import algorithm_names
-from simcoll.prediction._call_run import predict_call
-from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
-from simcoll.prediction.model_errors import ModelErrors
-from simcoll.prediction.placing import rated_topology
-from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.confidence import ModelErrors, PredictedCase, fingerprint, follows, judge
+from simcoll.prediction.placed_topology import rated_topology
+from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.prediction.runs import predict_call
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import (
     Calibration,
@@ -74,7 +73,7 @@ def predict(
     # the same time.
     costed = costs or costs_of(profile)
     if scenario.workload:
-        from simcoll.prediction._plan_run import predict_plan
+        from simcoll.prediction.runs import predict_plan
 
         prediction = predict_plan(scenario, topology, costed)
     else:

@@ -15,7 +15,7 @@ from simcoll.errors import InputError
 from simcoll.explanation.explained_run import unheld_messages
 from simcoll.explanation.trace import FAULTS, Arrow, Played, Slice, Spot, Trace, Track, Tracks
 from simcoll.prediction.predict import predict
-from simcoll.prediction.predicted import LAUNCHING, PlanTasks, Prediction
+from simcoll.prediction.predictions import LAUNCHING, PlanTasks, Prediction
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import names

@@ -13,7 +13,7 @@ from simcoll.nccl import environment
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.tuner_constants import read
-from simcoll.prediction.placing import rated_topology
+from simcoll.prediction.placed_topology import rated_topology
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
 from simcoll.topology.machine_files import shipped_systems

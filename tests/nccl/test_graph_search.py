@@ -12,11 +12,10 @@ import pytest
 
 import simcoll
 from simcoll import units
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place
+from simcoll.errors import InputError
 from simcoll.nccl.graph_search import SearchSettings, search
 from simcoll.topology import nccl_graphs
-from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
+from simcoll.topology.machine_files import SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import ChannelGraph
 from simcoll.topology.systems import load_system
 
@@ -146,7 +145,7 @@ def test_every_subset_has_rings_that_visit_each_gpu_once(name: str) -> None:
 
 def link_speeds(system: SystemFile) -> dict[tuple[str, str], float]:
     """GB/s of each link between two devices."""
-    plan = template(MachineFile(system, yaml_tree.located({}, Place(system.name, 1, 1))), None)
+    plan = template(system)
     return {(u, v): link.bandwidth / 1e9 for u, v, link in plan.links if u != v}
 
 

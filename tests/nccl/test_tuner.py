@@ -22,7 +22,7 @@ from simcoll.nccl import environment, graph_xml, protocols, tuner, tuner_constan
 from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph

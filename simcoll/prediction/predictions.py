@@ -1,4 +1,4 @@
-"""A prediction: a plan of operations on a topology, the program that it is, and its times."""
+"""Predictions: what was run of a point, and the times and numbers that this gives."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from simcoll.engine import link_usage
 from simcoll.engine.program import Program
-from simcoll.engine.run import MOST_HELD, makespan_ps
+from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, makespan_ps, run
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.prediction._plain_call import PlainCall
-from simcoll.prediction.placing import arrivals_of
-from simcoll.prediction.program_run import ProgramRun
+from simcoll.prediction.lowered_call import PlainCall
+from simcoll.prediction.placed_topology import arrivals_of
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.streamed import AnySchedule
+from simcoll.schedule.ir import AnySchedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_duration, format_size
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
@@ -32,7 +31,45 @@ if TYPE_CHECKING:
     from simcoll.engine.call_program import CallProgram
     from simcoll.scenario.faults import Fault, FaultWindow
 
+
 COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
+
+
+class ProgramRun:
+    """A program that an engine ran for a point. The timeline of a large one, and what was not kept of it, is made when
+    asked for."""
+
+    def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
+        self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine
+        if program:
+            self.program = program
+        if outcome.kept:
+            self.timeline = outcome.kept
+
+    @cached_property
+    def program(self) -> Program:
+        """The program, as it was bound."""
+        return self.make()
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Times of everything that happened."""
+        return run(self.program, policy(self.point, "hops")).timeline
+
+    @property
+    def went(self) -> Program:
+        """The program with the ways that its transfers took in the end, which are those of the timeline."""
+        return self.program.as_it_went(self.timeline.way)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the timeline is at hand."""
+        return "timeline" in vars(self)
+
+
+def policy(point: Scenario, keep: Keep = "auto") -> Policy:
+    """The engine and the shortcuts that a point allows."""
+    return Policy("event" if point.engine == "event" else "auto", point.shortcuts == "on", keep)
 
 
 class PlannedCall(NamedTuple):

@@ -13,9 +13,9 @@ import numpy as np
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, makespan_ps
 from simcoll.errors import StuckError, did_you_mean, wrong
-from simcoll.prediction.placing import rated_topology
+from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import predict, row
-from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks, Prediction
+from simcoll.prediction.predictions import COMPUTING, LAUNCHING, PlanTasks, Prediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck, with_less
 from simcoll.scenario.hashed_routes import Rails, drawable, hashed
