@@ -22,8 +22,7 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_choice import UNFITTED, check_gpus, profile_of
 from simcoll.scenario.scenario import machine_named
 from simcoll.schedule import registry
-from simcoll.schedule.collectives import collective
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS, collective
 from simcoll.schedule.names import WORKLOAD
 from simcoll.topology import systems
 from simcoll.units import float_of

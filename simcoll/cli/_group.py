@@ -7,8 +7,6 @@ So `simcoll --help` and the start of any command are quick, however many command
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import io
 import os
@@ -20,7 +18,6 @@ import click
 
 from simcoll import __version__
 from simcoll.cli._streams import PLAIN, door
-from simcoll.config import collector
 from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
 COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as click's scripts set it
@@ -68,8 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=PLAIN)  # a locale without "→" gets "->"
     sys.stdout, sys.stderr = door(sys.stdout), door(sys.stderr)
-    gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
-    atexit.register(gc.freeze)  # and goes with the process: Python would search all of it for cycles as it ends
     try:
         if asked := os.environ.get(COMPLETE):
             from simcoll.cli.completion import completed

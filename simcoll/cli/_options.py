@@ -238,7 +238,7 @@ def of_nodes(nodes: str | None) -> list[str]:
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:
     """An option that is a key of the scenario as `--set` has it; messages call it by its name."""
-    from simcoll.config.assignments import OptionValue
+    from simcoll.config.yaml_tree import OptionValue
 
     return [] if value is None else [OptionValue(path, value, option)]
 
@@ -320,7 +320,7 @@ def check_jobs(jobs: int) -> None:
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
     from simcoll.config import input_files
-    from simcoll.config.decoding import decoded
+    from simcoll.config.input_files import decoded
 
     if str(path) == "-":
         return input_files.text_of_stdin()

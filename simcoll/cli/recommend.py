@@ -43,7 +43,7 @@ def recommend(
     From the smallest to the largest size all that serves is simulated, and the sizes at which the best
     changes are found by bisection. Of a workload the algorithm and the size of buckets are recommended.
     """
-    from simcoll.config.import_log import ImportLog
+    from simcoll.config.input_files import ImportLog
     from simcoll.explanation.recommendation import SCHEMA, recommendations
     from simcoll.prediction import result_rows
     from simcoll.report.exports import nccl_tables

@@ -23,11 +23,10 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, copies, proof, registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.copies import Order, in_copies
-from simcoll.schedule.ir import Schedule, side_by_side
+from simcoll.schedule.ir import AnySchedule, Schedule, StreamedSchedule, side_by_side
 from simcoll.schedule.proof import Proof
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.steps import Repeat, Step
-from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 from simcoll.topology.graph import Topology
 
 FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from simcoll.config import csv_text
+from simcoll.config import text_table
 from simcoll.config.groups import grouped
 from simcoll.config.text_table import remarks_wrapped, wrapped
 from simcoll.errors import RefusedError, SimcollError
@@ -129,7 +129,7 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
     columns = list(document["points"][0])
     rows = ([point[column] for column in columns] for point in document["points"])
-    write_atomically(folder / "compare.csv", csv_text.dump(columns, rows))
+    write_atomically(folder / "compare.csv", text_table.csv_text(columns, rows))
     save(compare_figure(document["points"]), folder / "compare.png")
     return [folder / "compare.csv", folder / "compare.png"]
 

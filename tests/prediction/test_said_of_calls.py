@@ -20,7 +20,7 @@ from nccl_law import (
 )
 
 import simcoll as simcoll_api
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, RefusedError
 from simcoll.prediction.predict import Prediction, row
 from simcoll.prediction.result_rows import ResultRow

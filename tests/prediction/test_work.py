@@ -23,8 +23,8 @@ from simcoll.prediction.work_limits import FEW, ScheduleWork, grown
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.algorithms import stream
+from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.registry import ALGORITHMS
-from simcoll.schedule.streamed import StreamedSchedule
 
 HOSTS = 1_000_000
 MOST_MADE = 200_000_000  # bytes, while a question is refused: a topology of a million hosts takes ten times as much
