@@ -191,7 +191,7 @@ class Prediction(ABC):
         """Time before the program begins, in ps, by cause."""
 
     @abstractmethod
-    def rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """For each used link, by number, the links that carry the same at the same time."""
 
     @abstractmethod
@@ -332,7 +332,7 @@ class Prediction(ABC):
     @cached_property
     def rails(self) -> dict[int, tuple[int, ...]]:
         """For each link that the program used, by number: those that carry the same at the same time in the call."""
-        return self.rails_of(np.flatnonzero(self.totals.carried).tolist())
+        return self._rails_of(np.flatnonzero(self.totals.carried).tolist())
 
     @cached_property
     def busy(self) -> NDArray[np.float64]:
@@ -384,7 +384,7 @@ class CallPrediction(Prediction):
         waited = {"host": self.waited_ps} if self.waited_ps else {}
         return {**waited, **self.lowered.lead(self.costs)}
 
-    def rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """For each used link, by number, the links that carry the same at the same time."""
         return self.lowered.rails(used)
 
@@ -456,7 +456,7 @@ class StepPrediction(Prediction):
         """Nothing comes before a plan."""
         return {}
 
-    def rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """For each used link, by number, the link itself."""
         return {link: (link,) for link in used}
 
