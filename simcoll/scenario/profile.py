@@ -1,6 +1,6 @@
-"""Profiles: the parameters of the model and their source; reading profile files and writing their values.
+"""Profiles: parameters and costs with their source. Here are their keys, and the reading of their files.
 
-A calibrated profile also records which rows were fitted, and how large the errors of its predictions were.
+A calibrated profile also records the rows that it was fitted to, and the errors of its predictions.
 """
 
 import functools
@@ -329,8 +329,11 @@ class Profile(Model):
 
 @dataclass(frozen=True)
 class CostSetting:
-    """Costs of calls. `params` of the engines count before those of a scenario and its profile; `launch` is ps of a
-    call, and `graph` what it costs in a CUDA graph (None: the same); `links` scales rated links by kind."""
+    """Costs of calls, as a profile or a fit has them.
+
+    `params` of the engines override those of the scenario and its profile. `launch` is in ps; `graph` replaces it in a
+    CUDA graph. `links` scales rated links by kind.
+    """
 
     params: Mapping[str, int] = field(default_factory=dict)
     launch: int = 0
@@ -348,8 +351,7 @@ class CostSetting:
         return cls(params or {}, *own, profile.host or HostCosts(), profile.graph, profile.pull, profile.transport)
 
     def efficiency(self, kind: str, network: Profile) -> float:
-        """Share of the rated bandwidth of links of a kind that payload reaches; `network` says it of what these costs
-        leave open."""
+        """The share of rated bandwidth that payload reaches on links of a kind; of other kinds `network` says it."""
         scale = self.links.get(kind) or network.links.get(kind)
         return scale.efficiency if scale else 1.0
 
@@ -359,7 +361,7 @@ class CostSetting:
 
     @property
     def launched_free(self) -> Self:
-        """The same where launches take no time, nor the blocks of a call to begin."""
+        """These costs without the launch, and without the time in which blocks begin."""
         kernels = (self.kernels or Kernels()).model_copy(update={"grid": 0})
         return replace(self, launch=0, graph=None, kernels=kernels)
 
