@@ -103,7 +103,7 @@ def _windows(scenario: Scenario, system: SystemFile) -> str | None:
 
 def _chosen(scenario: Scenario) -> str | None:
     from simcoll.nccl import symmetric_kernels
-    from simcoll.nccl.env_filter import EVERYTHING
+    from simcoll.nccl.environment import EVERYTHING
 
     protocol, left = "auto" if scenario.protocol == "none" else scenario.protocol, scenario.env.selection
     if symmetric_kernels.may_be_taken(scenario.algorithm, protocol, left):
