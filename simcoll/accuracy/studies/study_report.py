@@ -355,18 +355,23 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     Nothing is drawn for rows without a size.
     """
     from simcoll.report.plot import save
+    from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.curves import residual_figure
-    from simcoll.report.plot.steps import bucket_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
-    steps = [row for series in _bucket_sizes.steps(finding.scored) for row in series.rows()]
+    steps = [
+        {**row, "step_us": row[f"{which}_us"], "times": which}
+        for series in _bucket_sizes.steps(finding.scored)
+        for row in series.rows()
+        for which in ("predicted", "measured")
+    ]
     wanted: dict[str, Callable[[], Any]] = {
         finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
-        f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),
+        f"{finding.study.name}-bucket-sizes": lambda: key_figure(steps, "bucket_cap", "step", ["times"], ["name"]),
     }
     drawn = []
     for name, figure in wanted.items():
-        with contextlib.suppress(ValueError):  # nothing to draw
+        with contextlib.suppress(ValueError, InputError):  # nothing to draw
             save(figure(), folder / f"{name}.png")
             drawn.append(folder / f"{name}.png")
     return drawn
