@@ -163,8 +163,8 @@ def _regrets(
             "topology": f"{Path(system).stem}, {comm.ranks} ranks, NCCL {table.constants.release}",
             "profile": profile,
         }
-        drawn = [{**row, **about, "regret of NCCL's choice (%)": 100 * row["regret"]} for row in rows]
-        save(key_figure(drawn, "size_bytes", "regret of NCCL's choice (%)", ["collective"]), output)
+        drawn = [{**row, **about, "regret (%)": 100 * row["regret"]} for row in rows]
+        save(key_figure(drawn, "size_bytes", "regret (%)", ["collective"]), output)
         print(output, file=sys.stderr)
     return rows
 

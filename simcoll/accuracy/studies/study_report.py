@@ -360,14 +360,16 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
     steps = [
-        {**row, "step_us": row[f"{which}_us"], "times": which}
+        {**row, "step_us": row[f"{which}_us"], "workload": row["name"], "algorithm": which}
         for series in _bucket_sizes.steps(finding.scored)
         for row in series.rows()
         for which in ("predicted", "measured")
     ]
     wanted: dict[str, Callable[[], Any]] = {
         finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
-        f"{finding.study.name}-bucket-sizes": lambda: key_figure(steps, "bucket_cap", "step", ["times"], ["name"]),
+        f"{finding.study.name}-bucket-sizes": lambda: key_figure(
+            steps, "bucket_cap", "step", ["algorithm"], ["workload"]
+        ),
     }
     drawn = []
     for name, figure in wanted.items():
