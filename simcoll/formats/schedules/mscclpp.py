@@ -1,9 +1,9 @@
 """MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces, and how they
 wait for each other. Chunks of input, output and scratch buffers; semaphores of channels, barriers within a GPU.
 
-Read are one-sided copies and reductions and their packet forms, in which whoever reads a packet waits for it. What a
-group of thread blocks does together, each its share, is done when the last of them does it. A pipelined loop is its
-body, once with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are what NVLink
+The reader takes one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for it.
+An operation of which several thread blocks do a share each is done when the last of them does it. A pipelined loop is
+its body, once with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are what NVLink
 SHARP does: the switch, an agent of the schedule, adds up what the ranks of a group hold and gives the sum to whoever
 loads, and sends what one of them stores to all.
 """
