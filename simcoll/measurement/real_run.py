@@ -43,9 +43,8 @@ from simcoll.config.groups import grouped
 from simcoll.config.machine_memory import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
-from simcoll.measurement._rank_messages import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
-from simcoll.measurement._workload_tasks import work_row
 from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
+from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.journal import RowLog
@@ -219,7 +218,7 @@ def join(
     them.
     """
     check_torch()
-    from simcoll.measurement._rank_main import RankProcess, reason
+    from simcoll.measurement.rank_process import RankProcess, reason
     from simcoll.measurement.torch_backend.session import Session, meeting
 
     rank, world, local = membership()
@@ -307,8 +306,7 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
     runs = sorted(ns for launch in times for ns in launch)
     median, first = statistics.median(runs), launches[0][0]
     low, high = np.percentile(runs, [25, 75])
-    calls = case.task.calls if isinstance(case.task, RankTask) else 1
-    mean = f"mean of {calls} calls back to back; " if calls > 1 else ""
+    mean = f"mean of {case.task.calls} calls back to back; " if case.task.calls > 1 else ""
     timing = _GPU_TIMING if backend == "nccl" else _ONE_TIMING if first.one_host else _MANY_TIMING
     return {
         **case.columns,
@@ -326,7 +324,32 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
         "overhead_us": statistics.median(report.overhead for report, _ in launches) / 1e3,
         "clock_ns": max(report.resolution for report, _ in launches),
         "verified": case.task.verify,
-        **(work_row([outcome for _, outcome in launches], median) if isinstance(case.task, WorkTask) else {}),
+        **(_work_row([outcome for _, outcome in launches], median) if isinstance(case.task, WorkTask) else {}),
+    }
+
+
+def _computed_us(outcomes: Sequence[TaskResult]) -> list[float]:
+    """Return the time of each computation without messages, in us: medians over runs.
+
+    A computation lasts from the last rank's end of the one before it to the last rank's end of it.
+    """
+    ends = np.median(np.array([run for outcome in outcomes for run in outcome.alone]), axis=0) / 1e3
+    return [float(b - a) for a, b in itertools.pairwise([0.0, *ends])]
+
+
+def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, object]:
+    """Return the columns of a workload's row that depend on the run.
+
+    `computed_us` lists, for ddp, the forward pass, the backward pass of each layer in the order of the layers, and the
+    optimizer; for small programs each local part.
+    """
+    parts = _computed_us(outcomes)
+    counts = statistics.mode(outcome.buckets for outcome in outcomes)
+    return {
+        "compute_us": sum(parts),
+        "exposed_us": time_us - sum(parts),
+        "computed_us": " ".join(f"{part:.1f}" for part in parts),
+        **({} if counts is None else {"buckets": counts}),
     }
 
 

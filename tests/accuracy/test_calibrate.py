@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import python, simcoll
-from extras import needs
+from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
+from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.accuracy.fit.retiming import Question
 from simcoll.config import input_files, yaml_tree
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
@@ -28,8 +27,6 @@ from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load
 from simcoll.scenario.profile import ModelSpec, load_network, load_profile, parse_profile, shipped_profiles
 from simcoll.scenario.profile_text import spelt
-
-pytestmark = needs("scipy")
 
 STAR = "fabric: single-switch\nhosts: 8\nlink: {bandwidth: 10 GB/s, latency: 2 us}\n"
 LAW = """
@@ -140,7 +137,7 @@ def least_widths(found: Calibrated) -> dict[str, float]:
         )
     ]
     of_rows = [each for each in asked if (each.collective, each.algorithm, each.ranks, each.nbytes) in fitted]
-    questions, law = [Question(each) for each in of_rows], load_profile("law.yaml")
+    questions, law = [RetimedPoint(each) for each in of_rows], load_profile("law.yaml")
     setting = ParameterSetting.of(law)
     costs = {name: parameters.cost(name, law, of_rows[0].params()) for name in FITTED}
 
@@ -464,7 +461,7 @@ def test_a_fit_asks_what_a_run_answers(launch: int, o_send: int, gamma: int, eff
     setting = ParameterSetting({"o_send": o_send, "gamma": gamma}, written.launch, written.links)
     with input_files.carrying({"p.yaml": text.encode()}):
         ran = predict(point.scenario.model_copy(update={"profile": "p.yaml"}))
-        assert Question(point.scenario).time_ps(setting) == ran.time_ps
+        assert RetimedPoint(point.scenario).time_ps(setting) == ran.time_ps
 
 
 # --- harnesses and wrong input ---
@@ -538,16 +535,6 @@ def test_wrong_input(lab: Path, more: list[str], told: str):
     assert (found.status, found.out) == (2, "")
     assert told in found.err
     assert not list(Path().glob("p*"))
-
-
-def test_without_scipy(lab: Path):
-    """Without the extra `fit` the error says how to get it; everything else works without."""
-    measured = table("t.csv", rows("size=[1 KiB, 1 MiB]"))
-    code = "import sys; sys.modules['scipy'] = None\nfrom simcoll.cli import main\n"
-    code += f"assert main(['compare', 'system=star.yaml', {measured!r}]) == 0\nsys.exit(main())"
-    done = python(code, ["calibrate", measured, "--topology", "star.yaml", "-o", "p.yaml"])
-    assert done.returncode == 2
-    assert 'pip install "simcoll[fit]"' in done.stderr
 
 
 # --- tables of NCCL ---

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from made_tables import made, write
 from nccl_law import BLOCK, EVERYWHERE, KEPT, LAW, asked, call, changed, rated, text, under
 
-from simcoll.accuracy.disturbed_rows import suspicious
 from simcoll.accuracy.fit.calibrate import calibrate
+from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, ParameterSetting, cost
-from simcoll.accuracy.fit.retiming import Question
+from simcoll.accuracy.measured_rows import suspicious
 from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
@@ -32,13 +32,13 @@ OFTEN = ("hop", "net", "start", "own", "turn")
 DURATIONS = ["launch", *OF_CALLS, *(name for name in BLOCKS if name.partition(".")[2] in OFTEN)]
 
 
-def question(which: int) -> tuple[Point, Question]:
+def question(which: int) -> tuple[Point, RetimedPoint]:
     """One of these calls, of 1 MB."""
     system, nodes, ranks, collective, algorithm, protocol = EVERYWHERE[which]
     how = {"ranks": ranks, "nodes": nodes, "algorithm": algorithm, "protocol": protocol}
     point = asked(system, collective, 1_000_000, **how)
     with under(LAW):
-        return point, Question(point.scenario)
+        return point, RetimedPoint(point.scenario)
 
 
 @settings(max_examples=60)
@@ -64,7 +64,6 @@ FITTED = {"launch": 5, "LL.hop": 0.6, "LL.rate": 6, "Simple.start": 1.8, "Simple
 def test_kernels_are_found_again(folder: Path) -> None:
     """From times with 3 % noise on 2 and 4 ranks the costs of the kernels behind them come back, from other values, and
     8 ranks, which no fit has seen, are told within 5 % of the law."""
-    pytest.importorskip("scipy")
     rows = list(made((2, 4, 8), ("all_gather", "all_reduce", "broadcast"), noise=0.03, every=3))
     other = {"LL": {"hop": 900_000, "rate": 9 * 10**9}, "Simple": {"start": 900_000, "hop": 5_000_000}}
     begin = text({kind: {**its, **other.get(kind, {})} for kind, its in BLOCK.items()}, launch=3_000_000)

@@ -17,7 +17,6 @@ import numpy as np
 
 from simcoll.accuracy.fit.least_squares import Bounds
 from simcoll.config.arrays import Floats
-from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.nccl.between_nodes import Transport
@@ -47,7 +46,7 @@ OF_TRANSPORT: Final = tuple(  # of messages between nodes
     f"{TRANSPORT}.{key}"
     for key in ("latency", "connection", "proxy", "operation", "flush", "staging", "unexpected", "congestion")
 )
-_AS: Final = {  # a parameter of blocks and transports, each of which is here -> whose unit and limits it shares
+_AS: Final = {  # a parameter of blocks or transports -> the parameter whose unit and limits it shares
     **dict.fromkeys(("own", "spread", "turn", "saved", "congestion"), "own"),
     **dict.fromkeys(("load",), "load"),
     **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "peer", "host", "store"), "launch"),
@@ -108,14 +107,6 @@ class ParameterSetting(CostSetting):
             else:
                 params[name] = round(cost) if name in DURATIONS else _rate(cost)
         return ParameterSetting(params, launch, links, kernels, host, graph, pull, transport)
-
-
-_SETTINGS: Final[LruCache[tuple[Profile, ParameterSetting]]] = LruCache(64, lambda _: 1)
-
-
-def setting_of(profile: Profile) -> ParameterSetting:
-    """The setting that a profile has, the same object for the same profile."""
-    return _SETTINGS.get(id(profile), lambda: (profile, ParameterSetting.of(profile)))[1]
 
 
 def of_kernels(name: str) -> bool:

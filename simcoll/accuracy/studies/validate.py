@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from simcoll.accuracy import disturbed_rows, table_join
-from simcoll.accuracy.fit import calibrate, fit_rows, least_squares
+from simcoll.accuracy import measured_rows, table_join
+from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
-from simcoll.accuracy.measured_points import RowQuestions, as_measured
+from simcoll.accuracy.measured_rows import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
@@ -114,7 +114,6 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
     """Measure, fit and score a study. Raises what `real_run.run` and `calibrate` raise, and InputError for
     its files.
     """
-    least_squares.need_scipy()
     for used in study.cases:  # find mistakes before long runs
         _ = study_file.case_file(options.folder, used.case) if used.case else find_measured(str(used.table))
     if why_not := _why_not(study, options):
@@ -309,7 +308,7 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
     """Score every row; `beside`: predict rows that are not fitted by the baselines, too."""
     known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
-        bad = disturbed_rows.suspicious(material.table)
+        bad = measured_rows.suspicious(material.table)
         odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})

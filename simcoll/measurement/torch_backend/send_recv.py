@@ -18,10 +18,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement._rank_instructions import MemoryRange, Move, RankProgram, SlotPlace, Stage
-from simcoll.measurement._rank_messages import IDLE
-from simcoll.measurement.torch_backend._runner import Runner
-from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
+from simcoll.measurement.rank_program import MemoryRange, Move, RankProgram, SlotPlace, Stage
+from simcoll.measurement.rank_tasks import IDLE
+from simcoll.measurement.torch_backend.library_calls import TYPES, Runner, to_numpy, to_tensor
 from simcoll.schedule.group_contracts import OPERATORS
 
 Tensor: TypeAlias = torch.Tensor
