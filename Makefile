@@ -6,7 +6,7 @@ BENCH  ?= full
 # These take half of the time of all tests.
 HALF   := tests/accuracy tests/engine tests/prediction tests/report
 
-.PHONY: help demo test half-of-rooms other-rooms ranks docs browser lint types bench accuracy install clean
+.PHONY: help demo test half-of-rooms other-rooms ranks pages docs browser lint types lines bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +31,12 @@ half-of-rooms other-rooms:
 ranks: $(VENV)/.dev  ## tests whose ranks each import torch, which takes most of their time
 	$(BIN)/pytest -m "ranks and not long"
 
-docs: $(VENV)/.docs  ## build the pages into docs/_build/html; warnings are errors
+pages: $(VENV)/.dev  ## make tables and printed examples of the pages and the README anew; look at the difference
+	$(BIN)/python docs/generated.py
+	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_readme.py --update-golden
+
+docs: $(VENV)/.docs  ## write the tables of the pages, and build the pages into docs/_build/html; warnings are errors
+	$(BIN)/python docs/generated.py
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	@echo "Pages: $(CURDIR)/docs/_build/html/index.html"
 
@@ -47,6 +52,9 @@ lint: $(VENV)/.dev  ## ruff and the order of the rooms
 
 types: $(VENV)/.dev  ## mypy, strict
 	$(BIN)/mypy
+
+lines:  ## lines and modules of each room and in all; BASE=main: and the difference to a commit
+	@$(PYTHON) tools/lines.py $(BASE)
 
 bench: $(VENV)/.dev  ## how fast simcoll is on this machine; BENCH=quick: the short form
 	$(BIN)/python -m benchmarks $(BENCH)

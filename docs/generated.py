@@ -1,35 +1,32 @@
-"""What pages say that the code knows better: made anew whenever they are built, so that it cannot go stale.
+"""Tables of the pages that the code knows better: `make docs` writes them into the Markdown, between two comments.
 
-In a page: a directive `generated` with the name of a function of this module, and its arguments.
+In a page: `<!-- generated: NAME ARGUMENT -->`, the table, `<!-- end -->`. NAME is a key of `TABLES` below.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 import inspect
-import io
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Final
 
-from docutils import nodes
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+import click
 
-from simcoll import api
+import simcoll
+from simcoll import api, errors
 from simcoll.accuracy.diagnosis import hypotheses
-from simcoll.cli import main
+from simcoll.cli._group import cli
 from simcoll.config.field_texts import field_texts, models
 from simcoll.explanation import what_if
 from simcoll.explanation.explained_run import explained_run
-from simcoll.formats.measured._rows import COLUMNS, REQUIRED, MeasuredRow
+from simcoll.formats.measured.measured_row import COLUMNS, REQUIRED, MeasuredRow
 from simcoll.prediction.result_rows import KINDS, TEXTS, UNITS
 from simcoll.scenario import loading
 from simcoll.scenario.profile import Profile
@@ -39,18 +36,10 @@ from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.systems import load_system
 from simcoll.units import format_duration, format_size
 
-ROOT = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[1]
+PAGES: Final = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+BETWEEN: Final = re.compile(r"(<!-- generated: ([\w-]+)(?: ([^\n]*?))? -->\n).*?(<!-- end -->)", re.S)
 _HOLDS = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", dict: "mapping"}
-
-
-def printed(command: str) -> str:
-    """A command of simcoll, and what it prints."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        status = main(shlex.split(command)[1:])
-    if status:
-        raise ValueError(f"{command} ended with {status}")
-    return f"````console\n$ {command}\n{out.getvalue().strip()}\n````\n"
 
 
 def factors() -> str:
@@ -84,45 +73,57 @@ def algorithms() -> str:
 
 @functools.cache
 def _schema() -> tuple[dict[str, Any], dict[str, str]]:
-    """The JSON Schema of scenarios and profiles by model, and where each model stands: `topology.link` of Cable."""
+    """The JSON Schemas of all models by name, and the heading of each: `topology.link` is that of Cable."""
     found = {"Scenario": Scenario.model_json_schema(by_alias=True), "Profile": Profile.model_json_schema(by_alias=True)}
     definitions = {name: model for root in found.values() for name, model in root["$defs"].items()}
-    places = {"Scenario": "a scenario"}
-    _find(found["Scenario"], "", definitions, places)
-    places["Profile"] = "a profile"
-    _find(found["Profile"], "", definitions, places)
-    return {**definitions, **found}, places
+    headings = {"Scenario": "a scenario"}
+    _find(found["Scenario"], "", definitions, headings)
+    headings["Profile"] = "a profile"
+    _find(found["Profile"], "", definitions, headings)
+    return {**definitions, **found}, headings
+
+
+@functools.cache
+def _pages() -> dict[str, str]:
+    """The page that shows each model, by the model's name."""
+    shown = {}
+    for page in PAGES:
+        for names in re.findall(r"<!-- generated: keys (.*?) -->", page.read_text(encoding="utf-8")):
+            shown.update(dict.fromkeys(names.split(), page.name))
+    return shown
+
+
+def _link(name: str, text: str) -> str:
+    """A link to the table of a model."""
+    heading = re.sub(r"[^\w -]", "", _schema()[1][name].lower()).replace(" ", "-")
+    return f"[{text}]({_pages()[name]}#{heading})"
 
 
 def keys(names: str) -> str:
-    """The keys of models, by name: meaning, what may be written, default. Above each table stands what the model is."""
-    schemas, places = _schema()
-    return "\n".join(_keys(name, places, schemas[name]) for name in names.split())
+    """The keys of models: the meaning of each, its values and its default."""
+    return "\n".join(map(_keys, names.split()))
 
 
-def _find(model: dict[str, Any], path: str, definitions: dict[str, Any], places: dict[str, str]) -> None:
-    """Where each model may stand, by name, in the order of the keys."""
+def _find(model: dict[str, Any], path: str, definitions: dict[str, Any], headings: dict[str, str]) -> None:
+    """Enter the heading of each model below a model, in the order of the keys."""
     for key, value in model.get("properties", {}).items():
         place = f"{path}.{key}".lstrip(".")
         for name in dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value))):
-            if name not in places:
-                template = definitions[name]["properties"].get("template", {})
-                kinds = [template["const"]] if "const" in template else template.get("enum", [])
-                which = ", ".join(f"`{kind}`" for kind in kinds)
-                places[name] = f"Template {which}" if kinds else f"`{place}`"
-                _find(definitions[name], place, definitions, places)
+            if name not in headings:
+                kinds = _kinds(definitions[name])
+                headings[name] = f"Template {kinds}" if kinds else f"`{place}`"
+                _find(definitions[name], place, definitions, headings)
 
 
 def templates() -> str:
-    """The templates of workloads: what each stands for."""
-    schemas, places = _schema()
-    rows = [
-        (f"[{_names(schemas[name])}](#key-{name.lower()})", _about(name)) for name in places if _names(schemas[name])
-    ]
+    """The templates of workloads: the job that each stands for."""
+    schemas, headings = _schema()
+    rows = [(_link(name, kinds), _about(name)) for name in headings if (kinds := _kinds(schemas[name]))]
     return _table(("template", "job"), rows)
 
 
-def _names(model: dict[str, Any]) -> str:
+def _kinds(model: dict[str, Any]) -> str:
+    """The values of the key `template` of a model; empty for other models."""
     template = model["properties"].get("template", {})
     kinds = [template["const"]] if "const" in template else template.get("enum", [])
     return ", ".join(f"`{kind}`" for kind in kinds)
@@ -149,15 +150,15 @@ _WAYS = {  # studies of the report: fitted to, scored on
 }
 
 
-def accuracy() -> str:
-    """Mean absolute errors of the last `make accuracy` by way of fitting and system; in brackets NCCL's tuner's."""
+def accuracy(studies: str = " ".join(_WAYS)) -> str:
+    """Mean absolute errors of the last `make accuracy`, by study and system; in brackets those of NCCL's tuner."""
     report = (ROOT / "validation/accuracy/REPORT.md").read_text(encoding="utf-8")
     rows = []
-    for study, way in _WAYS.items():
+    for study in studies.split():
         section = report.split(f"## {study}: ")[1].split("\n## ")[0]
         table = section.split("| fit | rows | **simcoll** | NCCL's tuner |")[1].split("\n\n")[0]
         errors = re.findall(r"^\| [\w-]+, \w+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|", table, re.M)
-        rows.append((*way, *(f"{ours} ({tuner})" for ours, tuner in errors)))
+        rows.append((*_WAYS[study], *(f"{ours} ({tuner})" for ours, tuner in errors)))
     return _table(("fitted to", "scored on", "A100", "H100", "B200"), rows)
 
 
@@ -212,14 +213,13 @@ def _plain(kind: str) -> str:
     return _HOLDS[kinds[kind.removesuffix(" | None")]]
 
 
-def _keys(name: str, places: dict[str, str], model: dict[str, Any]) -> str:
-    texts, rows = field_texts(models()[name]), []
+def _keys(name: str) -> str:
+    schemas, headings = _schema()
+    texts, rows, model = field_texts(models()[name]), [], schemas[name]
     for key, value in model["properties"].items():
         needed = key in model.get("required", ()) and (name, key) != ("Scenario", "collective")
-        default = "needed" if needed else _default(value)
-        rows.append((f"`{key}`", texts.get(key, ""), _kind(value, places), default))
-    table = _table(("key", "meaning", "value", "default"), rows)
-    return f"(key-{name.lower()})=\n### {places[name]}\n\n{_about(name)}\n\n{table}"
+        rows.append((f"`{key}`", texts.get(key, ""), _value(value), "needed" if needed else _default(value)))
+    return f"### {headings[name]}\n\n{_about(name)}\n\n{_table(('key', 'meaning', 'value', 'default'), rows)}"
 
 
 def _default(key: dict[str, Any]) -> str:
@@ -231,27 +231,26 @@ def _default(key: dict[str, Any]) -> str:
     return f"`{format_size(value)}`" if example.endswith("iB") and value else f"`{json.dumps(value)}`"
 
 
-def _kind(value: dict[str, Any], places: dict[str, str]) -> str:
+def _value(value: dict[str, Any]) -> str:
+    """The values that a key takes, from its JSON Schema."""
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
         if name == "Calibration":
             return "record that `simcoll calibrate` writes"
-        return f"[{places[name]}](#key-{name.lower()})"
+        return _link(name, _schema()[1][name])
     if "enum" in value:
         return ", ".join(f"`{choice}`" for choice in value["enum"])
     if "const" in value:
         return f"`{json.dumps(value['const'])}`"
     for union in ("anyOf", "oneOf"):
         if union in value:
-            return " or ".join(
-                dict.fromkeys(_kind(part, places) for part in value[union] if part.get("type") != "null")
-            )
+            return " or ".join(dict.fromkeys(_value(part) for part in value[union] if part.get("type") != "null"))
     if value.get("type") == "array":
-        inner = _kind(value["items"], places) if value.get("items") else ""
+        inner = _value(value["items"]) if value.get("items") else ""
         return f"list of {inner}" if inner else "list"
     if value.get("type") == "object":
         inner = value.get("additionalProperties")
-        return f"mapping to {_kind(inner, places)}" if isinstance(inner, dict) else "mapping"
+        return f"mapping to {_value(inner)}" if isinstance(inner, dict) else "mapping"
     example = f", e.g. `{value['examples'][0]}`" if value.get("examples") else ""
     words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
     kinds = value.get("type", "")
@@ -264,34 +263,94 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines) + "\n"
 
 
-class Generated(SphinxDirective):
-    """`{generated} NAME ARGUMENT`: the Markdown that a function of this module gives."""
-
-    required_arguments = 1
-    final_argument_whitespace = True
-    MAKERS: ClassVar = {
-        "printed": printed,
-        "factors": factors,
-        "algorithms": algorithms,
-        "keys": keys,
-        "templates": templates,
-        "table": changes,
-        "hypotheses": hypotheses_tried,
-        "accuracy": accuracy,
-        "what-ifs": what_ifs,
-        "columns": columns,
-        "measured-columns": measured_columns,
-    }
-
-    def run(self) -> list[nodes.Node]:
-        """The nodes of the text."""
-        name, _, argument = self.arguments[0].partition(" ")
-        return self.parse_text_to_nodes(
-            self.MAKERS[name](*([argument] if argument else [])), allow_section_headings=True
-        )
+def commands() -> str:
+    """Each command with its options, as `--help` prints it."""
+    context = click.Context(cli, info_name="simcoll", help_option_names=["-h", "--help"], terminal_width=100)
+    known = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return "\n".join(_help(name, command, context) for name, command in known.items() if command)
 
 
-def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
-    app.add_directive("generated", Generated)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+def _help(name: str, command: click.Command, above: click.Context) -> str:
+    context = click.Context(command, info_name=name, parent=above)
+    text = f"## {context.command_path.removeprefix('simcoll ')}\n\n```text\n{command.get_help(context)}\n```\n"
+    below = command.commands if isinstance(command, click.Group) else {}
+    return "\n".join([text, *(_help(each, below[each], context) for each in below)])
+
+
+def names_of_python() -> str:
+    """Every name of `import simcoll`: its arguments, its docstring, and the members of classes."""
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.SimcollError)]
+    known = "".join(f"* `{kind.__name__}`: {_first(kind)}\n" for kind in kinds)
+    entries = [_entry(name, getattr(simcoll, name)) for name in simcoll.__all__]
+    return "\n".join([*entries, f"### Errors\n\nAll of them are a `SimcollError`, of `simcoll.errors`.\n\n{known}"])
+
+
+def _entry(name: str, value: Any) -> str:
+    parts = [f"### {name}"]
+    made = vars(value).get("__init__") if inspect.isclass(value) and not dataclasses.is_dataclass(value) else value
+    if inspect.isfunction(made):
+        signature = inspect.signature(made)
+        bare = [each.replace(annotation=each.empty) for each in signature.parameters.values() if each.name != "self"]
+        line = f"`{name}{signature.replace(parameters=bare, return_annotation=signature.empty)}`"
+        parts.append(re.sub(r"<function [^>]*( at \w+|>\S* at \w+)>", "…", line))
+    parts.append(_docstring(value))
+    if inspect.isclass(value):
+        about = {key: _first(each) for key, each in vars(value).items() if key[0] != "_" and _has_text(value, key)}
+        parts += ["\n".join(f"* `{key}`: {text}" for key, text in about.items())] * bool(about)
+    return "\n\n".join(parts) + "\n"
+
+
+def _has_text(owner: type, member: str) -> bool:
+    """Whether a member is a method or a property, with a docstring of its own."""
+    value = inspect.getattr_static(owner, member)
+    kinds = property | functools.cached_property | classmethod | staticmethod
+    return bool(value.__doc__) and (callable(value) or isinstance(value, kinds))
+
+
+def _first(value: Any) -> str:
+    """The first paragraph of a docstring, as one line."""
+    return " ".join(_docstring(value).split("\n\n")[0].split())
+
+
+def _docstring(value: Any) -> str:
+    """The docstring of a value without its examples, which tests run."""
+    return inspect.cleandoc(value.__doc__ or "").split("\n>>>")[0].strip()
+
+
+TABLES: Final[dict[str, Callable[..., str]]] = {
+    "accuracy": accuracy,
+    "algorithms": algorithms,
+    "columns": columns,
+    "commands": commands,
+    "factors": factors,
+    "hypotheses": hypotheses_tried,
+    "keys": keys,
+    "measured-columns": measured_columns,
+    "python": names_of_python,
+    "table": changes,
+    "templates": templates,
+    "what-ifs": what_ifs,
+}
+
+
+def filled(page: str) -> str:
+    """The text of a page, its tables made anew."""
+
+    def table(found: re.Match[str]) -> str:
+        opening, name, argument, end = found.groups()
+        return f"{opening}\n{TABLES[name](*([argument] if argument else [])).strip()}\n\n{end}"
+
+    return BETWEEN.sub(table, page)
+
+
+def main() -> None:
+    """Write the tables of all pages."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)}: its tables were made anew")
+
+
+if __name__ == "__main__":
+    main()

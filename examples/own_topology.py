@@ -1,4 +1,4 @@
-"""A topology of your own, as a networkx graph: eight hosts on a hypercube, and what its links allow."""
+"""A topology of your own, as a networkx graph: eight hosts on a hypercube, with the times of three algorithms."""
 
 import networkx as nx
 

@@ -1,4 +1,4 @@
-"""Read what nccl-tests printed, and ask whether the machine is as fast as it should be."""
+"""Read the output of nccl-tests, and ask whether the machine is as fast as it should be."""
 
 import simcoll as sc
 

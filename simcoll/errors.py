@@ -7,9 +7,11 @@ command line prints these one a line and exits with 2. Every other member means 
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 
@@ -148,6 +150,18 @@ class MeasureError(SimcollError):
 
 class BoundError(SimcollError):
     """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
+
+
+_OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def unwritable(path: Path, error: OSError) -> SimcollError:
+    """The error for a file that cannot be written: wrong input (`-o` names a place that takes no files), unless the
+    disk is full or broken."""
+    problem = f"{path}: cannot be written: {error.strerror}"
+    if error.errno in _OF_THE_DISK:
+        return SimcollError(f"{problem}; make room, or give another folder")
+    return InputError(problem, "give another folder")
 
 
 NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer channels"  # what a MemoryError means

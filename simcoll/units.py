@@ -72,7 +72,7 @@ _NAME: Final[dict[Unit, str]] = {
 _MOST: Final[dict[Unit, str]] = {"bandwidth": "4611686 TB/s", "duration": "4611686 s"}  # 2**62: sums stay in 64 bits
 # of exponents three digits: larger ones are beyond all quantities, and take seconds to write out
 _QUANTITY: Final = re.compile(
-    r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*((?![eE][+-]?\d)[^\s\d].*?)?\s*"
+    r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*((?![eE][+-]?[0-9])[^\s\d_].*?)?\s*"
 )
 
 
@@ -107,7 +107,7 @@ def _of_text(text: str, kind: Unit) -> Fraction:
         raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")
     if len(match[1]) > MOST_DIGITS:  # Python itself turns no more than 4300 into a number
         raise ValueError(f"a number of {len(match[1])} digits is not a {name}; write e.g. {example}")
-    number, unit = Fraction(match[1].replace("_", "")), match[2]
+    number, unit = Fraction(match[1]), match[2]
     if unit is None:
         raise ValueError(f"{text!r} has no unit; write e.g. {example}")
     if unit not in _UNITS[kind]:
@@ -136,6 +136,27 @@ def _cure_of_unit(number: str, unit: str, kind: Unit) -> str:
     if kind == "size" and unit.upper() in ("K", "M", "G", "T"):
         return f"write '{number} {unit.upper()}iB', which nccl-tests means by {unit}"
     return f"units: {_UNIT_LIST[kind]}"
+
+
+def int_of(text: str) -> int:
+    """The whole number that a text is; raises ValueError for other texts, as `1_0` and digits of other scripts, which
+    Python reads."""
+    if not in_plain_digits(text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def float_of(text: str) -> float:
+    """The number that a text is; raises ValueError for other texts, as `1_0` and digits of other scripts, which Python
+    reads."""
+    if not in_plain_digits(text):
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
+def in_plain_digits(text: str) -> bool:
+    """Whether a text that Python reads as a number is written as people write one."""
+    return text.isascii() and "_" not in text
 
 
 def unboxed(value: Any) -> Any:

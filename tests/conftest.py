@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 import pytest
@@ -12,6 +13,10 @@ from hypothesis.internal.conjecture import providers
 # starts would compile the package, anew each time: five seconds to collect, a fifth of a second a process.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell without job control starts what is in the background with SIGINT ignored, and children inherit that: a command
+# that a test interrupts would go on for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # As the command line has it (`simcoll.config.collector`): what a collection of tests makes stays until the end.
 gc.set_threshold(100_000, 50, 100)
@@ -38,6 +43,14 @@ KINDS = {"engine": "law", "schedule": "law", "nccl": "law", "cli": "cli", "measu
 def no_terminal() -> None:
     """Output is as wide as in a pipe: pytest-xdist gives its workers a terminal's width."""
     os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands say nothing of how far they are, however long a busy machine takes over them."""
+    from simcoll.cli import _progress
+
+    monkeypatch.setattr(_progress, "EVERY_S", 10_000)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -326,9 +326,8 @@ def _foreign() -> Iterator[tuple[str, str, str, str]]:
 def api() -> None:
     """A few calls of the Python API."""
     import simcoll
-    import simcoll.api
 
-    print(json.dumps(simcoll.api.__all__), [name for name in simcoll.api.__all__ if not hasattr(simcoll, name)])
+    print(json.dumps(simcoll.__all__), [name for name in simcoll.__all__ if not hasattr(simcoll, name)])
     points = simcoll.load("quickstart", ["algorithm=[ring, tree]", "size=[64 KiB, 1 MiB]"])
     rows = simcoll.run(points)
     print(json.dumps(list(rows), indent=1, default=str))

@@ -44,12 +44,12 @@ from simcoll.formats.measured import read_file
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.kernel_costs import KINDS, Kernels
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.own_costs import written_in
 from simcoll.scenario.profile import (
     CABLE,
     Calibration,
     Profile,
     TableSource,
+    costs_by_file,
     load_network,
     parse_profile,
     shipped_profiles,
@@ -126,7 +126,7 @@ def sharers(cost: str) -> list[str]:
     """Return the generations that have a fitted cost in common: those whose files do not write it."""
     if cost not in load_network(COMMON).fitted:
         return []
-    return [name for name in GENERATIONS if cost in written_in(load_network(name))[COMMON]]
+    return [name for name in GENERATIONS if cost in costs_by_file(load_network(name))[COMMON]]
 
 
 def inheriting(text: str, name: str) -> str:

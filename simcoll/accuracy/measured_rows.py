@@ -13,21 +13,22 @@ from simcoll.config.groups import grouped
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction
-from simcoll.nccl.call_names import SCHEDULES, name_of
+from simcoll.nccl.algorithm_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowering import library
 from simcoll.prediction.placing import network_of
 from simcoll.scenario import loading
-from simcoll.scenario.gpus_served import check_gpus, profile_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import UNFITTED, machine_named
+from simcoll.scenario.profile_choice import UNFITTED, check_gpus, profile_of
+from simcoll.scenario.scenario import machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.names import WORKLOAD
 from simcoll.topology import systems
+from simcoll.units import float_of
 from simcoll.workload.workload_keys import Composition, Ddp
 
 PS_PER_US = 10**6
@@ -49,7 +50,7 @@ def as_measured(point: Point, row: MeasuredRow) -> Point:
     if not computed or not isinstance(spec, Ddp | Composition):
         return point
     try:
-        times = [round(float(text) * PS_PER_US) for text in computed.split()]
+        times = [round(float_of(text) * PS_PER_US) for text in computed.split()]
         changes = _computing(spec, times)
     except ValueError:
         problem = f"computed_us is of other computations than {spec.template} has"
@@ -240,6 +241,6 @@ def _is_numeric(text: str) -> bool:
     Swept keys (`measure.buckets`) hold numbers too, but do name a series; the caller knows them by their dot.
     """
     try:
-        return bool([float(word) for word in text.split()])
+        return bool([float_of(word) for word in text.split()])
     except ValueError:
         return False

@@ -16,7 +16,7 @@ from simcoll.config.groups import grouped
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 from simcoll.schedule.names import WORKLOAD
-from simcoll.units import format_size
+from simcoll.units import float_of, format_size
 
 EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has these columns
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
@@ -214,7 +214,7 @@ def _read(column: str, value: Any, collective: object) -> Any:
     if column == "size_bytes" and collective == WORKLOAD:
         return 0
     if column in ("low_us", "high_us"):
-        return None if value in (None, "") else float(value)
+        return None if value in (None, "") else float_of(str(value))
     meant = normal(column, value)
     if meant is None and column in EXACT:
         raise ValueError("is missing; write a value")
@@ -267,7 +267,7 @@ def _swept_value(value: object) -> float | str | None:
     """Return the value of a swept key, for which `none` and `auto` are ordinary values; None where it is empty."""
     text = "" if value is None else str(value).strip().lower()
     try:
-        return float(text) if text else None
+        return float_of(text) if text else None
     except ValueError:
         return text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from simcoll.errors import InputError
+from simcoll.units import in_plain_digits
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -51,6 +53,37 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
         return found
 
     return names
+
+
+def _in_plain_digits(value: Any) -> Any:
+    """A word as Python reads numbers: `1_0` and digits of other scripts, which Python also reads, are refused."""
+    if isinstance(value, str) and not in_plain_digits(value):
+        raise click.BadParameter(f"{value!r} is not a number.")
+    return value
+
+
+class Whole(click.types.IntParamType):
+    """The type of an option that is a whole number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert a word; ends the command where it is no such number."""
+        return super().convert(_in_plain_digits(value), param, ctx)
+
+
+class WholeFrom(click.IntRange):
+    """The type of an option that is a whole number of a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert a word; ends the command where it is no such number."""
+        return super().convert(_in_plain_digits(value), param, ctx)
+
+
+class Number(click.types.FloatParamType):
+    """The type of an option that is a number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert a word; ends the command where it is no such number."""
+        return super().convert(_in_plain_digits(value), param, ctx)
 
 
 SCENARIO = click.argument("scenario", shell_complete=completed("file", "scenario", "collective"))
@@ -252,7 +285,7 @@ def rank_counts(text: str, cure: str) -> list[int]:
 
 def _counted(text: str) -> int:
     """The number from 1 on that a text is; 0 for anything else, and for what counts nothing any more."""
-    return int(text) if text.strip().isdecimal() and len(text) < 20 else 0
+    return int(text) if re.fullmatch(r" *[0-9]{1,19} *", text) else 0
 
 
 def unbracketed(text: str) -> str:
@@ -266,6 +299,16 @@ def node_counts(text: str) -> list[int]:
     if not all(numbers):
         raise InputError(f"--nodes: {text!r} is no number of nodes", "give 1, 2, …, or several: '[1, 2]'")
     return list(dict.fromkeys(numbers))
+
+
+JOBS = click.option(
+    "--jobs",
+    type=Whole(),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Points simulated at the same time; -1: all cores.",
+)
 
 
 def check_jobs(jobs: int) -> None:
@@ -294,7 +337,12 @@ def measured_text(name: str) -> str:
 
 
 TIMEOUT = click.option(
-    "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="The most one transfer may take."
+    "--timeout",
+    type=Number(),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The most one transfer may take.",
 )
 LONGEST_S = 1e6  # what torch.distributed is given as a time-out has to be a number of milliseconds
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress.")

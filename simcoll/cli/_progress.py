@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from simcoll.cli._streams import terminal_of
 from simcoll.errors import visible
 
-EVERY_S = 10
+EVERY_S = 10  # between lines; a terminal sees more
 
 
 class Watch:
@@ -92,13 +92,13 @@ def _bar(watch: Watch, over: threading.Event) -> None:
 
 
 class Lines:
-    """A line now and then: at once on a terminal, every ten seconds elsewhere."""
+    """Prints some of the lines that it gets: one a second on a terminal, one every EVERY_S seconds elsewhere."""
 
     def __init__(self) -> None:
-        self._next = time.monotonic() + (0 if sys.stderr.isatty() else 10)
+        self._next = time.monotonic() + (0 if sys.stderr.isatty() else EVERY_S)
 
     def __call__(self, line: str) -> None:
         """Print it, if it is time to."""
         if line.startswith(("left out", "taken over")) or time.monotonic() >= self._next:
-            self._next = time.monotonic() + (1 if sys.stderr.isatty() else 10)
+            self._next = time.monotonic() + (1 if sys.stderr.isatty() else EVERY_S)
             print(line, file=sys.stderr)

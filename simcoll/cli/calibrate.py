@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, WHERE, completed, measured_on, with_measured_on
+from simcoll.cli._options import JSON, SETS, WHERE, Whole, completed, measured_on, with_measured_on
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError
 
@@ -22,7 +22,7 @@ from simcoll.errors import InputError
 )
 @click.option("--free", metavar="NAME,NAME", help="Parameters to fit.  [default: those that the rows determine]")
 @SETS
-@click.option("--seed", default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--seed", type=Whole(), default=0, show_default=True, help="Of the bootstrap.")
 @JSON
 @with_measured_on
 def calibrate(
@@ -42,9 +42,9 @@ def calibrate(
     """
     from simcoll.accuracy.fit import calibrate as fits
     from simcoll.prediction import result_rows
-    from simcoll.report import console
+    from simcoll.report import accuracy_text
     from simcoll.report.plot import save
-    from simcoll.report.plot.residuals import residual_figure
+    from simcoll.report.plot.curves import residual_figure
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
@@ -63,5 +63,5 @@ def calibrate(
         print(f"{picture}: not drawn: {reason}", file=sys.stderr)
     else:
         print(picture, file=sys.stderr)
-    print(json.dumps(fitted.document, indent=1) if as_json else console.calibration_table(fitted.document))
+    print(json.dumps(fitted.document, indent=1) if as_json else accuracy_text.calibration_table(fitted.document))
     return 0

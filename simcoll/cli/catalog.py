@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simcoll.cli._options import JSON, SETS, completed
+from simcoll.cli._options import JSON, SETS, Whole, completed
 
 
 @click.command(name="list")
@@ -19,9 +19,9 @@ from simcoll.cli._options import JSON, SETS, completed
 )
 def list_(kind: str) -> None:
     """List what simcoll knows."""
-    from simcoll.report import console
+    from simcoll.report import catalog_text
 
-    print(console.listing(kind))
+    print(catalog_text.listing(kind))
 
 
 @click.group()
@@ -32,20 +32,20 @@ def topology() -> None:
 @topology.command(name="list")
 def topology_list() -> None:
     """List the shipped systems."""
-    from simcoll.report import console
+    from simcoll.report import catalog_text
 
-    print(console.listing("topologies"))
+    print(catalog_text.listing("topologies"))
 
 
 @topology.command(name="show")
 @click.argument("name", shell_complete=completed("file", "system"))
-@click.option("--nodes", type=int, help="Number of nodes.")
+@click.option("--nodes", type=Whole(), help="Number of nodes.")
 @click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file.")
 @JSON
 @SETS
 def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
     """Devices, links and bisection bandwidth of a system or a topology file."""
-    from simcoll.report import console
+    from simcoll.report import catalog_text
     from simcoll.scenario import loading
     from simcoll.topology import systems
 
@@ -57,7 +57,7 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
         save(topology_figure(graph), png)
         print(f"drawn: {png}", file=sys.stderr)
     description = systems.describe(graph)
-    print(json.dumps(description, indent=1) if as_json else console.topology_text(description))
+    print(json.dumps(description, indent=1) if as_json else catalog_text.topology_text(description))
 
 
 @click.command()
@@ -65,6 +65,6 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
 def schema(document: str) -> None:
     """Print the JSON Schema of scenario files, or of results as JSON."""
     from simcoll.prediction import result_rows
-    from simcoll.scenario import json_schema
+    from simcoll.scenario.scenario import json_schema
 
-    print(json.dumps(result_rows.schema() if document == "results" else json_schema.schema(), indent=1))
+    print(json.dumps(result_rows.schema() if document == "results" else json_schema(), indent=1))

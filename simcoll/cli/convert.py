@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simcoll.cli._options import JSON, completed
+from simcoll.cli._options import JSON, WholeFrom, completed
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def import_(
     shell_complete=completed("format"),
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
-@click.option("--ranks", type=click.IntRange(1), help="Number of ranks of a schedule.")
-@click.option("--root", default=0, show_default=True, type=click.IntRange(0), help="Root of a schedule.")
-@click.option("--groups", type=click.IntRange(1), help="Equal groups of a hierarchical schedule, as nodes.")
+@click.option("--ranks", type=WholeFrom(1), help="Number of ranks of a schedule.")
+@click.option("--root", default=0, show_default=True, type=WholeFrom(0), help="Root of a schedule.")
+@click.option("--groups", type=WholeFrom(1), help="Equal groups of a hierarchical schedule, as nodes.")
 @click.option(
     "--protocol",
     type=click.Choice(["LL", "LL128", "Simple"]),
@@ -109,7 +109,7 @@ def import_(
     show_default=True,
     help="Protocol of an MSCCL program.",
 )
-@click.option("--nodes", type=click.IntRange(1), help="Number of nodes of a topology.")
+@click.option("--nodes", type=WholeFrom(1), help="Number of nodes of a topology.")
 @click.option("--size", default="1 MiB", show_default=True, help="Size of the buffer, for GOAL's messages.")
 def export(
     what: str,
@@ -132,7 +132,7 @@ def export(
     from simcoll import units
     from simcoll.config.import_log import ImportLog
     from simcoll.prediction import result_rows
-    from simcoll.report import exporters
+    from simcoll.report import exports
 
     try:
         nbytes = units.parse(size, "size")
@@ -141,7 +141,7 @@ def export(
     if ranks is not None and root >= ranks:
         raise InputError(f"--root: there is no rank {root} among {ranks} ranks", f"give 0 … {ranks - 1}")
     notes = ImportLog()
-    written = exporters.convert(what, to, exporters.Options(ranks, root, nodes, nbytes, groups, protocol), notes)
+    written = exports.convert(what, to, exports.Options(ranks, root, nodes, nbytes, groups, protocol), notes)
     if output:
         result_rows.write_atomically(output, written)
         print(f"{to}: {output}")

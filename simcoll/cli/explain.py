@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_algorithm, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, Whole, with_algorithm, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import Diagnostic, InputError, RefusedError
 
@@ -19,7 +19,9 @@ MOST_POINTS: Final = 20
 @SCENARIO_OR_KEYS
 @SETS
 @click.option("--no-what-if", is_flag=True, help="Leave out what would make it faster, which is simulated anew.")
-@click.option("--replication", metavar="N", type=int, help="Of a scenario with replications: explain the N-th, from 0.")
+@click.option(
+    "--replication", metavar="N", type=Whole(), help="Of a scenario with replications: explain the N-th, from 0."
+)
 @JSON
 @QUIET
 @with_algorithm

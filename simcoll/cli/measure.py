@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, check_timeout, rank_counts, with_topology
+from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, rank_counts, with_topology
 from simcoll.cli._progress import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -38,7 +38,10 @@ SHOWN: Final = (
 @TIMEOUT
 @click.option("--prefix", default="", metavar="WORDS", help="Words before every rank's command; {rank} is its number.")
 @click.option(
-    "--limit", type=float, metavar="SECONDS", help="The most one launch may take.  [default: none; 300 with --one-gpu]"
+    "--limit",
+    type=Number(),
+    metavar="SECONDS",
+    help="The most one launch may take.  [default: none; 300 with --one-gpu]",
 )
 @click.option("--one-gpu", is_flag=True, help="All NCCL ranks on one GPU, as if each were a host, over NCCL's sockets.")
 @QUIET

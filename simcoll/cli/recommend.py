@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, check_jobs, with_machine
+from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, check_jobs, with_machine
 from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--to", type=click.Choice(["json", "nccl-tuner"]), help="Write CSV of NCCL's example tuner plugin.")
 @click.option("--among", metavar="NAMES", multiple=True, help="Choose among these algorithms only, e.g. 'ring,tree'.")
 @SETS
-@click.option("--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all.")
+@JOBS
 @JSON
 @QUIET
 @with_machine

@@ -45,7 +45,7 @@ def plot(
     from simcoll.report import run_plots
     from simcoll.report.plot.key_columns import filtered
     from simcoll.report.verdicts import of_pictures
-    from simcoll.scenario.scenario import KeyPlot
+    from simcoll.scenario.key_types import KeyPlot
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
     conditions = dict(map(_condition, filters))

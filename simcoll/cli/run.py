@@ -15,10 +15,12 @@ from simcoll.cli._options import (
     ALGORITHM,
     COLLECTIVE,
     FORMAT,
+    JOBS,
     JSON,
     SCENARIO,
     SETS,
     SIZE,
+    Whole,
     check_format,
     check_jobs,
     completed,
@@ -44,9 +46,7 @@ if TYPE_CHECKING:
 @SCENARIO
 @output_folder("Folder for results.csv, manifest.json, plots/.")
 @SETS
-@click.option(
-    "--jobs", default=1, show_default=True, metavar="N", help="Points simulated at the same time; -1: all cores."
-)
+@JOBS
 @click.option("--cluster", metavar="ADDRESS", help="Simulate on the workers of this Dask scheduler.")
 @click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
@@ -120,7 +120,7 @@ def run(
     shell_complete=completed("file", "system"),
 )
 @click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
-@click.option("--ranks", type=int, help="Number of ranks.  [default: all GPUs]")
+@click.option("--ranks", type=Whole(), help="Number of ranks.  [default: all GPUs]")
 @SIZE
 @ALGORITHM
 @click.option(
@@ -299,7 +299,7 @@ def _write_report(
     """Write the page, with `figures` that are drawn: drawn again they would say their notes again."""
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report import run_plots
-    from simcoll.report.html.page import report
+    from simcoll.report.html import report
     from simcoll.scenario.loading import find_scenario, names_collective
 
     asked_by_name = names_collective(scenario)

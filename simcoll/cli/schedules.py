@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simcoll.cli._options import JSON, completed, rank_counts, read_text
+from simcoll.cli._options import JSON, Whole, WholeFrom, completed, rank_counts, read_text
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json", shell_complete=completed("file", "schedule"))
 @click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several for a table of counts.")
-@click.option("--root", default=0, show_default=True)
+@click.option("--root", type=Whole(), default=0, show_default=True)
 @click.option("--data", is_flag=True, help="What every rank holds before and after.")
 @click.option("--diagram", is_flag=True, help="A space-time picture.")
 @JSON
 def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_json: bool) -> None:
     """Show what an algorithm does: transfers, counts, data."""
     from simcoll.formats.schedules import schedule_json
-    from simcoll.report import console, schedule_view
+    from simcoll.report import schedule_view
 
     if schedule_json.is_file(name):
         _show_one(schedule_json.read(name), data, diagram, as_json)
@@ -44,26 +44,26 @@ def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_
         documents = [schedule_json.dump(schedule_view.build(name, n, root)) for n in numbers]
         print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
     elif len(numbers) > 1:
-        print(console.count_table(name, schedule_view.count_rows(name, numbers)))
+        print(schedule_view.count_table(name, schedule_view.count_rows(name, numbers)))
     else:
         _show_one(schedule_view.build(name, numbers[0], root), data, diagram, as_json=False)
 
 
 def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> None:
     from simcoll.formats.schedules import schedule_json
-    from simcoll.report import console, schedule_view
+    from simcoll.report import schedule_view
 
     if as_json:
         print(schedule_json.dump(schedule))
         return
-    print(console.counts_line(schedule))
+    print(schedule_view.counts_line(schedule))
     views = [*([schedule_view.data(schedule)] * data), *([schedule_view.diagram(schedule)] * diagram)]
     print("\n\n".join(views) if views else schedule)
 
 
 @click.command()
 @click.argument("name", metavar="[COLLECTIVE/ALGORITHM]", required=False, shell_complete=completed("schedule"))
-@click.option("--ranks", default=8, show_default=True, type=click.IntRange(1, 4096))
+@click.option("--ranks", default=8, show_default=True, type=WholeFrom(1, 4096))
 @click.option("--schedule", type=click.Path(path_type=Path), help="A schedule as `simcoll show --json` prints it.")
 @JSON
 def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -> int:
@@ -72,11 +72,11 @@ def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -
     All algorithms that are registered if none is named.
     """
     from simcoll.formats.schedules import schedule_json
-    from simcoll.report import console, schedule_view
+    from simcoll.report import schedule_view
 
     if schedule:
         rows = [schedule_view.verdict_on(schedule_json.parse(read_text(schedule), str(schedule)))]
     else:
         rows = [schedule_view.verdict(pair, ranks) for pair in ([name] if name else schedule_view.every_pair())]
-    print(json.dumps({"rows": rows}, indent=1) if as_json else console.proof_table(rows))
+    print(json.dumps({"rows": rows}, indent=1) if as_json else schedule_view.proof_table(rows))
     return 1 if any(row["status"] == "wrong" for row in rows) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from operator import itemgetter
@@ -12,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from simcoll.cli._options import A_SYSTEM, JSON, SETS, assigned, completed, node_counts, of_nodes, output_folder
+from simcoll.cli._options import (
+    A_SYSTEM,
+    JSON,
+    SETS,
+    WholeFrom,
+    assigned,
+    completed,
+    node_counts,
+    of_nodes,
+    output_folder,
+)
 from simcoll.errors import InputError, Place
 
 if TYPE_CHECKING:
@@ -29,7 +40,7 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 @click.argument("system", required=False, shell_complete=completed("file", "system"))
 @click.option("--on", metavar="SYSTEM", help="The same as SYSTEM.", shell_complete=completed("file", "system"))
 @click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.  [default: 1, or all that a file lists]")
-@click.option("--ranks", type=click.IntRange(2), help="Number of ranks, as many on each node.  [default: all GPUs]")
+@click.option("--ranks", type=WholeFrom(2), help="Number of ranks, as many on each node.  [default: all GPUs]")
 @click.option("--version", help="Release of the library, e.g. 2.27.  [default: the newest known]")
 @click.option("--algo", metavar="TEXT", help="What NCCL_ALGO says, e.g. 'ring,tree' or 'allreduce:^nvls'.")
 @click.option("--proto", metavar="TEXT", help="What NCCL_PROTO says, e.g. '^LL128'.")
@@ -146,7 +157,7 @@ def _regrets(
         raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
     if output:
         from simcoll.report.plot import save
-        from simcoll.report.plot.regret import regret_figure
+        from simcoll.report.plot.maps import regret_figure
 
         comm = table.communicator
         where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
@@ -171,7 +182,7 @@ def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
     ]
     table = text_table.render(["collective", "size_bytes", "chosen", "time_us", "best", "best_us", "regret"], shown)
     share = [row["regret"] for row in rows]
-    mean, worst = 100 * sum(share) / len(share), 100 * max(share)
+    mean, worst = 100 * math.fsum(share) / len(share), 100 * max(share)
     regret = f"regret of NCCL's choice: mean {mean:.1f} %, worst {worst:.1f} %"
     head = f"# simulated with {profile}, {len(rows)} points: {regret}"
     return f"\n{head}\n{table}"
@@ -204,7 +215,7 @@ def _table(table: TunerTable) -> list[dict[str, Any]]:
 
 def _choices(table: TunerTable) -> list[dict[str, Any]]:
     from simcoll.nccl import tuner
-    from simcoll.nccl.call_names import COLLECTIVES
+    from simcoll.nccl.algorithm_names import COLLECTIVES
 
     chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
@@ -217,7 +228,7 @@ def _choices(table: TunerTable) -> list[dict[str, Any]]:
 def _text(name: str, source: str, tuned: TunerTable) -> str:
     from simcoll import __version__
     from simcoll.config import text_table
-    from simcoll.nccl.call_names import COLLECTIVES
+    from simcoll.nccl.algorithm_names import COLLECTIVES
     from simcoll.nccl.tuner_constants import newer_than_known
 
     comm = tuned.communicator

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 from xml.parsers import expat
 
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.units import float_of, int_of
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; NCCL's and MSCCL's files are far smaller
 MOST_ELEMENTS: Final = 200_000  # bounds memory; a file within MOST_BYTES could hold millions
@@ -41,7 +42,7 @@ class Element:
         """An attribute from 0 to a million."""
         text = self.text(name, default)
         try:
-            number = float(text)
+            number = float_of(text)
         except ValueError:
             number = -1.0
         if not 0 <= number < 1e6:
@@ -52,7 +53,7 @@ class Element:
         """An attribute that is a whole number."""
         text = self.text(name, default)
         try:
-            number = int(text) if len(text) < 20 else least - 1
+            number = int_of(text) if len(text) < 20 else least - 1
         except ValueError:
             number = least - 1
         if not least <= number <= most:

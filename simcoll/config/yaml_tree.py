@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError, ValidationInfo, field_validator
 
 from simcoll.config import input_files
 from simcoll.config._node import Node as Node
@@ -29,6 +29,9 @@ MOST_KEPT: Final = 4 * 2**20  # of a large file, of which the last one is kept
 _FILES: Final = (".yaml", ".yml", ".json", ".xml")  # ends of the names of files that files of simcoll name
 
 
+_UNDERSCORES: Final = re.compile(r"[-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
+
+
 class Model(BaseModel):
     """Base of everything that is read from a file: unknown keys are errors, values never change.
 
@@ -37,6 +40,17 @@ class Model(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number_without_underscores(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse `1_0`, which pydantic reads as 10."""
+        if isinstance(value, str) and _UNDERSCORES.fullmatch(value):
+            annotation = cls.model_fields[info.field_name or ""].annotation
+            if _takes_numbers(annotation):
+                raise ValueError(f"{value!r} is not a number; write it without _")
+        return value
+
     also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and that key
 
     @classmethod
@@ -287,6 +301,10 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
+
+
+def _takes_numbers(annotation: Any) -> bool:
+    return annotation in (int, float) or any(map(_takes_numbers, get_args(annotation)))
 
 
 def dump(value: Any, *, inline: bool = False) -> str:

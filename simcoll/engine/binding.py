@@ -73,7 +73,7 @@ def bind(
     Raises InputError when a size cannot be cut or there is too little memory, TopologyError when there is no route.
     """
     held = _held(schedule, nbytes, itemsize, weights)
-    most = int(held.max(initial=0))
+    most = _most_sent(schedule, held)
     piece = piece_bytes(params.chunk, itemsize) or most
     loops = max(1, -(-most // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
@@ -107,7 +107,12 @@ def bind(
         "arrivals": _came(schedule, arrivals),
         "memo": memo,
     }
-    return Program(**(frame.columns | own))
+    program = Program(**(frame.columns | own))
+    if loops > 1:
+        left = np.flatnonzero((program.nbytes > 0) | (program.loop == 0))
+        if len(left) < len(program):
+            return _of_what_is_left(program, left, network, slots, compiled)
+    return program
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,6 +270,25 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
     return came
 
 
+def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int, compiled: bool) -> Program:
+    """The program of the transfers `left`: of slots that hold less than others nothing is sent in later loops."""
+    schedule, params = program.schedule, replace(program.params, slots=slots)
+    loop, origin = program.loop[left], program.origin[left]
+    first_slot = loop * np.int32(schedule.n_slots)
+    rows = schedule.replace(
+        step=program.step[left],
+        src=program.src[left],
+        src_slot=schedule.src_slot[origin] + first_slot,
+        dst=program.dst[left],
+        dst_slot=schedule.dst_slot[origin] + first_slot,
+        reduce=program.reduce[left],
+    )
+    number = np.broadcast_to(_channel_numbers(schedule, program.loops, params), len(program))[left]
+    columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(rows, compiled))
+    made = assemble(schedule, params, network, program.routes, columns, None, program.loops, compiled)
+    return replace(made, params=program.params, arrivals=program.arrivals, sent=left)
+
+
 def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
     """Predecessors within the schedule as indices within the program: always of the same loop."""
     place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.reads)), np.int32)
@@ -289,6 +313,15 @@ def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> ND
     except ValueError as error:
         raise InputError([Diagnostic(str(error), "mend the weights or the size", "weights")]) from None
     return held
+
+
+def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
+    """The bytes of the largest slot that anybody sends."""
+    most = int(held.max(initial=0))
+    if most == int(held.min(initial=most)):
+        return most
+    first = (schedule.src < schedule.n) & (schedule.src_slot < schedule.n_chunks)
+    return int(held[schedule.src[first], schedule.src_slot[first]].max(initial=0))
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:

@@ -79,7 +79,7 @@ class CallProgram:
             return None
         (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
         folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
-        if folded is None or folded.apart:
+        if folded is None:
             return None
         nbytes = int(sizes[0]) * whole.stream.n_chunks
         return folded, bind(folded.schedule, folded, folded.devices, whole.params, nbytes, itemsize=whole.itemsize)
@@ -89,12 +89,12 @@ class CallProgram:
         """The sums of the call."""
         if self._few is None:
             program = self._bound
-            messages = program.schedule.messages * (self._looped or program).loops
+            messages = program.messages * (self._looped.loops if self._looped else 1)
             return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
         folded, program = self._few
         carried = np.zeros(len(self.network.bandwidths), np.int64)
         carried[folded.stands_for] = program.carried[:, None]
-        messages = program.schedule.messages * program.loops * folded.times
+        messages = program.messages * folded.times
         return CallSums(carried, np.tile(program.sent_bytes, folded.times), messages, program.wire_bytes * folded.times)
 
     @cached_property

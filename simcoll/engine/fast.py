@@ -1,7 +1,6 @@
 """The fast engine: the rules of `event` without a Python object per event. Same integers, tested by `==`.
 
-Three ways: `replay` takes transfers in index order as long as that is the order of time, which it checks as it runs;
-`by_link` takes links one behind the other, where nobody waits for what was received and no times are asked for;
+Two ways: `replay` takes transfers in index order as long as that is the order of time, which it checks as it runs;
 otherwise a heap of (time, index) does, in the loop `fifo` or `fair`. The loops of `kernels` run as they are for small
 programs and compiled by numba, where that is installed, for large ones.
 """
@@ -16,9 +15,8 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops, choose
-from simcoll.engine import _link_order
 from simcoll.engine._kernel_run import KeptTimes, KernelResult, KernelRun
-from simcoll.engine.kernels import fair_kernel, fifo_kernel, link_kernel, replay_kernel, waits
+from simcoll.engine.kernels import fair_kernel, fifo_kernel, replay_kernel, waits
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, too_late
@@ -28,7 +26,7 @@ class FastResult(NamedTuple):
     """The result of a run of the fast engine."""
 
     timeline: Timeline | None  # None if it could not finish
-    shortcut: str  # "replay", "by link" or "none"
+    shortcut: str  # "replay" or "none"
     compiled: bool
 
 
@@ -132,8 +130,6 @@ def _play(
         and program.bandwidths[program.taken].all()
     ):
         ways.append(("replay", replay_kernel, KernelRun.replay))
-        if keep == "nothing" and _link_order.serves(program):
-            ways.append(("by link", link_kernel, _link_order.by_link))
     ways.append(("none", fair_kernel, KernelRun.fair) if fair else ("none", fifo_kernel, KernelRun.fifo))
     for shortcut, kernel, way in ways:
         chosen = choose(len(program), compiled, kernel)

@@ -10,23 +10,19 @@ of a few, so that nobody sends to one who stands for itself) on links that stand
   receiver serves in a step stands at different places in its senders' lists;
 * transfers of one pair that are to be distinguished (`slots`) are: no two receivers of a sender become one.
 
-In a schedule of one step nobody hands on what came. There all receivers are kept, apart from the senders of one turn:
-so everyone may send to everyone, as long as receiving takes no time.
-
 Anything else is refused, and the schedule run as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Array, Numbers, distinct, pieces
-from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Repeat, Step, StepPattern, join, stable_order
@@ -34,7 +30,6 @@ from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.schedule.symmetry import Rotation
 
 MOST_TURNS: Final = 8  # taken together so that nobody sends to one who stands for itself
-MOST_FOLDED: Final = 10_000_000  # transfers of schedules that are kept: some 200 MB
 
 # Of each pair of the few: the whole receiver, and the links to it.
 FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
@@ -43,7 +38,7 @@ FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 @dataclass(frozen=True, eq=False)
 class Folded:
     """A schedule of a few ranks on a network of their links. Each stands for `times` ranks, each link i for the links
-    `stands_for[i]` (times,) of the whole. Receivers that are kept `apart` are the agents of the schedule."""
+    `stands_for[i]` (times,) of the whole."""
 
     schedule: Schedule
     bandwidths: Numbers
@@ -52,16 +47,7 @@ class Folded:
     routes_of: dict[tuple[int, int], tuple[int, ...]]
     times: int
     stands_for: Numbers
-    apart: bool = False
-    layout: Hashable = field(default_factory=object)
-
-    def on(self, network: RoutedNetwork) -> Folded | None:
-        """The same on a network of the same routes; None if links that one stands for are not alike there."""
-        of_links = (network.bandwidths[self.stands_for], network.latencies[self.stands_for])
-        if any((column != column[:, :1]).any() for column in of_links):
-            return None
-        bandwidths, latencies = (column[:, 0] for column in of_links)
-        return replace(self, bandwidths=bandwidths, latencies=latencies)
+    layout: Hashable = field(default_factory=object)  # its own: see `timing_model.RoutedNetwork`
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -80,77 +66,20 @@ class Folded:
 
 
 def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
-    """The stream of a few ranks that stand for all, also where only several turns of its rotation, such as a node's or
-    a leaf's, map the network onto itself; None where that would not be exact.
+    """Return a stream of a few ranks that stand for all, also where only several turns of its rotation, such as a
+    node's or a leaf's, map the network onto itself; None where that would not be exact.
 
     All chunks must be of one size, nobody late, and every rank have one channel, or one for each peer: that is for the
     caller to see to.
     """
-    where = (stream, network.layout, tuple(devices))
-    known = _FOLDED.known(where) if network.layout is not None else None
-    if isinstance(known, _Unlike) and known.on(network):
+    n = stream.n
+    if stream.rotation is None or stream.agents:
         return None
-    found = known.on(network) if isinstance(known, Folded) else None
-    if found is None:
-        found = _folded(stream, network, devices)
-        if network.layout is not None:
-            _FOLDED.keep(where, found or _Unlike(_sorts(network)))
-    return found
-
-
-def may_fold(stream: StreamedSchedule) -> bool:
-    """Whether there may be a network on which a schedule is folded: some turns keep the order of every sender's list.
-    A look at its steps, for schedules of few ranks."""
-    turn, n = stream.rotation, stream.n
-    if turn is None or stream.agents:
-        return False
-    steps = [part.first for part in stream.parts()]
-    return any(all(_in_order(step, turned, n) for step in steps) for turned in turn.repeated(n))
-
-
-@dataclass(frozen=True, eq=False)
-class _Unlike:
-    """The sorts of links on which a schedule was not folded."""
-
-    sorts: Numbers
-
-    def on(self, network: RoutedNetwork) -> bool:
-        """Whether links of a network are in no way more alike: equal where these are."""
-        return bool(np.array_equal(self.sorts, _sorts(network)))
-
-
-_FOLDED: Final[LruCache[Folded | _Unlike]] = LruCache(
-    MOST_FOLDED, lambda found: len(found.schedule) if isinstance(found, Folded) else len(found.sorts)
-)
-
-
-def _sorts(network: RoutedNetwork) -> Numbers:
-    """The sort of each link: equal for equal bandwidths and latencies, in order of first use."""
-    columns = network.bandwidths, network.latencies
-    (_, bandwidth), (latencies, latency) = (np.unique(column, return_inverse=True) for column in columns)
-    both = bandwidth * len(latencies) + latency
-    _, first, sort = np.unique(both, return_index=True, return_inverse=True)
-    number: Numbers = np.argsort(np.argsort(first))[sort]
-    return number
-
-
-def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
-    turn, n, once = stream.rotation, stream.n, stream.n_steps == 1
-    if turn is None or stream.agents:
-        return None
-    turns = _alike_at_first(list(turn.repeated(n)), stream, network, devices)
-    if not turns or (once and _surely_tied(turns[0], stream, network, devices)):  # and so would be more turns
-        return None
-    turn = _repeated(turns, stream, network, devices)
-    if turn is None:
-        return None
-    if not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
+    turn = _repeated(list(stream.rotation.repeated(n)), stream, network, devices)
+    if turn is None or not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
         return None
     few = _enough(turn, stream)
-    apart = once and not few
-    if apart:
-        few = turn.ranks
-    if not few or n % few or n == few:
+    if not few:
         return None
     links, number, columns = _Links(network, n // few), 0, []
     routes: FoldedRoutes = {}
@@ -166,34 +95,25 @@ def _folded(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[
             return None
         for row in kept.tolist():
             dst, route = int(step.dst[row]), tuple(links.number[path[hop[row] : hop[row + 1]]].tolist())
-            stand_in = dst if apart else dst % few
-            if routes.setdefault((int(step.src[row]), stand_in), (dst, route)) != (dst, route):
+            if routes.setdefault((int(step.src[row]), dst % few), (dst, route)) != (dst, route):
                 return None
         rows = _rows(part, kept)
         numbers = number + np.repeat(np.arange(part.steps), len(kept))
-        if not apart:
-            slots = _turned_back(rows, turn, few)
-            rows = rows._replace(dst=(rows.dst % few).astype(np.int32), dst_slot=slots.astype(np.int32))
+        slots = _turned_back(rows, turn, few)
+        rows = rows._replace(dst=(rows.dst % few).astype(np.int32), dst_slot=slots.astype(np.int32))
         columns.append((numbers, rows))
         number += part.steps
-    return _assembled(stream, few, columns, routes, links, apart) if links.members else None
+    return _assembled(stream, few, columns, routes, links) if links.members else None
 
 
-def _alike_at_first(
-    turns: Sequence[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
-) -> list[Rotation]:
-    """The turns after which the routes of rank 0 look alike in the first step: a look at few rows that spares one at
-    all where there are none."""
-    step, few = next(stream.parts()).first, np.array([0, *(turned.ranks for turned in turns)])
-    hop, path = network.routes(devices, step.src, step.dst)
-    rows = np.flatnonzero(np.isin(step.src, few))
-    rows = rows[np.argsort(step.src[rows], kind="stable")]
-    lengths = np.diff(hop)[rows]
-    begin = np.append(0, np.cumsum(lengths))
-    own = path[np.repeat(hop[rows] - begin[:-1], lengths) + np.arange(begin[-1])]
-    look = _looks(_sorts(network), begin, own)
-    first, *others = np.split(look, np.searchsorted(step.src[rows], few[1:]))
-    return [turned for turned, other in zip(turns, others, strict=True) if np.array_equal(first, other)]
+def _sorts(network: RoutedNetwork) -> Numbers:
+    """The sort of each link: equal for equal bandwidths and latencies, in order of first use."""
+    columns = network.bandwidths, network.latencies
+    (_, bandwidth), (latencies, latency) = (np.unique(column, return_inverse=True) for column in columns)
+    both = bandwidth * len(latencies) + latency
+    _, first, sort = np.unique(both, return_index=True, return_inverse=True)
+    number: Numbers = np.argsort(np.argsort(first))[sort]
+    return number
 
 
 def _repeated(
@@ -210,18 +130,6 @@ def _repeated(
         if (look[ranks:] == look[:-ranks]).all() and (look[:ranks] == look[-ranks:]).all():
             return turned
     return None
-
-
-def _surely_tied(turn: Rotation, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> bool:
-    """Whether some ranks of a turn send over one link at the same place of their lists, in a schedule of one step: a
-    look at few rows that spares one at all, as on trunks."""
-    step = next(stream.parts()).first
-    kept = _kept(step, turn.ranks)
-    hop, path = network.routes(devices, step.src, step.dst)  # of all: the same are asked for again
-    lengths = np.diff(hop)
-    own = path[np.repeat(np.isin(np.arange(len(lengths)), kept), lengths)]
-    on_link = np.repeat(_place(step.src[kept]), lengths[kept]) * len(network.bandwidths) + own
-    return len(distinct(on_link)) < len(on_link)
 
 
 def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
@@ -344,7 +252,6 @@ def _assembled(
     columns: Sequence[tuple[Numbers, Step]],
     routes: FoldedRoutes,
     links: _Links,
-    apart: bool,
 ) -> Folded:
     """The schedule of the few, on the links that stand for all."""
     rows = join(*(rows for _, rows in columns))
@@ -353,7 +260,6 @@ def _assembled(
         algorithm=stream.algorithm,
         n=few,
         n_chunks=stream.n_chunks,
-        agents=stream.n - few if apart else 0,
         step=np.concatenate([numbers for numbers, _ in columns]).astype(np.int32),
         src=rows.src,
         src_slot=rows.src_slot,
@@ -371,5 +277,4 @@ def _assembled(
         routes_of={pair: route for pair, (_, route) in routes.items()},
         times=links.times,
         stands_for=members,
-        apart=apart,
     )

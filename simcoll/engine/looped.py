@@ -17,9 +17,7 @@ from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.engine._kernel_run import NO_TIMES, KernelRun
-from simcoll.engine._large_pages import side_by_side
 from simcoll.engine._loop_layout import FirstWaits, LoopLayout, first_of, layout_of, sized, steps
-from simcoll.engine._loop_standing import run_on
 from simcoll.engine.binding import bind
 from simcoll.engine.fast import CallEnds
 from simcoll.engine.kernels import loop_kernel, waits
@@ -32,7 +30,6 @@ from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_byte
 from simcoll.schedule.ir import Schedule
 
 BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is, its share of the heap
-SHORT: Final = 20_000  # transfers of all loops: fewer are run as soon as what is known of others is looked up
 MOST_BITS: Final = 62  # of a key
 MOST_LAID_OUT: Final = 2_000_000  # rows of layouts that are kept, some 300 MB
 
@@ -62,17 +59,14 @@ class LoopedProgram:
         layout, _ = _LAID_OUT.get(like, lambda: (layout_of(self.one, self.piece, self.slots, loops), shared))
         if loops.compiled not in self._known:
             base = KernelRun(sized(layout.program, self.one.sizes, self.piece), loops, "ends")
-            columns = side_by_side(self._numbered(layout, base))
+            columns = self._numbered(layout, base)
             self._known[loops.compiled] = base, columns, _states(layout.waiting, self.loops)
         base, columns, state = self._known[loops.compiled]
         run_ = copy(base)
         run_.program, run_.busy = replace(base.program, arrivals=arrivals), busy[layout.links]
         done, kernel = run_.give(arrivals.copy()), loops.like(loop_kernel)
         run = _begun(columns, state.copy(), run_, done)
-        if len(self) < SHORT or arrivals.any() or busy.any():
-            ended, latest = kernel.loops(run, 0, 0, self.loops, NEVER)
-        else:
-            ended, latest = run_on(run, kernel.loops, like, shared)
+        ended, latest = kernel.loops(run)
         if ended < len(self):
             return None
         if latest >= NEVER:
@@ -152,17 +146,15 @@ def _begun(columns: LoopRun, state: Array, run_: KernelRun, done: Array) -> Loop
         turn=run_.fill(count, 0),
         soonest=run_.give(np.where(waiting_streams, 0, NEVER)),
     )
-    free = Servers(run_.freed(), run_.zeros(run_.sides))
-    streams, free, heads, done = side_by_side((streams, free, run_.noted(), done))
     return columns._replace(
         costs=columns.costs._replace(here=run_.give(here)),
         parts=columns.parts._replace(
             size=run_.zeros(many), clock=run_.zeros(len(columns.parts.classes) - 1), begun=run_.fill(1, -1)
         ),
         streams=streams,
-        free=free,
+        free=Servers(run_.freed(), run_.zeros(run_.sides)),
         state=columns.state._replace(when=run_.zeros(len(state)), state=run_.give(state)),
-        heads=heads,
+        heads=run_.noted(),
         done=done,
         heap=Heap(room(entries, np.int64), room(entries, np.int64), run_.zeros(0)),
         todo=Todo(*(room(len(columns.pieces.kind) + 2, np.int64) for _ in Todo._fields)),
@@ -202,7 +194,9 @@ def looped(
     whole = replace(params, chunk=0, slots=0)
     one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights, arrivals=arrivals)
     piece = piece_bytes(params.chunk, itemsize)
-    loops = -(-int(one.sizes.max(initial=0)) // piece)
+    loops = -(-int(one.nbytes.max(initial=0)) // piece)
+    if (-(-one.nbytes // piece) < loops).any():  # some are not sent in every loop
+        return None
     step = steps(schedule)
     bits = (len(one) - 1).bit_length() + 2 * (int(step.max(initial=0)) + loops).bit_length()
     by_loop = bool((step == step[first_of(one.channel)]).all()) if len(one) else False

@@ -56,7 +56,8 @@ class Program:
     `sizes` it has; `channel` and `side` number the sending channels and the receive sides densely in order of first
     use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. What
     follows from these is made when it is asked for: large programs are run without. `arrivals` (participants,): when
-    each comes. A program of several operations has `tasks`, and what differs between them in `parts`: way r is of an
+    each comes. `sent` are the places of the transfers among all rows of all loops, None where each row is sent in each
+    loop. A program of several operations has `tasks`, and what differs between them in `parts`: way r is of an
     operation with the parameters `parts[part[r]]`, (ways,); what holds for the whole run stands in `params`. With
     `changes` some of the routes are ways that transfers only take when a link is found dead.
 
@@ -87,6 +88,7 @@ class Program:
     part: Index | None = None
     changes: LinkChanges | None = None
     views: int = 1
+    sent: Index | None = None
     memo: Memo = field(default_factory=dict, repr=False, kw_only=True)
 
     def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
@@ -107,7 +109,11 @@ class Program:
 
     @property
     def _order(self) -> tuple[Index, Index]:
-        return self.once("order", (self.way,), lambda: program_order(self.schedule, self.loops))
+        return self.once("order", (self.way,), self._ordered)
+
+    def _ordered(self) -> tuple[Index, Index]:
+        loop, origin = program_order(self.schedule, self.loops)
+        return (loop, origin) if self.sent is None else (loop[self.sent], origin[self.sent])
 
     @property
     def loop(self) -> Index:
@@ -186,6 +192,11 @@ class Program:
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property
+    def messages(self) -> int:
+        """The number of transfers between two participants."""
+        return self.schedule.messages * self.loops if self.sent is None else int((self.src != self.dst).sum())
+
+    @property
     def _sums(self) -> Sums:
         """The bytes that are sent. Where all transfers are of one size, they are counted once for all sizes."""
         columns = self.way, self.kind, self.routes.links
@@ -244,7 +255,7 @@ class Program:
             makespan_ps=makespan_ps,
             carried=self.carried,
             bytes_per_rank=self.bytes_per_rank,
-            messages=self.schedule.messages * self.loops,
+            messages=self.messages,
             wire_bytes=self.wire_bytes,
             shortcut=shortcut,
         )
@@ -290,9 +301,8 @@ def totals_of(programs: Sequence[Program], ends: Sequence[int], shortcut: str) -
     carried = _summed(np.repeat(traffic, hops, axis=0), links, len(first.bandwidths)).T.copy()
     wire = (traffic * hops[:, None])[away].sum(axis=0)
     sent = _summed(traffic[away], src[away], first.schedule.participants)[:ranks].max(axis=0)
-    messages = first.schedule.messages * first.loops
     rows = zip(ends, carried, sent.tolist(), wire.tolist(), strict=True)
-    return [Totals(end, on_links, most, messages, crossed, shortcut) for end, on_links, most, crossed in rows]
+    return [Totals(end, on_links, most, first.messages, crossed, shortcut) for end, on_links, most, crossed in rows]
 
 
 def _summed(values: Index, places: Index, count: int) -> NDArray[np.int64]:

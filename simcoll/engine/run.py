@@ -213,7 +213,7 @@ def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> T
     params = whole.params
     alike = params.channels <= 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
     folded = fold(stream, whole.network, whole.devices) if alike and params.blocking == "no" else None
-    if folded is None or (folded.apart and (params.o_recv or params.gamma)):
+    if folded is None:
         return None
     few = fast.totals(bind(folded.schedule, folded, folded.devices, params, whole.nbytes, itemsize=whole.itemsize))
     if few is None or (params.sharing == "fair" and few.shortcut != "replay"):

@@ -95,8 +95,9 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
 
 
 def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
-    """Whether loops follow each other, channels are the sender's alone, sizes go by slot, and no link is down."""
-    looped = len(sizes) > 1 and stream.pipelined
+    """Whether loops follow each other, each row is sent in each, channels are the sender's alone, sizes go by slot, and
+    no link is down."""
+    looped = len(sizes) > 1 and (stream.pipelined or not sizes[-1].all())
     if looped or stream.agents or params.blocking != "no" or not network.bandwidths.all():
         return False
     return len({int(size) for loop in sizes for size in (loop.min(), loop.max())}) == 1 or _keeps_slots(stream)

@@ -54,8 +54,7 @@ class Totals:
     `makespan_ps`: when the last transfer has ended; `carried`: the bytes over each link, int64 (links,);
     `bytes_per_rank`: the most that any rank sends; `messages` between two participants, over all loops; `wire_bytes`:
     payload summed over the links it crosses. Local copies count in none but `carried`. `shortcut`: none, replay,
-    affine (a replay in which steps that repeat were run as columns), by link (one link behind the other), fold, or
-    compose (of the calls of a plan).
+    affine (a replay in which steps that repeat were run as columns), fold, or compose (of the calls of a plan).
     """
 
     makespan_ps: int

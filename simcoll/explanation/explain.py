@@ -11,11 +11,11 @@ import simcoll
 from simcoll.config import text_table
 from simcoll.config.groups import grouped
 from simcoll.errors import ScheduleError
-from simcoll.explanation._path_columns import LINKED, by_cause
+from simcoll.explanation.critical_path import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
 from simcoll.scenario import caveats
-from simcoll.scenario.profile_titles import described_with, titled
+from simcoll.scenario.profile import described_with, titled
 from simcoll.units import format_duration, format_size
 
 Explained = Mapping[str, Any]  # a point of the document, or a part of it
@@ -163,9 +163,14 @@ def _gains(answers: Sequence[Explained]) -> Iterator[str]:
     if helps:
         yield "# what if, each simulated"
         yield text_table.render(["factor", "time_us", "change"], helps)
-    others = [f"{row['change']} {row['factor']:.2f} x" for row in answers if row["factor"] < GAIN]
+    others = [f"{row['change']} {_factor(row['factor'])} x" for row in answers if row["factor"] < GAIN]
     if others:
         yield f"# no gain: {'; '.join(others)}"
+
+
+def _factor(factor: float) -> str:
+    """Two places after the point, or two digits of a factor that would be 0.00."""
+    return f"{factor:.2f}" if factor >= 0.005 else f"{factor:.2g}"
 
 
 def _percent(share: float) -> str:

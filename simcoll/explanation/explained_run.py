@@ -14,8 +14,7 @@ from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError, wrong
-from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segment
-from simcoll.explanation.critical_path import critical_path
+from simcoll.explanation.critical_path import CAUSES, LINKED, CriticalPath, Segment, critical_path
 from simcoll.prediction import monte_carlo
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import Prediction, predict
@@ -212,26 +211,27 @@ class ExplainedRun:
         return named
 
 
-def explained_run(point: Scenario | Point, replication: int | None = None) -> ExplainedRun:
+def explained_run(point: Scenario | Point, replication: int | None = None, most: int = MOST_MESSAGES) -> ExplainedRun:
     """Run a point: undisturbed where it has variability, or as one `replication` of it.
 
-    Raises InputError for points that cannot be explained, and whatever running the point raises.
+    Raises InputError for points that cannot be explained, as those of more than `most` messages, and whatever running
+    the point raises.
     """
     scenario = point.scenario if isinstance(point, Point) else point
     if replication is not None:
         _check_replication(scenario, replication)
     if isinstance(point, Point):
         with point.placing():
-            return explained_run(scenario, replication)
+            return explained_run(scenario, replication, most)
     drawn = None if replication is None else monte_carlo.drawing(scenario, replication)
     plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     if scenario.in_buckets:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
     ran = predict(scenario if drawn and scenario.workload else plain)
     if ran.only and not drawn:  # one question, one answer
-        return dataclasses.replace(explained_run(ran.only.scenario), row=row_of(ran))
-    if ran.run.totals.messages > MOST_MESSAGES:
-        problem = f"{ran.run.totals.messages} messages are more than can be explained ({MOST_MESSAGES})"
+        return dataclasses.replace(explained_run(ran.only.scenario, most=most), row=row_of(ran))
+    if (messages := unheld_messages(ran)) > most:
+        problem = f"{messages} messages are more than can be explained ({most})"
         raise wrong("ranks", problem, "ask for fewer ranks, or larger chunks")
     if ran.tasks:
         if drawn:
@@ -249,6 +249,14 @@ def explained_run(point: Scenario | Point, replication: int | None = None) -> Ex
     known = plain.model_copy(update=chosen)
     ran = dataclasses.replace(predict(known), asked=ran.asked) if drawn else ran
     return ExplainedRun(known, ran, row_of(ran))
+
+
+def unheld_messages(ran: Prediction) -> int:
+    """Return the number of messages whose times have to be computed before they can be shown; 0 if the run has them."""
+    if ran.run.timed:
+        return 0
+    calls = (ran.calls[work.call, work.ranks].bound for work in ran.plan.works if ran.tasks and work.call)
+    return max(ran.run.totals.messages, sum(call.sums.messages for call in calls if call))
 
 
 def _check_replication(scenario: Scenario, replication: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from simcoll.config import input_files, yaml_tree
 from simcoll.errors import Place, RefusedError
 from simcoll.nccl import tuner
-from simcoll.nccl.call_names import COLLECTIVES, TunedCollective, names
+from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective, names
 from simcoll.prediction.predict import predict
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point

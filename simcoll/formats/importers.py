@@ -18,8 +18,8 @@ from simcoll.config.import_log import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.measured import MeasuredRow, gpu_names
-from simcoll.formats.schedules import _thread_order, goal, msccl, mscclpp, schedule_json
-from simcoll.formats.topologies import graph_file, graphml, infragraph, nccl_xml, node_link, nvidia_smi
+from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
+from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
@@ -99,9 +99,9 @@ _TRACES: Final = (
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
 _ROOTS: Final = {
-    nccl_xml.ROOT: "nccl-topology",
-    graph_file.ROOT: "nccl-graph",
-    graphml.ROOT: "graphml",
+    nccl_xml.TOPOLOGY_ROOT: "nccl-topology",
+    nccl_xml.GRAPHS_ROOT: "nccl-graph",
+    networkx_graphs.GRAPHML_ROOT: "graphml",
     msccl.ROOT: "msccl",
 }
 
@@ -123,7 +123,7 @@ def recognise(text: str) -> str | None:
         return "goal"
     if infragraph.looks(text):
         return "infragraph"
-    if start.startswith("{") and node_link.looks(text):
+    if start.startswith("{") and networkx_graphs.looks_like_node_link(text):
         return "node-link"
     return "measured" if measured.looks(text) else None
 
@@ -226,7 +226,7 @@ def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     """A schedule of ours; proved, as any."""
     schedule = schedule_json.parse(text, source)
     try:
-        _thread_order.prove(schedule)
+        thread_programs.prove(schedule)
     except ScheduleError as error:
         mistake = Diagnostic.of(f"{source}: {error}", cure="it does not do what its collective promises")
         raise InputError([mistake]) from None
@@ -238,11 +238,11 @@ def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 
 KINDS: Final[Mapping[str, Reader]] = {
     "nvidia-smi": _topology(nvidia_smi.read, "topology"),
-    "nccl-topology": _topology(nccl_xml.read, "topology"),
-    "nccl-graph": _topology(graph_file.read, "topology"),
+    "nccl-topology": _topology(nccl_xml.read_topology, "topology"),
+    "nccl-graph": _topology(nccl_xml.read_graphs, "topology"),
     "infragraph": _topology(infragraph.read, "topology"),
-    "graphml": _graph(graphml.read),
-    "node-link": _graph(node_link.read),
+    "graphml": _graph(networkx_graphs.read_graphml),
+    "node-link": _graph(networkx_graphs.read_node_link),
     "msccl": _msccl,
     "mscclpp": _schedule(mscclpp.read),
     "goal": _schedule(goal.read),

@@ -346,8 +346,8 @@ def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, objec
     parts = _computed_us(outcomes)
     counts = statistics.mode(outcome.buckets for outcome in outcomes)
     return {
-        "compute_us": sum(parts),
-        "exposed_us": time_us - sum(parts),
+        "compute_us": math.fsum(parts),
+        "exposed_us": time_us - math.fsum(parts),
         "computed_us": " ".join(f"{part:.1f}" for part in parts),
         **({} if counts is None else {"buckets": counts}),
     }

@@ -19,7 +19,8 @@ from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import UNFITTED, Scenario
+from simcoll.scenario.profile_choice import UNFITTED
+from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule

@@ -10,7 +10,7 @@ from typing import Final
 from simcoll import units
 from simcoll.errors import InputError
 from simcoll.nccl import graph_search
-from simcoll.nccl.call_names import TunedCollective
+from simcoll.nccl.algorithm_names import TunedCollective
 from simcoll.nccl.graph_search import DEFAULTS, SearchSettings
 from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants
 from simcoll.schedule.names import NcclAlgorithm
@@ -144,7 +144,7 @@ def communicator(
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=_nic_GBps(system),
         graphs=_graphs(system, gpus or range(ranks // nodes), nodes, settings) if graphs is None else graphs,
-        p2p_level=_p2p_level(system, ranks // nodes, settings),
+        p2p_level=graph_search.p2p_level(system, ranks // nodes, settings),
     )
 
 
@@ -171,14 +171,6 @@ def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
 
 def _nic_GBps(system: SystemFile) -> float:  # noqa: N802
     return units.parse(system.nic.rate, "bandwidth") / 1e9 if system.nic else 0.0
-
-
-def _p2p_level(system: SystemFile, gpus: int, settings: SearchSettings) -> Path:
-    """NCCL's default: no direct transfers through a host, except for two GPUs that are alone with an AMD host."""
-    given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
-    if given:
-        return given
-    return "SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB"
 
 
 def _check(name: str, ranks: int, nodes: int, gpus: int, graphs: Graphs | None) -> None:

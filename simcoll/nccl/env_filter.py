@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from simcoll.errors import InputError, did_you_mean
-from simcoll.nccl.call_names import COLLECTIVES, TunedCollective
+from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 
 Name = TypeVar("Name", bound=str)

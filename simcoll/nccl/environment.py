@@ -6,7 +6,6 @@ connect.cc.
 """
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
@@ -14,8 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl import env_filter
+from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.between_nodes import Transport
-from simcoll.nccl.call_names import COLLECTIVES
 from simcoll.nccl.env_filter import Selection
 from simcoll.schedule.names import ALGORITHMS
 from simcoll.topology.machine_files import SystemFile
@@ -217,7 +216,6 @@ def _nics(system: SystemFile) -> int:
     return system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
 
 
-@functools.lru_cache(maxsize=64)
 def _selection(algo: str | None, proto: str | None, nvls: bool) -> Selection:
     chosen = env_filter.parse(algo, proto)
     if nvls:

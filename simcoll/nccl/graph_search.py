@@ -5,31 +5,29 @@ channels may differ, trees may be plainer, paths longer, nodes may be crossed by
 found then is split in two where it is fast, and a second pass makes it faster without fewer channels.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate speeds, in our own words.
+
+RCCL's channels of GPUs that are all joined to each other are taken to be as many rings as the links allow, each with
+links of its own. RCCL's own rings are tables of its source; these are as many, not the same ones.
+Source: T. W. Tillson, "A Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980): the links of
+n such GPUs fall into n - 1 rings, but for n = 4 and 6, where one less fits.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
-import pathlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.config import cache_folder, yaml_tree
+from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place
-from simcoll.nccl import _mesh_rings
-from simcoll.nccl._channel_demands import Draft
-from simcoll.nccl._channel_search import Round
-from simcoll.nccl._node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
+from simcoll.nccl.channel_search import Draft, Round
+from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
 from simcoll.nccl.tuner_constants import Generation, Library, numbers
 from simcoll.schedule.algorithms.nvls import MOST_HEADS
-from simcoll.topology import machine_files
-from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
+from simcoll.topology.machine_files import MachineFile, SystemFile, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
 from simcoll.topology.wiring import Link, Wiring
 
@@ -66,6 +64,9 @@ _KNOWS_BLACKWELL: Final = (2, 26)  # first releases with speeds of its own, with
 _KNOWS_P2C: Final = (2, 27)
 _PXN_BY_C2C: Final = (2, 28)
 _NEWEST: Final = (2, 30)
+_MOST_MESHED: Final = 8  # GPUs, each with a link to 7 others, as Infinity Fabric has them; all their rings are tried
+_Orders = tuple[tuple[int, ...], ...]
+_Pools = Mapping[int, Sequence[tuple[int, tuple[int, ...]]]]  # by second GPU: rings, and their links as bits
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,13 @@ class SearchSettings:
 DEFAULTS: Final = SearchSettings()
 
 
+def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> Path:
+    """The longest path over which so many `gpus` of a node talk directly: what the settings say, else the system's
+    file. By NCCL's default none leads through a host, but for two GPUs that are alone with an AMD host."""
+    given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
+    return given or ("SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB")
+
+
 def search(
     system: SystemFile,
     gpus: int | Sequence[int],
@@ -98,42 +106,16 @@ def search(
     """The graphs of nodes of which `gpus` take part (the first so many, or those of these numbers); `across`: there
     are several nodes. `version`: the release, the newest if None. Raises InputError where devices are unknown, and for
     several nodes without NICs. A P2P level of the system holds where the settings name none."""
-    own = system.nccl.p2p_level if system.nccl else None
-    settings = replace(settings, p2p_level=settings.p2p_level or own)
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
-    return _cached(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
+    settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
+    return _found(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
 
 
-@functools.lru_cache(maxsize=256)
-def _cached(system: str, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings) -> Graphs:
-    """The graphs as they were found before, for systems that simcoll ships by an earlier process, too."""
+@functools.lru_cache(maxsize=256)  # a search takes up to 6 s, and each point of a sweep asks for it
+def _found(system: str, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings) -> Graphs:
     file = SystemFile.model_validate_json(system, by_name=True)
-    if file.name not in shipped_systems():
-        return _searched(file, gpus, across, version, settings)
-    asked = repr((system, gpus, across, version, settings)).encode()
-    name = f"graphs-{hashlib.sha256(_rules_of_search() + asked).hexdigest()[:32]}.json"
-    with suppress(ValueError):
-        if body := cache_folder.kept(name):
-            return {kind: ChannelGraph.model_validate(graph) for kind, graph in json.loads(body).items()}
-    found = _searched(file, gpus, across, version, settings)
-    cache_folder.keep(name, json.dumps({kind: graph.model_dump() for kind, graph in found.items()}).encode())
-    return found
-
-
-@functools.cache
-def _rules_of_search() -> bytes:
-    """A name for the state of the code that decides what is found."""
-    files = sorted(
-        file for beside in (__file__, machine_files.__file__) for file in pathlib.Path(beside).parent.glob("*.py")
-    )
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
-
-
-def _searched(
-    file: SystemFile, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings
-) -> Graphs:
     release = _NEWEST if version is None else numbers(version)
-    rules = _rules(file, len(gpus), release, settings)
+    rules = _rules(file, release, settings)
     if not any(device.startswith("nvswitch") for device in file.in_network):
         settings = replace(settings, nvls=False)
     node = _node(file, gpus, across, settings)
@@ -143,13 +125,11 @@ def _searched(
     return _Search(node, rules, across, settings, release).graphs()
 
 
-def _rules(system: SystemFile, gpus: int, release: tuple[int, int], settings: SearchSettings) -> PathRules:
+def _rules(system: SystemFile, release: tuple[int, int], settings: SearchSettings) -> PathRules:
     vendor = system.cpu.vendor if system.cpu else ""
-    pair_of_amd = vendor == "amd" and gpus <= 2
-    p2p = PATHS.index(settings.p2p_level) if settings.p2p_level else SYS if pair_of_amd else PXB
     p2c = release >= _KNOWS_P2C
     return PathRules(
-        p2p=p2p,
+        p2p=PATHS.index(settings.p2p_level or "PXB"),
         gdr=PATHS.index(settings.gdr_level) if settings.gdr_level else PXB,
         pxn=None if not settings.pxn else P2C if p2c and release >= _PXN_BY_C2C else PXB,
         p2c=p2c,
@@ -204,35 +184,6 @@ def _check_joined(
 def _counted(kind: str, reached: float) -> float:
     """GB/s that NCCL counts of a link by which so many are reached."""
     return next((full for full in _PCIE if kind == "pcie" and LEAST_SHARE * full <= reached < full), reached)
-
-
-def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
-    """The channels that RCCL is taken to have where each GPU has a link to each other: rings, as many as the links
-    allow; between nodes as many as the ports of NICs serve. Raises InputError for other machines, whose rings are
-    tables of RCCL's source."""
-    count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
-    speeds = {path.bandwidth for path in direct}
-    if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
-        problem = f"{name}: which channels RCCL finds for GPUs that are not all joined alike is not known"
-        raise InputError(problem, "write them into the file of the system, under nccl")
-    orders, far = _mesh_rings.rings(count) if not across else _mesh_rings.paths(count), PIX
-    speed = min(speeds, default=node.net_GBps)
-    if across:
-        nearest = [min((node.paths[gpu, net] for net in node.nets), key=lambda path: path.type) for gpu in node.gpus]
-        far = max(path.type for path in nearest)
-        speed = min(speed, *(path.bandwidth for path in nearest))
-        orders = orders[: len(node.nets) * int(node.net_GBps // speed)]
-    ring = ChannelGraph(
-        channels=len(orders),
-        intra=speed,
-        inter=speed,
-        pattern="ring",
-        type_intra="NVL" if count > 1 else "LOC",
-        type_inter=PATHS[far],
-        same_channels=len(orders) == 1,
-        orders=orders,
-    )
-    return {"ring": ring, "tree": ring.model_copy(update={"pattern": "balanced_tree"})}
 
 
 class _Search:
@@ -426,3 +377,75 @@ class _Search:
         best.intra = best.inter = 0.1
         best.type_intra = best.type_inter = SYS
         return best
+
+
+# --- RCCL ---
+
+
+def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
+    """The channels that RCCL is taken to have where each GPU has a link to each other: rings, as many as the links
+    allow; between nodes as many as the ports of NICs serve. Raises InputError for other machines, whose rings are
+    tables of RCCL's source."""
+    count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
+    speeds = {path.bandwidth for path in direct}
+    if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
+        problem = f"{name}: which channels RCCL finds for GPUs that are not all joined alike is not known"
+        raise InputError(problem, "write them into the file of the system, under nccl")
+    orders, far = _rings(count) if not across else _ways(count), PIX
+    speed = min(speeds, default=node.net_GBps)
+    if across:
+        nearest = [min((node.paths[gpu, net] for net in node.nets), key=lambda path: path.type) for gpu in node.gpus]
+        far = max(path.type for path in nearest)
+        speed = min(speed, *(path.bandwidth for path in nearest))
+        orders = orders[: len(node.nets) * int(node.net_GBps // speed)]
+    ring = ChannelGraph(
+        channels=len(orders),
+        intra=speed,
+        inter=speed,
+        pattern="ring",
+        type_intra="NVL" if count > 1 else "LOC",
+        type_inter=PATHS[far],
+        same_channels=len(orders) == 1,
+        orders=orders,
+    )
+    return {"ring": ring, "tree": ring.model_copy(update={"pattern": "balanced_tree"})}
+
+
+def _rings(gpus: int) -> _Orders:
+    """Rings through all GPUs of which no two share a link in the same direction. Raises InputError for too many."""
+    if gpus > _MOST_MESHED:
+        raise InputError(f"a mesh of {gpus} GPUs", f"take {_MOST_MESHED} or fewer")
+    if gpus % 2:
+        return tuple((gpus - 1, *order) for order in _ways(gpus - 1))
+    seconds = range(1, gpus)
+    every: dict[int, list[tuple[int, tuple[int, ...]]]] = {second: [] for second in seconds}
+    for rest in itertools.permutations(seconds):
+        hops = zip((0, *rest), (*rest, 0), strict=True)
+        every[rest[0]].append((sum(1 << (a * gpus + b) for a, b in hops), (0, *rest)))
+    for count in (gpus - 1, gpus - 2):
+        for chosen in itertools.combinations(seconds, count):
+            if found := _apart({second: every[second] for second in chosen}):
+                return found
+    raise AssertionError("two rings or more of n - 2 there always are")
+
+
+def _ways(gpus: int) -> _Orders:
+    """Ways through all GPUs of which no two share a link in the same direction, begin or end at the same GPU."""
+    if gpus % 2 and gpus > 1:  # a ring of one GPU more, which is left out
+        return tuple(tuple(gpu - 1 for gpu in order[1:]) for order in _rings(gpus + 1))
+    turns = [(k + 1) // 2 * (1 if k % 2 else -1) for k in range(gpus)]  # 0, 1, -1, 2, -2, …
+    return tuple(tuple((first + turn) % gpus for turn in turns) for first in range(gpus))
+
+
+def _apart(pools: _Pools) -> _Orders | None:
+    """A ring of each pool, no two with a link in common."""
+    if not pools:
+        return ()
+    fewest = min(pools, key=lambda second: len(pools[second]))
+    for links, order in pools[fewest]:
+        left = {
+            second: [ring for ring in pool if not ring[0] & links] for second, pool in pools.items() if second != fewest
+        }
+        if all(left.values()) and (others := _apart(left)) is not None:
+            return (order, *others)
+    return None

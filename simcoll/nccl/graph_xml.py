@@ -18,6 +18,7 @@ from simcoll.config import input_files, xml_tree
 from simcoll.config.xml_tree import Element
 from simcoll.topology import nccl_graphs
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs
+from simcoll.units import int_of
 
 MOST_BYTES: Final = 4 * 2**20  # bounds memory; a graph file is far smaller
 MOST_ELEMENTS: Final = 100_000  # more than 64 channels of 5 graphs through 72 GPUs have
@@ -119,7 +120,7 @@ def _order(channel: Element) -> tuple[int, ...]:
 def _device(element: Element) -> int:
     text = element.text("dev")
     try:
-        device = int(text) if text.isdecimal() else int(text, 16)  # newer releases write 0x7
+        device = int_of(text) if text.isdecimal() else int(text, 16)  # newer releases write 0x7
     except ValueError:
         device = -1
     if device < 0:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
-from simcoll.nccl.call_names import TunedCollective
+from simcoll.nccl.algorithm_names import TunedCollective
 from simcoll.nccl.tuner_constants import FIGURES, numbers
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 

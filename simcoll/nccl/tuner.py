@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcoll.errors import RefusedError
-from simcoll.nccl import _tuner_bandwidth, _tuner_latency
-from simcoll.nccl.call_names import COLLECTIVES, TunedCollective, refusal
+from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective, refusal
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.env_filter import EVERYTHING, Selection
-from simcoll.nccl.tuner_constants import NcclConstants, RcclConstants, read
+from simcoll.nccl.tuner_constants import Constants, NcclConstants, RcclConstants, read
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
-from simcoll.topology.nccl_graphs import PATHS
+from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
 
 _SERVES: Final[Mapping[TunedCollective, tuple[NcclAlgorithm, ...]]] = {
     "broadcast": ("ring",),
@@ -31,6 +30,7 @@ _SERVES: Final[Mapping[TunedCollective, tuple[NcclAlgorithm, ...]]] = {
     "reduce_scatter": ("ring", "nvls", "pat"),
     "all_reduce": ("tree", "ring", "nvls", "nvls_tree"),
 }
+_SIMPLE: Final = PROTOCOLS.index("Simple")
 _TREE_ENTRIES: Final = 23  # of the correction table that a tree reads
 _MOST_GPUS_NVLS_BLOCKS: Final = 32  # a node, for NVLS all_gather and reduce_scatter
 _ADDED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16", "float32", "float64")
@@ -89,9 +89,9 @@ def table(
         graph = communicator.graph(algorithm)
         if graph is None or algorithm not in constants.base_us:
             continue
-        width = _tuner_bandwidth.of(communicator, constants, graph, collective, algorithm, protocol)
+        width = _bandwidth(communicator, constants, graph, collective, algorithm, protocol)
         if width > 0:
-            wait = _tuner_latency.of(communicator, constants, graph, collective, algorithm, protocol)
+            wait = _latency(communicator, constants, graph, collective, algorithm, protocol)
             entries[collective, algorithm, protocol] = TunerEntry(wait, width)
     return TunerTable(communicator, constants, entries)
 
@@ -166,6 +166,174 @@ def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, a
     return (
         comm.capability >= 70 and PATHS.index(inter) <= farthest and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
     )
+
+
+# --- bandwidth ---
+
+
+def _bandwidth(
+    comm: Communicator,
+    constants: NcclConstants | RcclConstants,
+    graph: ChannelGraph,
+    collective: TunedCollective,
+    algorithm: NcclAlgorithm,
+    protocol: Protocol,
+) -> float:
+    """GB/s of the largest buffer of a rank; 0 where the pair is not used."""
+    bus = graph.channels * (graph.intra if comm.nodes <= 2 else graph.inter)
+    if isinstance(constants, RcclConstants):
+        bus *= _rccl_share(comm, constants, algorithm, protocol)
+    elif algorithm == "ring":
+        bus = _ring_bus(comm, constants, graph, collective, protocol, bus)
+    elif algorithm == "tree":
+        bus = _tree_bus(comm, constants, graph, protocol, bus)
+    elif algorithm == "pat":
+        bus *= constants.shares.pat
+    elif constants.nvls_share is None:
+        bus = _nvls_bus(comm, constants, graph, collective, algorithm)
+    else:
+        return _nvls_before_2_28(comm, graph, collective, algorithm, constants.nvls_share)
+    if algorithm == "tree":
+        return bus / 2
+    if algorithm == "ring" or collective == "all_reduce":
+        return bus * comm.ranks / comm.ring_steps(collective)
+    return bus
+
+
+def _ring_bus(
+    comm: Communicator,
+    constants: NcclConstants,
+    graph: ChannelGraph,
+    collective: TunedCollective,
+    protocol: Protocol,
+    bus: float,
+) -> float:
+    shares, ceilings = constants.shares, constants.ceilings_GBps
+    if protocol == "LL":
+        alone = comm.nodes == 1 and collective not in ("all_reduce", "reduce")
+        return min(_ll_ceiling(comm, constants), bus * (shares.ring_ll_without_reduction if alone else shares.ring_ll))
+    if protocol == "LL128":
+        ceiling = ceilings.ring_ll128[comm.generation][_nodes_column(comm)]
+        return min(bus * shares.ring_ll128, graph.channels * ceiling)
+    return bus
+
+
+def _tree_bus(
+    comm: Communicator, constants: NcclConstants, graph: ChannelGraph, protocol: Protocol, bus: float
+) -> float:
+    shares, ceilings, column = constants.shares, constants.ceilings_GBps, _nodes_column(comm)
+    bus = min(bus * shares.tree, graph.channels * ceilings.tree[comm.generation][column])
+    if protocol == "LL":
+        bus = min(bus * shares.tree_ll, _ll_ceiling(comm, constants))
+    elif protocol == "LL128":
+        share = shares.tree_ll128_one_node if comm.nodes == 1 else shares.tree_ll128
+        bus = min(bus * share, graph.channels * ceilings.tree_ll128[comm.generation][column])
+    return bus * shares.plain_tree if graph.pattern == "tree" else bus
+
+
+def _nvls_bus(
+    comm: Communicator,
+    constants: NcclConstants,
+    graph: ChannelGraph,
+    collective: TunedCollective,
+    algorithm: NcclAlgorithm,
+) -> float:
+    """The switch reduces and multicasts: within a node twice the speed for all_reduce, less what a head keeps."""
+    channels = graph.channels
+    if channels < 2:
+        return 0.0
+    intra = graph.intra * constants.nvls_efficiency[comm.generation] * (channels - 1) / channels
+    intra *= 2 if collective == "all_reduce" else (comm.gpus - 1) / comm.gpus
+    if algorithm == "nvls":
+        return channels * min(intra, graph.inter)
+    inter = graph.inter * (2 if comm.nodes <= 2 else 1)
+    return channels * min(intra, inter, constants.ceilings_GBps.nvls_tree[comm.generation][_nodes_column(comm)])
+
+
+def _nvls_before_2_28(
+    comm: Communicator, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm, share: float
+) -> float:
+    inter = graph.inter / 2 if algorithm == "nvls_tree" and comm.nodes > 2 else graph.inter
+    return graph.channels * min(graph.intra, inter) * (share if collective == "all_reduce" else 1)
+
+
+def _rccl_share(comm: Communicator, constants: RcclConstants, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
+    if algorithm == "tree" and protocol == "Simple" and comm.nodes == 1:
+        return 0.0
+    shares = constants.shares_to_two_nodes if comm.nodes <= 2 else constants.shares_beyond
+    return shares[algorithm][PROTOCOLS.index(protocol)]
+
+
+def _nodes_column(comm: Communicator) -> int:
+    return min(comm.nodes, 3) - 1
+
+
+def _ll_ceiling(comm: Communicator, constants: NcclConstants) -> float:
+    """The limit of all channels together in LL; over several nodes it depends on the host's processor, not the GPU."""
+    row = comm.generation if comm.nodes == 1 else "ampere" if comm.cpu == "amd" else "volta"
+    return constants.ceilings_GBps.ll[row][_nodes_column(comm)]
+
+
+# --- latency ---
+
+
+def _latency(
+    comm: Communicator,
+    constants: Constants,
+    graph: ChannelGraph,
+    collective: TunedCollective,
+    algorithm: NcclAlgorithm,
+    protocol: Protocol,
+) -> float:
+    """The time of a call of nearly no bytes, in us: a base, and the hops of the longest way one after another."""
+    i = PROTOCOLS.index(protocol)
+    hop, nodes = constants.hop_us, comm.nodes
+    base = constants.base_us[algorithm][i]
+    intra = _intra(comm, constants, graph, algorithm, i)
+    lone = comm.gpus == 1 and constants.lone_gpu_takes_tree_hop
+    inter = hop["net"]["tree" if lone else algorithm][i] + graph.latency_us * (2 if i == _SIMPLE else 1)
+    doublings = nodes.bit_length() - 1  # of one node to all of them
+    if algorithm == "ring":
+        return base + _ring_hops(comm, constants, graph, collective, i, intra, inter)
+    if algorithm == "tree":
+        return base + 2 * ((comm.gpus - 1) * intra + doublings * inter)
+    if algorithm == "pat":
+        return base + doublings * inter / 3.5 + 2.8 * comm.ranks  # both numbers as in NCCL's tuning.cc
+    return intra + (2 * doublings * inter if algorithm == "nvls_tree" else 0)
+
+
+def _intra(comm: Communicator, constants: Constants, graph: ChannelGraph, algorithm: NcclAlgorithm, i: int) -> float:
+    """A hop within a node."""
+    row = constants.hop_us["nvlink" if graph.type_intra == "NVL" else "pci"]
+    if comm.cpu == "ibm" and graph.type_intra != "NVL" and algorithm == "tree" and i == _SIMPLE:
+        return row["ring"][i]
+    return row[algorithm][i]
+
+
+def _ring_hops(
+    comm: Communicator,
+    constants: Constants,
+    graph: ChannelGraph,
+    collective: TunedCollective,
+    i: int,
+    intra: float,
+    inter: float,
+) -> float:
+    """The hops of a ring, one after another; a chain of equal channels counts one."""
+    nodes = comm.nodes
+    if collective in ("broadcast", "reduce"):
+        far = constants.hop_us["net" if nodes > 1 else "nvlink"]
+        if graph.same_channels:
+            return far["ring"][i] if nodes > 1 else intra
+        return comm.ranks * (far["tree"][i] if i == _SIMPLE else far["ring"][i] if nodes > 1 else intra)
+    proxy = 0.0
+    if nodes > 1:
+        proxy = constants.proxy_us.amd if comm.cpu == "amd" else constants.proxy_us.other
+    phases = 2 if collective == "all_reduce" else 1
+    across = phases * (nodes - 1)
+    if nodes > 1 and collective == "all_reduce":
+        across += constants.ring_extra_net_hops
+    return (comm.ring_steps(collective) - across) * max(intra, proxy * (3 if i == _SIMPLE else 1)) + across * inter
 
 
 # --- what depends on the size ---

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, wrong
-from simcoll.nccl.call_names import MESSAGES
+from simcoll.nccl.algorithm_names import MESSAGES
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 Library = Literal["nccl", "rccl"]
@@ -114,69 +114,56 @@ class RcclConstants(Constants):
     correction: Mapping[NcclAlgorithm, Mapping[Protocol, tuple[float, ...]]]
 
 
-@functools.cache
-def nccl(version: str | None = None) -> NcclConstants:
-    """The constants of a release of NCCL, of the newest known by default.
+@functools.cache  # reading a file takes 10 ms, and each call asks for its figures
+def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
+    """The constants of a release of a library, of the newest known by default.
 
-    Releases between those whose constants are known to have moved have those of the one before, and so has one that is
-    newer than all that is known. Raises InputError for what is no release, and for one that is older.
+    A release between two that changed constants has those of the earlier one, and a release newer than all that are
+    known has those of the newest. Raises InputError for a text that is no release, and for a release that is too old.
     """
-    file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
-    history = file.pop("history")
-    wanted = _checked(version, file, "NCCL")
+    file = yaml_tree.read(FIGURES / f"{library}.yaml", f"{library}.yaml").plain()
+    history = file.pop("history", ())
+    wanted = _checked(version, file["oldest"], file["release"], library)
     for change in history:
         if wanted < numbers(change["before"]):
             file = _changed(file, change["was"])
-    return NcclConstants.model_validate({**file, "release": version or file["release"]})
-
-
-@functools.cache
-def rccl(version: str | None = None) -> RcclConstants:
-    """The constants of RCCL on MI300X; raises InputError as `nccl` does."""
-    file = yaml_tree.read(FIGURES / "rccl.yaml", "rccl.yaml").plain()
-    _checked(version, file, "RCCL")
-    return RcclConstants.model_validate({**file, "release": version or file["release"]})
+    of_library = NcclConstants if library == "nccl" else RcclConstants
+    return of_library.model_validate({**file, "release": version or file["release"]})
 
 
 def check(version: str | None, collective: str) -> None:
-    """Raises InputError for a release of NCCL of which is not known how it makes calls of a collective."""
-    file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
-    _checked(version, {**file, "oldest": _OLDEST_MESSAGES} if collective in MESSAGES else file, "NCCL")
+    """Raise InputError for a release of NCCL that is too old to know how it makes calls of a collective."""
+    _checked(version, _oldest_of(collective), read("nccl").release, "nccl")
 
 
 def nearest(version: str, collective: str = "") -> str | None:
-    """The release of NCCL in a text (`2.27.3+cuda12.4`), at least the oldest that is known; None if there is none in
-    it."""
-    file = yaml_tree.read(FIGURES / "nccl.yaml", "nccl.yaml").plain()
+    """The release of NCCL in a text (`2.27.3+cuda12.4`), at least the oldest that is known; None if the text has
+    none."""
     release = re.search(r"\d+\.\d+", version)
-    if release is None:
-        return None
-    oldest: str = _OLDEST_MESSAGES if collective in MESSAGES else file["oldest"]
-    return max(oldest, release[0], key=numbers)
+    return max(_oldest_of(collective), release[0], key=numbers) if release else None
+
+
+def _oldest_of(collective: str) -> str:
+    """The oldest release of NCCL of which calls of a collective are known."""
+    return _OLDEST_MESSAGES if collective in MESSAGES else read("nccl").oldest
 
 
 def newer_than_known(version: str, library: Library = "nccl") -> str | None:
-    """The words for a release that is newer than all that is known; None for others."""
-    newest = str(yaml_tree.read(FIGURES / f"{library}.yaml", f"{library}.yaml").plain()["release"])
+    """The words for a release that is newer than all that are known; None for others."""
+    newest = read(library).release
     if numbers(version) <= numbers(newest):
         return None
     return f"{library.upper()} {version} is not known: by the rules of {newest}, the newest that is"
 
 
-def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
-    """The constants of a release of a library; raises InputError."""
-    return nccl(version) if library == "nccl" else rccl(version)
-
-
-def _checked(version: str | None, file: Mapping[str, Any], name: str) -> tuple[int, int]:
-    newest, oldest = numbers(file["release"]), numbers(file["oldest"])
-    wanted = newest if version is None else numbers(version)
-    if wanted < oldest:
-        problem = f"{name} {version}: the constants of this release are not known"
+def _checked(version: str | None, oldest: str, newest: str, library: Library) -> tuple[int, int]:
+    wanted = numbers(newest if version is None else version)
+    if wanted < numbers(oldest):
+        problem = f"{library.upper()} {version}: the constants of this release are not known"
         lost = re.fullmatch(r"\d\.\d", version or "")  # Python's numbers lose their last zero
-        cut = lost and oldest <= numbers(f"{version}0") <= newest
+        cut = lost and numbers(oldest) <= numbers(f"{version}0") <= numbers(newest)
         text = f"; quote it, '{version}0', if that is meant" if cut else ""
-        raise wrong("library_version", problem, f"the oldest is {file['oldest']}{text}")
+        raise wrong("library_version", problem, f"the oldest is {oldest}{text}")
     return wanted
 
 

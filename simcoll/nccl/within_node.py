@@ -10,14 +10,18 @@ release and host; ours is an assumption.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 from simcoll.errors import RefusedError
 from simcoll.nccl.communicator import Communicator
-from simcoll.topology.graph import Topology
+from simcoll.topology.graph import Link, Topology
 from simcoll.topology.nccl_graphs import PATHS
 from simcoll.topology.wiring import Wiring
 
 _DIRECT = ("nvlink", "xgmi")  # kinds of links that serve direct transfers only
 SWITCH, HALF, HOST = "pcie_switch", "half of a PCIe switch", "cpu"
+_HUB = "nvswitch"  # kind of the hub of a mesh: it carries what a switch would
 
 
 def staged(comm: Communicator) -> bool:
@@ -71,3 +75,43 @@ def host_links(topology: Topology, comm: Communicator) -> frozenset[int]:
     between = PATHS.index(comm.p2p_level) >= PATHS.index("PHB")  # hosts of two sockets
     ends = [(topology.kinds[u] == HOST, topology.kinds[v] == HOST) for u, v in topology.links]
     return frozenset(i for i, (u, v) in enumerate(ends) if (u and v if between else u != v))
+
+
+def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
+    """The topology with a hub on each node in place of the direct links between GPUs at `places`; the topology itself
+    where one of them has no such link.
+
+    NCCL's search looks for channels that fill the links of a GPU together. So a call uses all of them at once,
+    whichever peer each leads to. The order in which a channel visits the GPUs is not known here.
+    """
+    of_node: dict[int | None, set[str]] = defaultdict(set)
+    for place in places:
+        of_node[topology.node_of(place)].add(place)
+    every = set(places)
+    direct = [(u, v) for u, v in topology.links if u in every and u != v and v in of_node.get(topology.node_of(u), ())]
+    if {u for u, _ in direct} != every:
+        return topology
+    wiring = topology.rewired()
+    out: dict[str, list[Link]] = defaultdict(list)
+    into: dict[str, list[Link]] = defaultdict(list)
+    for u, v in direct:
+        link = topology.link(u, v)
+        out[u].append(link)
+        into[v].append(link)
+        wiring.part(u, v)
+    for node in of_node:
+        wiring.add(_hub_of(topology, node), {"kind": _HUB, "node": node})
+    for place in places:
+        hub = _hub_of(topology, topology.node_of(place))
+        wiring.join(place, hub, _together(out[place]))
+        wiring.join(hub, place, _together(into[place]))
+    return Topology(wiring, topology.name, topology.routing)
+
+
+def _hub_of(topology: Topology, node: int | None) -> str:
+    return f"node{node}.mesh" if topology.nodes > 1 else "mesh"
+
+
+def _together(links: Sequence[Link]) -> Link:
+    first = links[0]
+    return Link(sum(link.bandwidth for link in links), latency_ps=first.latency_ps, kind=first.kind)

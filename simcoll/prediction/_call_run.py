@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from simcoll.engine import bounds
-from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.run import Keep
 from simcoll.engine.timeline import Totals
 from simcoll.errors import RefusedError, StuckError
@@ -26,30 +25,23 @@ from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 
 
-def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
-    """The prediction of a call. Raises like `predict`."""
-    return answered(call_steps(scenario, topology, costs))
-
-
-def call_steps(
-    scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
-) -> RunSteps[Prediction]:
-    """The same in steps; `keep`: see `Policy`."""
+def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto") -> Prediction:
+    """The prediction of a call; `keep`: see `Policy`. Raises like `predict`."""
     options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
-            return (yield from _quickest(options, topology, costs, keep))
+            return _quickest(options, topology, costs, keep)
         healthy = [
             option.model_copy(update={"faults": ()}) for option in options
         ]  # who chooses does not know of faults
-        algorithm = (yield from _quickest(healthy, topology, costs, keep)).algorithm
-        return (yield from call_steps(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep))
+        algorithm = _quickest(healthy, topology, costs, keep).algorithm
+        return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
     if scenario.in_buckets:
-        return (yield from _in_buckets(scenario, topology, costs))
+        return _in_buckets(scenario, topology, costs)
     call = executor(scenario).lower(scenario, topology)
     launch_ps = call.launch_ps(costs)
     try:
-        run = yield from run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
+        run = run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
     except StuckError as error:
         raise call.stuck(error) from None
     plan, ranks = WorkloadPlan(run.source.n), tuple(range(run.source.n))
@@ -103,15 +95,13 @@ def _of_all(totals: Totals, count: int) -> Totals:
     )
 
 
-def _quickest(
-    options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep
-) -> RunSteps[Prediction]:
+def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> Prediction:
     """The one predicted to be done first, of those that are not refused."""
     predicted: list[Prediction] = []
     refused: list[RefusedError] = []
     for option in options:
         try:
-            predicted.append((yield from call_steps(option, topology, costs, keep)))
+            predicted.append(predict_call(option, topology, costs, keep))
         except RefusedError as error:
             refused.append(error)
     if not predicted:
@@ -119,27 +109,27 @@ def _quickest(
     return min(predicted, key=lambda prediction: prediction.called_ps)  # the host takes as long for each
 
 
-def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> RunSteps[Prediction]:
+def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
     """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
     bucket is a loop of the schedule with separate channels. Timelines are those of the whole."""
     buckets, chunk = scenario.measure.buckets, scenario.params().chunk
     alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
     again = functools.partial(predict_call, scenario, topology)
-    whole = yield from call_steps(scenario.model_copy(update=alone), topology, costs)
+    whole = predict_call(scenario.model_copy(update=alone), topology, costs)
     if scenario.measure.async_op:
         assert whole.source
         chunks, width = whole.source.n_chunks, scenario.itemsize
         piece = -(-scenario.nbytes // (chunks * buckets * width)) * width
         own = {"chunk": min(chunk or piece, piece), "channels": chunks * buckets}
         apart = {**alone, "model": scenario.model.model_copy(update=own)}
-        together = yield from call_steps(scenario.model_copy(update=apart), topology, costs)
+        together = predict_call(scenario.model_copy(update=apart), topology, costs)
         return dataclasses.replace(together, scenario=scenario, host_ps=buckets * together.host_ps, anew=again)
     sizes = Counter(split(scenario.nbytes, buckets, scenario.itemsize).tolist())
     parts: list[tuple[int, Prediction]] = []
     for size, times in sizes.items():
         if size:
             part = scenario.model_copy(update={**alone, "size": size})
-            parts.append((times, (yield from call_steps(part, topology, costs))))
+            parts.append((times, predict_call(part, topology, costs)))
     totals = Totals(
         makespan_ps=sum(times * (part.totals.makespan_ps + part.launch_ps) for times, part in parts) - whole.launch_ps,
         carried=np.sum([times * part.totals.carried for times, part in parts], axis=0),

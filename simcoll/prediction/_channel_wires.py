@@ -17,8 +17,7 @@ from simcoll.config.arrays import Numbers, sorted_out
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.full_mesh_links import gathered
-from simcoll.nccl.within_node import HOST, by_host, host_links, staged
+from simcoll.nccl.within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.topology.graph import Topology
 
 NONE: Final = -1
@@ -193,7 +192,7 @@ def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messa
 def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
     down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
     if not messages:  # which go to each by themselves
-        rated = gathered(rated, places)
+        rated = with_hubs(rated, places)
     of_node: dict[int | None, list[int]] = defaultdict(list)
     for rank, place in enumerate(places):
         of_node[rated.node_of(place)].append(rank)

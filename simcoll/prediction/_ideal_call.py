@@ -22,7 +22,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, StreamedProgram, makespan_ps, run
 from simcoll.engine.timing_model import NEVER, PS_PER_S
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.prediction._plain_call import PlainCall, PlainExecutor
 from simcoll.prediction._representative_copy import RepresentativeCopy, chosen_of
 from simcoll.prediction._schedule_source import agents_of, copy_orders, source_of
@@ -241,8 +241,8 @@ def _on_the_way(network: Topology, places: Sequence[str]) -> int:
 
 def _schedules(scenario: Scenario) -> list[str]:
     """The schedule asked for and, of a name that NCCL has for another one (`tree`), that one."""
-    called = call_names.names(scenario.collective).get(scenario.algorithm)
-    ran = call_names.SCHEDULES[called, scenario.collective] if called else scenario.algorithm
+    called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
+    ran = algorithm_names.SCHEDULES[called, scenario.collective] if called else scenario.algorithm
     return list(dict.fromkeys([scenario.algorithm, ran]))
 
 

@@ -19,10 +19,9 @@ import numpy as np
 from simcoll.config.groups import grouped
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
-from simcoll.nccl.block_times import lines_ps, spread_ps
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.kernel_costs import BlockCosts, Kernels
+from simcoll.nccl.kernel_costs import BlockCosts, Kernels, lines_ps, spread_ps
 from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.prediction._channel_wires import by_proxies, contention
 from simcoll.prediction._plain_call import PlainCall

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl import chosen_call, tuner
+from simcoll.nccl import call_choice, tuner
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import Kernels
@@ -153,7 +153,7 @@ class MessagesExecutor(KernelExecutor):
         message = max(scenario.itemsize, each.chunks * chunk)
         collective, ranks = ("send_recv", 1) if each.peers == 1 else ("all_to_all", comm.ranks)
         release = self.release(scenario)
-        return chosen_call.call(comm, collective, message * ranks, scenario.itemsize, release, between=between)
+        return call_choice.choose(comm, collective, message * ranks, scenario.itemsize, release, between=between)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Each choice for `auto`; protocols are NCCL's choice."""

@@ -16,7 +16,7 @@ from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError, StuckError
-from simcoll.nccl import call_names, chosen_call, tuner
+from simcoll.nccl import algorithm_names, call_choice, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
@@ -300,7 +300,7 @@ class NcclExecutor(PlainExecutor):
         if scenario.weights:
             raise RefusedError("kernels are modelled for one group with equal blocks; take another profile", "weights")
         comm = communicator_of(scenario, rated, places)
-        call = chosen_call.call(
+        call = call_choice.choose(
             comm,
             scenario.collective,
             scenario.nbytes,
@@ -337,26 +337,26 @@ class NcclExecutor(PlainExecutor):
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
         """NCCL's algorithms and protocols, all unless the scenario names a protocol; raises RefusedError for none."""
-        if ("p2p", scenario.collective) in call_names.SCHEDULES:
+        if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
             pairs = [
-                (name, protocol) for name in call_names.names(scenario.collective) for protocol in ("LL", "Simple")
+                (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
             ]
         else:
             rated = topology or rated_topology(scenario)
             comm = communicator_of(scenario, rated, placed(scenario, rated))
             in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
             entries = tuner.table(comm, self.release(scenario), scenario.env.selection, in_switch).entries
-            pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in call_names.SCHEDULES]
+            pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in algorithm_names.SCHEDULES]
         free = scenario.protocol in ("none", "auto")
         left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]
         if not left:
             asked = scenario.collective, "auto", scenario.protocol, scenario.env
-            raise RefusedError(call_names.refusal(self._kernels.library, *asked, pairs))
+            raise RefusedError(algorithm_names.refusal(self._kernels.library, *asked, pairs))
         return left
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
         """Algorithms that NCCL has for all of these collectives."""
-        served = [set(call_names.names(collective)) for collective in collectives]
+        served = [set(algorithm_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
@@ -390,7 +390,10 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
     """The algorithm of NCCL that a scenario asks for, by NCCL's name or by that of its schedule."""
     if scenario.algorithm == "auto":
         return "auto"
-    names, name = call_names.names(scenario.collective), call_names.name_of(scenario.algorithm, scenario.collective)
+    names, name = (
+        algorithm_names.names(scenario.collective),
+        algorithm_names.name_of(scenario.algorithm, scenario.collective),
+    )
     if names and name not in names:
         others = f"it has {', '.join(names)}, and executor: msccl runs schedules"
         raise RefusedError(f"{library.upper()} has no {name} for {scenario.collective}; {others}")

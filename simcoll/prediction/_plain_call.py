@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.prediction._schedule_source import copy_orders
 from simcoll.prediction.placing import placed, rated_topology, scaled, served_by
 from simcoll.prediction.work import check_work
@@ -188,9 +188,9 @@ class PlainExecutor:
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Scenarios of which the quickest is the one asked for: with each algorithm that NCCL runs on such nodes for
         `auto`, and with the schedule that a name stands for which only NCCL has."""
-        called = call_names.names(scenario.collective).get(scenario.algorithm)
+        called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
         if called and scenario.algorithm not in registry.names(scenario.collective):
-            return [scenario.model_copy(update={"algorithm": call_names.SCHEDULES[called, scenario.collective]})]
+            return [scenario.model_copy(update={"algorithm": algorithm_names.SCHEDULES[called, scenario.collective]})]
         if scenario.algorithm not in ("auto", "best"):
             return [scenario]
         served = registry.library(scenario.collective)

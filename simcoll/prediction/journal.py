@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
-from simcoll.errors import InputError
+from simcoll.errors import InputError, unwritable
 from simcoll.prediction.result_rows import ResultRow
 
 LOG: Final = "results.jsonl"
@@ -70,16 +70,14 @@ class RowLog(Generic[Row]):
         return rows
 
     def append(self, key: str, row: Row) -> None:
-        """Write a row; raises InputError if that cannot be, e.g. on a full disk."""
+        """Write a row; raises SimcollError if that cannot be, e.g. on a full disk."""
         line = json.dumps({"key": key, "row": self._written(row)}) + "\n"
         try:
             self.own.parent.mkdir(parents=True, exist_ok=True)
             with self.own.open("a+b") as file:
                 file.write(line.encode() if _at_a_line(file) else f"\n{line}".encode())
         except OSError as error:
-            raise InputError(
-                f"{self.own}: cannot be written: {error.strerror}", "give another folder with -o"
-            ) from None
+            raise unwritable(self.own, error) from None
 
     def drop(self) -> None:
         """Remove all logs: their rows stand in results.csv."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from simcoll.engine.program import Program
-from simcoll.engine.rows import makespans_ps
 from simcoll.engine.run import MOST_HELD, makespan_ps
 from simcoll.errors import StuckError, did_you_mean, wrong
 from simcoll.prediction.placing import rated_topology
@@ -26,7 +25,6 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn, Variability, matching
 
 JUDGED: Final = 50  # the first replications of large points: run again with causes left out, for the shares of each
-TOGETHER: Final = 256  # replications whose programs are held at a time
 SMALL: Final = 50_000  # messages: of smaller points all are
 _OF_LINKS: Final = frozenset(("slow_links", "faults", "ecmp"))  # causes that change links or routes
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -60,7 +58,7 @@ def part(point: Point) -> ResultRow:
             draws.append((causes, replication, felt))
             if felt:
                 asked.setdefault((replication, felt), drawn)
-    known = dict(zip(asked, _disturbed(prediction, list(asked.values())), strict=True))
+    known = {key: _disturbed(prediction, drawn) for key, drawn in asked.items()}
     times: dict[str, list[int]] = {}
     failed = 0
     for causes, replication, felt in draws:
@@ -89,31 +87,28 @@ def _undisturbed(scenario: Scenario) -> Prediction:
     return prediction
 
 
-def _disturbed(prediction: Prediction, draws: Sequence[Drawn]) -> Iterator[int | StuckError]:
-    """The time of a point with each set of draws, or why it cannot finish; programs that are alike are run together."""
-    for first in range(0, len(draws), TOGETHER):
-        some = draws[first : first + TOGETHER]
+def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
+    """The time of a point with one set of draws in ps, or why it cannot finish."""
+    try:
         if prediction.tasks:
-            for drawn in some:  # whose tasks take room
-                yield from _step_ends(prediction, prediction.tasks, drawn)
-        elif _held(prediction):
-            late = [arriving(prediction.scenario, drawn, prediction.plan.n) for drawn in some]
-            programs = [_struck(prediction, drawn, came) for drawn, came in zip(some, late, strict=True)]
-            for end, came in zip(_ends(programs), late, strict=True):
-                whole = end if isinstance(end, StuckError) else max(end, int(came.max())) + prediction.launch_ps
-                yield whole if isinstance(whole, StuckError) else max(whole, prediction.host_ps)
-        else:
-            yield from (_anew(prediction, drawn) for drawn in some)
+            return _step_end(prediction, prediction.tasks, drawn)
+        return _call_end(prediction, drawn) if _held(prediction) else _anew(prediction, drawn)
+    except StuckError as error:
+        return error
 
 
-def _step_ends(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Iterator[int | StuckError]:
+def _step_end(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> int:
     """The end of a plan with one set of draws: of its calls alone, where links are as they were and none meet."""
     same = not _OF_LINKS.intersection(drawn.felt())
     end = of.alone(_took(prediction, of, drawn)) if same else None
-    if end is None:
-        yield from _ends([disturbed(prediction, of, drawn)])
-    else:
-        yield end
+    return makespan_ps(disturbed(prediction, of, drawn)) if end is None else end
+
+
+def _call_end(prediction: Prediction, drawn: Drawn) -> int:
+    """The end of a call whose program is run with one set of draws."""
+    late = arriving(prediction.scenario, drawn, prediction.plan.n)
+    end = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
+    return max(end + prediction.launch_ps, prediction.host_ps)
 
 
 def _held(prediction: Prediction) -> bool:
@@ -125,13 +120,6 @@ def _held(prediction: Prediction) -> bool:
     return not several and prediction.run.totals.messages <= MOST_HELD
 
 
-def _ends(programs: Sequence[Program]) -> Iterator[int | StuckError]:
-    for end in makespans_ps(programs):
-        if not isinstance(end, int | StuckError):
-            raise end
-        yield end
-
-
 def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
     """The program of a call with one set of draws, its ranks as `late` as drawn."""
     program = _rewired(prediction, drawn)
@@ -140,25 +128,20 @@ def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
     return replace(program, arrivals=np.append(late, np.zeros(len(program.arrivals) - len(late), np.int64)))
 
 
-def _anew(prediction: Prediction, drawn: Drawn) -> int | StuckError:
+def _anew(prediction: Prediction, drawn: Drawn) -> int:
     """The time of a point that is predicted anew with one set of draws."""
     scenario, n = prediction.scenario, prediction.plan.n
     late = arriving(scenario, drawn, n)
-    try:
-        if load_profile(scenario.profile).as_nccl and "ecmp" not in drawn.felt():
-            rated = rated_topology(scenario)
-            less = with_less(rated, 1 / drawn.slow_links(rated.link_names)) if "slow_links" in drawn.felt() else None
-            protocol = scenario.protocol if prediction.executor == "p2p" else prediction.protocol
-            chosen = {"algorithm": prediction.algorithm, "protocol": protocol, "executor": prediction.executor}
-            came = dict(enumerate(late.tolist()))
-            return predict(scenario.model_copy(update={**chosen, "arrivals": came}), less).time_ps
-        if _OF_LINKS.intersection(drawn.felt()):
-            last = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
-            return max(last + prediction.launch_ps, prediction.host_ps)
-        known = {"algorithm": prediction.algorithm, "arrivals": dict(enumerate(late.tolist()))}
-        return predict(scenario.model_copy(update=known)).time_ps
-    except StuckError as error:
-        return error
+    came = dict(enumerate(late.tolist()))
+    if load_profile(scenario.profile).as_nccl and "ecmp" not in drawn.felt():
+        rated = rated_topology(scenario)
+        less = with_less(rated, 1 / drawn.slow_links(rated.link_names)) if "slow_links" in drawn.felt() else None
+        protocol = scenario.protocol if prediction.executor == "p2p" else prediction.protocol
+        chosen = {"algorithm": prediction.algorithm, "protocol": protocol, "executor": prediction.executor}
+        return predict(scenario.model_copy(update={**chosen, "arrivals": came}), less).time_ps
+    if _OF_LINKS.intersection(drawn.felt()):
+        return _call_end(prediction, drawn)
+    return predict(scenario.model_copy(update={"algorithm": prediction.algorithm, "arrivals": came})).time_ps
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
@@ -308,5 +291,5 @@ def _shares(times: Mapping[str, Sequence[int]], causes: Sequence[str], undisturb
             before = frozenset(order[:place])
             shares[cause] += (means[before | {cause}] - means[before]) / len(orders)
     shares = {cause: max(0.0, added) for cause, added in shares.items()}
-    total = sum(shares.values())
+    total = math.fsum(shares.values())
     return {cause: added / total for cause, added in shares.items()} if total else {}

@@ -16,8 +16,8 @@ from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import CostKind
 from simcoll.prediction.work import check_work
+from simcoll.scenario.key_types import Placement
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.placement import Placement
 from simcoll.scenario.profile import (
     CABLE,
     CostSetting,
@@ -27,7 +27,8 @@ from simcoll.scenario.profile import (
     load_network,
     load_profile,
 )
-from simcoll.scenario.scenario import UNFITTED, Scenario
+from simcoll.scenario.profile_choice import UNFITTED
+from simcoll.scenario.scenario import Scenario
 from simcoll.topology import systems
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile, shipped_systems

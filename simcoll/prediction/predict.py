@@ -8,25 +8,32 @@ from typing import Any, Final
 
 from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
-from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.run import Keep
-from simcoll.nccl import call_names
-from simcoll.prediction._call_run import call_steps
+from simcoll.nccl import algorithm_names
+from simcoll.prediction._call_run import predict_call
 from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.model_errors import ModelErrors
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predicted import Prediction
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.gpus_served import check_gpus, transport_of
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import Calibration, CostSetting, costs_of, load_network, load_profile, shipped_profiles
+from simcoll.scenario.profile import (
+    Calibration,
+    CostSetting,
+    costs_of,
+    load_network,
+    load_profile,
+    shipped_profiles,
+    transport_of,
+)
+from simcoll.scenario.profile_choice import check_gpus
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import described, load_system
 
-__all__ = ["Prediction", "describe", "lent", "place", "predict", "row", "steps"]
+__all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 
 
 _OF_WORKLOADS: Final = (
@@ -50,21 +57,9 @@ def predict(
     Raises InputError for what the user can mend, RefusedError when an algorithm cannot serve, StuckError when the run
     cannot finish, ScheduleError when the proof fails.
     """
-    return answered(steps(point, topology, costs=costs, related=related, keep=keep))
-
-
-def steps(
-    point: Scenario | Point,
-    topology: Topology | None = None,
-    *,
-    costs: CostSetting | None = None,
-    related: bool = False,
-    keep: Keep = "auto",
-) -> RunSteps[Prediction]:
-    """The same in steps, so that several points may have alike runs made together."""
     if isinstance(point, Point):
         with point.placing():
-            return (yield from steps(point.scenario, topology, costs=costs, related=related, keep=keep))
+            return predict(point.scenario, topology, costs=costs, related=related, keep=keep)
     scenario = point
     struck = scenario.striking
     profile = load_profile(scenario.profile)
@@ -83,7 +78,7 @@ def steps(
 
         prediction = predict_plan(scenario, topology, costed)
     else:
-        prediction = yield from call_steps(scenario, topology, costed, keep)
+        prediction = predict_call(scenario, topology, costed, keep)
     if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
         profile.check_pull()
     elif costs is None:
@@ -150,8 +145,8 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
 def _called(prediction: Prediction) -> str:
     """The algorithm that ran, by NCCL's name for it where that was asked for: a ring of broadcast is a chain."""
     asked, scenario = prediction.asked, prediction.scenario
-    by_name = {} if scenario.workload else call_names.names(scenario.collective)
-    same = asked in by_name and call_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
+    by_name = {} if scenario.workload else algorithm_names.names(scenario.collective)
+    same = asked in by_name and algorithm_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
     return asked if same else prediction.algorithm
 
 

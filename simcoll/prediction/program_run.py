@@ -10,7 +10,6 @@ from typing import Any
 from simcoll.engine import bounds
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.program import Program
-from simcoll.engine.rows import AskedRun, RunSteps
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.errors import BoundError, ScheduleError, wrong
@@ -92,7 +91,7 @@ def _check_weights(point: Scenario, ranks: int) -> None:
 
 def run_schedule(
     point: Scenario, network: Topology, places: Sequence[str], launch_ps: int, keep: Keep = "auto"
-) -> RunSteps[ScheduleRun]:
+) -> ScheduleRun:
     """The run of the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
 
     Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
@@ -120,7 +119,7 @@ def run_schedule(
         program = outcome.program
     else:
         program = make()
-        outcome = yield AskedRun(program, policy(point, keep))
+        outcome = run(program, policy(point, keep))
     took_ps, asked = outcome.totals.makespan_ps, (point.nbytes, point.itemsize, point.weights)
     bound = bounds.beaten(took_ps, source, network, devices, *asked)
     if bound is not None:

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from simcoll.config import csv_text, input_files
 from simcoll.config.decoding import decoded
-from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.units import exact_us
+from simcoll.errors import Diagnostic, InputError, Place, unwritable
+from simcoll.units import exact_us, float_of, int_of
 
 SCHEMA: Final = "simcoll.results/1"
 CHOSEN: Final = "chosen."  # begins columns of what a bound has chosen, e.g. `chosen.copies`: an answer, no question
@@ -221,9 +221,12 @@ def _value(kind: type, text: str | None) -> Any:
         return json.loads(text)  # a ValueError if it is none
     if kind is str:
         return csv_text.meant(text)
-    if kind is float and not math.isfinite(float(text)):
+    if kind is bool:
+        return {"true": True, "false": False}.get(text, text)
+    number = int_of(text) if kind is int else float_of(text)
+    if not math.isfinite(number):
         raise ValueError(text)
-    return {"true": True, "false": False}.get(text, text) if kind is bool else kind(text)
+    return number
 
 
 # --- JSON ---
@@ -278,7 +281,7 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
 
 
 # How each kind of picture says that it is simcoll's.
@@ -322,7 +325,7 @@ def _drop_abandoned(path: Path, here: str) -> None:
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file so that it is there whole or not at all; raises InputError if it cannot be.
+    """Write a file so that it is there whole or not at all; raises SimcollError if it cannot be (see `unwritable`).
 
     What is there as a link, a pipe or a device (`/dev/null`) is written to: a file in its place would remove it. What a
     process of this machine that was killed here has left beside it goes, too.
@@ -347,8 +350,4 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be written: {error.strerror}", "give another folder")
+        raise unwritable(path, error) from None

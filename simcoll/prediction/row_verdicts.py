@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
-from simcoll.scenario.profile import load_profile
-from simcoll.scenario.profile_titles import between
+from simcoll.scenario.profile import described_transport, load_profile
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
@@ -86,12 +85,14 @@ def _span(rows: Sequence[ResultRow], name: Name) -> str:
     first, last = min(rows, key=_time), max(rows, key=_time)
     if _time(last) <= _time(first) * TIE:
         return f"each takes {took(first.time_us)}"
-    columns = _differing([first, last], _places(rows))
+    columns = _differing([first, last], _places(rows))[:_SHOWN]
+    named = name(first) != name(last)
+    columns = columns if named or columns else _differing([first, last], ("protocol", "executor"))
     ends = []
     for row in (first, last):
-        texts = [name(row)] if name(first) != name(last) else []
-        ends.append(", ".join([*texts, *(said(column, row.get(column)) for column in columns[:_SHOWN])]))
-    return f"{took(first.time_us)} ({ends[0]}) to {took(last.time_us)} ({ends[1]})"
+        texts = [*([name(row)] if named else []), *(said(column, row.get(column)) for column in columns)]
+        ends.append(took(row.time_us) + (f" ({', '.join(texts)})" if texts else ""))
+    return " to ".join(ends)
 
 
 def _differing(rows: Sequence[ResultRow], places: Sequence[str] = ()) -> list[str]:
@@ -148,7 +149,7 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
             parts.append(f"`{name}` is fitted to nothing{hint}")
         else:
             about = profile.description.replace(" of the harness library", "")
-            parts.append(" + ".join([about, *map(between, [*transports(name, rows), *beside])]))
+            parts.append(" + ".join([about, *map(described_transport, [*transports(name, rows), *beside])]))
     words = dict.fromkeys(row.confidence for row in rows if row.confidence)
     if "modelled" in words:
         parts.append("modelled in part" if len(words) > 1 else "modelled")
@@ -287,7 +288,8 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
 
 def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
     """The place of a single question, in brackets; nothing of several."""
-    return f" ({', '.join(said(column, rows[0].get(column)) for column in columns)})" if len(rows) == 1 else ""
+    texts = [said(column, rows[0].get(column)) for column in columns]
+    return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 
 
 def _steps(rows: Sequence[ResultRow]) -> str:

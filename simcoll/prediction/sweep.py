@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import simcoll
-from simcoll.engine.rows import RunSteps, all_answered, answered
 from simcoll.engine.run import Keep
 from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
 from simcoll.prediction import workers
 from simcoll.prediction.journal import Journal, Shard
-from simcoll.prediction.predict import describe, row, steps
+from simcoll.prediction.predict import describe, predict, row
 from simcoll.prediction.result_rows import ResultRow, own_pictures, to_csv, write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.units import format_size
 
 MANIFEST = "manifest.json"
-MOST_TOGETHER: Final = 1024  # points that begin before the first of them is finished
-MOMENT_S: Final = 1.0  # of the processor: rows that are not there yet are lost when a run is killed
 PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
 TOGETHER: Final = 256  # replications of a share where there are no workers
 
@@ -42,21 +38,19 @@ def key(point: Point) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def run_point(point: Point, *, related: bool = False) -> ResultRow:
-    """The row of one point; an impossible point is a row whose `status` says why. `related`: see `predict`."""
-    return _swept(_merged([_row(part, related) for part in parts(point)]), point)
+def run_point(point: Point, *, related: bool = False, keep: Keep = "auto") -> ResultRow:
+    """The row of one point; an impossible point is a row whose `status` says why. For `related` and `keep` see
+    `predict`."""
+    return _swept(_merged([_row(part, related, keep) for part in parts(point)]), point)
 
 
 def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, keep: Keep = "auto") -> list[ResultRow]:
-    """The row of each point, as `run_point` has it. The larger half is run first: then it is known soon whether it pays
-    to load compiled loops; and it is run from the smallest on: a call of more loops goes on from that of fewer."""
-    rising = sorted(range(len(points)), key=lambda number: points[number].scenario.nbytes)
-    order = rising[len(rising) // 2 :] + rising[: len(rising) // 2]
-    of = [(number, part) for number in order for part in parts(points[number])]
-    shares: dict[int, list[ResultRow]] = {number: [] for number in order}
-    for task, row_ in _in_turn(dict(enumerate(part for _, part in of)), lambda task: begun(of[task][0]), keep):
-        shares[of[task][0]].append(row_)
-    return [_swept(_merged(shares[number]), point) for number, point in enumerate(points)]
+    """The row of each point, as `run_point` has it; `keep`: see `Policy`."""
+    rows: list[ResultRow] = []
+    for number, point in enumerate(points):
+        begun(number)
+        rows.append(run_point(point, keep=keep))
+    return rows
 
 
 def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
@@ -79,17 +73,13 @@ def _merged(shares: Sequence[ResultRow]) -> ResultRow:
     return merged(shares)
 
 
-def _row(point: Point, related: bool = False) -> ResultRow:
-    return answered(_row_steps(point, related))
-
-
-def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunSteps[ResultRow]:
+def _row(point: Point, related: bool = False, keep: Keep = "auto") -> ResultRow:
     try:
         if point.replicas:
             from simcoll.prediction import monte_carlo
 
             return monte_carlo.part(point)
-        return row((yield from steps(point.scenario, related=related, keep=keep)))
+        return row(predict(point.scenario, related=related, keep=keep))
     except RefusedError as error:
         marks = {"left_out": point.optional, "wrong_input": bool(error.path)}
         return describe(point.scenario, refusal(error, point), **marks)
@@ -172,9 +162,7 @@ def _computed(
     def begins(number: int) -> None:
         begun(of[number][0])
 
-    here = jobs == 1 and cluster is None
-    computed = _in_turn(tasks, begins) if here else workers.compute(_row, tasks, jobs, cluster, begins)
-    for number, fresh in computed:
+    for number, fresh in workers.compute(_row, tasks, jobs, cluster, begins):
         index = of[number][0]
         done.setdefault(index, {})[number] = fresh
         left[index] -= 1
@@ -183,27 +171,6 @@ def _computed(
             replicated(index, replications[index], missing[index].scenario.replications or 0)
         if not left[index]:
             yield index, _merged([row for _, row in sorted(done.pop(index).items())])
-
-
-def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun, keep: Keep = "auto") -> Iterator[tuple[int, ResultRow]]:
-    """Number and row of every task, in order; those that begin within a moment have alike runs made together, so that
-    rows are there soon after their points were begun."""
-    left = deque(tasks.items())
-    while left:
-        numbers: list[int] = []
-        rows = all_answered(_begun_soon(left, numbers, begun, keep))
-        yield from zip(numbers, rows, strict=True)
-
-
-def _begun_soon(
-    left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun, keep: Keep
-) -> Iterator[RunSteps[ResultRow]]:
-    until = time.process_time() + MOMENT_S
-    while left and len(numbers) < MOST_TOGETHER and (not numbers or time.process_time() < until):
-        number, point = left.popleft()
-        numbers.append(number)
-        begun(number)
-        yield _row_steps(point, keep=keep)
 
 
 def _swept(row: ResultRow, point: Point) -> ResultRow:

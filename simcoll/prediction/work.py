@@ -10,11 +10,10 @@ from typing import Final, NamedTuple
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.machine_time import check_time
 from simcoll.engine.binding import BYTES
-from simcoll.engine.folding import may_fold
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
 from simcoll.formats.schedules import schedule_json
-from simcoll.scenario.placement import Placement
+from simcoll.scenario.key_types import Placement
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.registry import Groups
@@ -56,7 +55,7 @@ def check_work(scenario: Scenario) -> None:
         return
     try:
         # Kernels have a channel for each peer, which streams have not: some ranks stand for all, or none is spared.
-        whole = is_whole(scenario) or (scenario.executed_by is not None and not may_fold(make(FEW[0])))
+        whole = is_whole(scenario) or (scenario.executed_by is not None and make(FEW[0]).rotation is None)
         if ranks <= SMALL and not whole:
             return
         found = grown(make, ranks)

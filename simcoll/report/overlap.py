@@ -1,4 +1,4 @@
-"""Computation and communication of each rank over time, and how much of one the other hides.
+"""Computation and communication of each rank over a step, and how much of the communication is hidden.
 
 The shares are those of Holistic Trace Analysis' temporal breakdown and communication-computation overlap
 (https://hta.readthedocs.io): a rank computes, waits for communication alone (exposed), or is idle; communication at the
@@ -8,14 +8,12 @@ same time as computation is hidden.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from simcoll.explanation.trace import Trace
-from simcoll.prediction.predicted import Prediction
-from simcoll.report import point_trace
+import numpy as np
 
-_COMPUTING: Final = "compute"
-_CALLING: Final = "kernel"
+from simcoll.prediction.predicted import CALLING, COMPUTING, Prediction
+from simcoll.report.point_trace import rank_names
 
 Interval = tuple[int, int]  # begin and end, in ps
 
@@ -30,22 +28,22 @@ class RankOverlap(NamedTuple):
 
     @property
     def compute_ps(self) -> int:
-        """Time in which it computes."""
+        """Time in which the rank computes."""
         return _length(self.computing)
 
     @property
     def hidden_ps(self) -> int:
-        """Time in which it computes and communicates."""
+        """Time in which the rank computes and communicates."""
         return _length(self.computing) + _length(self.calling) - _length(union([*self.computing, *self.calling]))
 
     @property
     def exposed_ps(self) -> int:
-        """Time in which it communicates and does not compute."""
+        """Time in which the rank communicates and does not compute."""
         return _length(self.calling) - self.hidden_ps
 
     @property
     def idle_ps(self) -> int:
-        """Time in which it does neither."""
+        """Time in which the rank does neither."""
         return self.end_ps - self.compute_ps - self.exposed_ps
 
     def __str__(self) -> str:
@@ -55,30 +53,33 @@ class RankOverlap(NamedTuple):
         return f"{shares}; {self.hidden_ps / called:.1%} of communication is hidden" if called else shares
 
 
-def summary(ran: Prediction) -> list[str]:
-    """A line about the rank of a workload that waits longest for communication; none of a call by itself."""
+def summary(ran: Prediction, ranks: Sequence[RankOverlap] | None = None) -> list[str]:
+    """Return a line about the rank of a workload that waits longest for communication; none for a call by itself."""
     if not ran.tasks:
         return []
-    worst = max(overlaps(point_trace.of_prediction(ran, transfers=False)), key=lambda rank: rank.exposed_ps)
+    worst = max(ranks or overlaps(ran), key=lambda rank: rank.exposed_ps)
     own, step = (f"{ps / (ran.time_ps or 1):.1%}" for ps in (worst.exposed_ps, ran.exposed_ps or 0))
     whole = f"; of the step {step} is exposed, which is all that the longest computation does not fill"
     return [f"# {worst.rank} waits longest for communication: {worst}{whole if step != own else ''}"]
 
 
-def overlaps(trace: Trace) -> list[RankOverlap]:
-    """The overlap of each rank of a trace of a workload."""
+def overlaps(ran: Prediction) -> list[RankOverlap]:
+    """Return the overlap of each rank of a workload, from the begin and end of each task."""
+    assert ran.tasks
+    begins, ends, kinds = ran.timeline.opened, ran.timeline.done, ran.tasks.kind
+    end_ps = int(ends.max(initial=0))
+    order = np.argsort(ran.tasks.rank, kind="stable")
     found = []
-    for rank in trace.ranks:
-        spans = [span for track in trace.tracks if track.process == rank for span in track.slices]
-        computing, calling = (
-            union([(span.begin, span.end) for span in spans if span.kind == kind]) for kind in (_COMPUTING, _CALLING)
-        )
-        found.append(RankOverlap(rank, trace.end_ps, computing, calling))
+    counts = np.bincount(ran.tasks.rank, minlength=ran.plan.n)
+    for name, tasks in zip(rank_names(ran), np.split(order, np.cumsum(counts)[:-1]), strict=False):
+        of_kind = (tasks[kinds[tasks] == kind] for kind in (COMPUTING, CALLING))
+        computing, calling = (union(zip(begins[part].tolist(), ends[part].tolist(), strict=True)) for part in of_kind)
+        found.append(RankOverlap(name, end_ps, computing, calling))
     return found
 
 
 def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The same time as disjoint intervals, in order.
+    """Return disjoint intervals, in order, that cover the same time.
 
     >>> union([(4, 6), (0, 2), (1, 3)])
     ((0, 3), (4, 6))

@@ -14,7 +14,7 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.report.exports import nccl_tables
 from simcoll.report.verdicts import of_recommendations
-from simcoll.scenario.profile_titles import described_with, titled
+from simcoll.scenario.profile import described_with, titled
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import short_size

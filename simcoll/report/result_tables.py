@@ -12,8 +12,7 @@ from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
 from simcoll.prediction.row_verdicts import of_rows, said, transports, unanswered
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import load_profile
-from simcoll.scenario.profile_titles import described, titled
+from simcoll.scenario.profile import described, load_profile, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size, short_size
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simcoll.errors import InputError
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
@@ -63,7 +63,7 @@ def _all(point: Scenario | Point) -> str | None:
     """The meaning of `all` where calls are NCCL's own."""
     if not (isinstance(point, Point) and point.optional) or point.scenario.executed_by != "nccl":
         return None
-    if not set(registry.names(point.scenario.collective)) - {*call_names.names(point.scenario.collective)}:
+    if not set(registry.names(point.scenario.collective)) - {*algorithm_names.names(point.scenario.collective)}:
         return None
     return "`all` means NCCL's own algorithms here; `executor: msccl` runs every schedule, each as one kernel"
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import assignments, yaml_tree
+from simcoll.config import assignments, input_files, yaml_tree
+from simcoll.config.decoding import decoded
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.nccl import call_names
-from simcoll.scenario._other_files import refuse_folder, refuse_other
-from simcoll.scenario._ranges import MAX_VARIANTS as MAX_VARIANTS
-from simcoll.scenario._ranges import differences, variants
+from simcoll.nccl import algorithm_names
+from simcoll.scenario.ranges import MAX_VARIANTS as MAX_VARIANTS
+from simcoll.scenario.ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
@@ -64,6 +64,28 @@ class Point:
             raise type(error)(map(self.placed, error.diagnostics)) from None
 
 
+ASKED: Final = "give a scenario's file or name, or a collective with --on SYSTEM"
+_MACHINE: Final = (
+    "a machine as another program writes it",
+    "`simcoll import {file} -o machine.yaml`: then --on takes it",
+)
+_SCHEDULE: Final = ("a schedule", "--algorithm {file} takes it, beside a collective and --on SYSTEM")
+_FOREIGN: Final = (
+    "a schedule as another program writes it",
+    "`simcoll import {file} -o own.json`: --algorithm takes that",
+)
+_RESULTS: Final = (
+    "results of simcoll",
+    "`simcoll plot {file}` draws them, `simcoll compare {file} MEASURED.csv` holds them against measured times",
+)
+_MEASURED: Final = ("a table of measured times", "`simcoll compare {file} --on SYSTEM` and `simcoll diagnose` take it")
+_KINDS: Final = {
+    **dict.fromkeys(("nvidia-smi", "nccl-topology", "nccl-graph", "infragraph", "graphml"), _MACHINE),
+    **dict.fromkeys(("msccl", "mscclpp", "goal"), _FOREIGN),
+    "schedule": _SCHEDULE,
+    "measured": _MEASURED,
+}
+_OURS: Final = ("lower_bound_us", "status")  # columns that results of simcoll have, and no measured table
 _OF_SCENARIOS: Final = frozenset({"collective", "workload", "topology"})  # each scenario has one of these
 _OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as topology files have at their top
 
@@ -136,7 +158,21 @@ def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] |
         raise InputError([Diagnostic("this is a machine, and no scenario", cure, "", tree.place)])
     mistakes = [] if mistakes is None else mistakes
     trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
-    return _expanded(yaml_tree.validate(Scenario, trees, mistakes), trees)
+    scenarios = yaml_tree.validate(Scenario, trees, mistakes)
+    _check_tables(scenarios, trees)
+    return _expanded(scenarios, trees)
+
+
+def _check_tables(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> None:
+    """Raise InputError for a measured table that a scenario names and that cannot be read."""
+    named = {each.measured: tree.get("measured") for each, tree in zip(scenarios, trees, strict=True) if each.measured}
+    for name, node in named.items():
+        from simcoll.formats.measured import find_measured, read_measured  # few scenarios name one
+
+        try:
+            read_measured(find_measured(name))
+        except InputError as error:
+            raise InputError([Diagnostic.of(error.diagnostics[0], "measured", node.place if node else None)]) from None
 
 
 def names_collective(name: str) -> bool:
@@ -208,7 +244,7 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
     """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
-    called = call_names.names(scenario.collective) if scenario.executed_by == "nccl" else ()
+    called = algorithm_names.names(scenario.collective) if scenario.executed_by == "nccl" else ()
     return tuple(called) or registry.names(scenario.collective)
 
 
@@ -235,3 +271,26 @@ def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = 
 def shipped_scenarios() -> dict[str, Path]:
     """Return the file of every shipped scenario, by name."""
     return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}
+
+
+def refuse_folder(path: Path) -> None:
+    """Raise InputError where a folder has results of simcoll."""
+    if (path / "results.csv").is_file():
+        raise _refused(path / "results.csv", _RESULTS)
+
+
+def refuse_other(path: Path) -> None:
+    """Raise InputError where a file that is no scenario is known to be something else."""
+    from simcoll.formats.importers import recognise  # all readers of other programs' files
+
+    text = decoded(input_files.bytes_of(path, ASKED))
+    kind = recognise(text)
+    if kind == "measured" and set(_OURS) <= set(text.partition("\n")[0].strip().split(",")):
+        raise _refused(path, _RESULTS)
+    if kind is not None:
+        raise _refused(path, _KINDS[kind])
+
+
+def _refused(path: Path, kind: tuple[str, str]) -> InputError:
+    what, cure = kind
+    return InputError(f"{path}: {what}, and no scenario", f"{ASKED} ({cure.format(file=path)})")

@@ -4,24 +4,24 @@ A calibrated profile also records which rows were fitted, and how large the erro
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema
 
+from simcoll import units
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.lru import LruCache
 from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
-from simcoll.config.yaml_tree import Model
-from simcoll.engine.timing_model import Blocking, ChannelsBy
-from simcoll.errors import did_you_mean, wrong
-from simcoll.nccl.between_nodes import Transport
-from simcoll.nccl.kernel_costs import Kernels
-from simcoll.scenario._beside_table import BesideTable
-from simcoll.scenario._inherited import with_inherited
+from simcoll.config.yaml_tree import Model, Node
+from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
+from simcoll.errors import Diagnostic, InputError, did_you_mean, wrong
+from simcoll.nccl.between_nodes import OF_FAMILY, Transport
+from simcoll.nccl.kernel_costs import KINDS, Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
@@ -120,6 +120,22 @@ class TableSource(Model):
     file: str
     sha256: str
     rows: int
+
+
+class BesideTable(Model):
+    """A measured table to which some costs were fitted beside the fit of its record, e.g. for several profiles
+    together: rows whose column `table` matches one of the patterns `tables`, of one collective or of all."""
+
+    file: str
+    """The name of the table's file."""
+    sha256: str
+    """Its hash."""
+    tables: tuple[str, ...]
+    """Patterns of the column `table`."""
+    collective: str | None = None
+    """The collective of the rows. Default: all."""
+    costs: tuple[str, ...]
+    """The costs, as `--free` of simcoll calibrate names them."""
 
 
 class Uncertainty(Model):
@@ -356,43 +372,59 @@ def costs_of(profile: Profile) -> CostSetting:
     return _COSTS.get(id(profile), lambda: (profile, CostSetting.of(profile)))[1]
 
 
-@functools.cache
+# --- files of profiles ---
+
+
+_SHIPPED: Final = dict(sorted((path.stem, path) for path in (Path(__file__).parent / "profiles").glob("*.yaml")))
+
+
 def shipped_profiles() -> dict[str, Path]:
-    """Return the file of every shipped profile, by name."""
-    files = {path.stem: path for path in (Path(__file__).parent / "profiles").glob("*.yaml")}
-    return dict(sorted(files.items()))
+    """The file of every shipped profile, by name."""
+    return _SHIPPED
 
 
 def find_profile(name: str) -> Path:
-    """Return the file of a shipped profile, or the path itself; of `GPUS+TRANSPORT` that of the first.
+    """The file of a shipped profile, or the path itself; of `GPUS+TRANSPORT` the file of GPUS.
 
     Raises ValueError with the nearest name.
     """
-    known = shipped_profiles()
-    if name in known:
-        return known[name]
-    if input_files.names_yaml(name) and input_files.is_file(Path(name)):
+    if name in _SHIPPED:
+        return _SHIPPED[name]
+    if _is_own(name):
         return Path(name)
     gpus, plus, transport = name.partition("+")
     if plus:
         find_profile(transport)
         return find_profile(gpus)
-    cure = _of_machine(name) or did_you_mean(name, known)
+    cure = _of_machine(name) or did_you_mean(name, _SHIPPED)
     raise ValueError(f"{name!r} is neither a shipped profile nor a file; {cure}")
 
 
+def _is_own(name: str) -> bool:
+    """Whether a name is the path of a user's file, which may have a `+`, too."""
+    return input_files.names_yaml(name) and input_files.is_file(Path(name))
+
+
+def transport_of(name: str) -> str | None:
+    """The name of the transport in `GPUS+TRANSPORT`; None without one."""
+    _, plus, transport = name.partition("+")
+    return transport if plus and not _is_own(name) else None
+
+
 def files_of(name: str) -> list[Path]:
-    """The files that a profile is read from: its own, those that it is `like`, and that of the transport it is joined
-    to. Raises like `load_network`."""
+    """The files that decide what a profile says: its own, those that it is `like`, and that of its transport.
+
+    Raises as `load_network` does.
+    """
     files, profile = [find_profile(name)], load_network(name)
     while profile.like:
         files, profile = [*files, find_profile(profile.like)], load_network(profile.like)
-    joined = name.partition("+")[2] if files[0] != Path(name) else ""
-    return [*files, *([find_profile(joined)] if joined else [])]
+    transport = transport_of(name)
+    return [*files, find_profile(transport)] if transport else files
 
 
 def _of_machine(name: str) -> str | None:
-    """The cure where a part of the name is that of a machine: `nccl-h100` is named like GPUs of `nccl-hopper`."""
+    """The cure for a name that has a machine's in it, as `nccl-h100`: the profile of that machine."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile
@@ -402,19 +434,15 @@ def _of_machine(name: str) -> str | None:
 
 
 def load_profile(name: str) -> Profile:
-    """Read a profile of calls, or `GPUS+TRANSPORT`: one of GPUs with another's transport. Raises InputError for a file
-    that cannot be read, for a profile of NICs alone, and for one without a transport behind `+`."""
-    known = shipped_profiles()
-    return _shipped(name) if name in known or all(part in known for part in name.split("+")) else _loaded(name)
+    """Read a profile of calls, or `GPUS+TRANSPORT`: a profile of GPUs with the transport of another one.
 
-
-def _loaded(name: str) -> Profile:
-    gpus, plus, transport = name.partition("+")
-    profile = load_network(name)
+    Raises InputError for a file that cannot be read, a profile of NICs alone, and a second one without a transport.
+    """
+    profile, transport, gpus = load_network(name), transport_of(name), name.partition("+")[0]
     if profile.of_nics:
         problem = f"{gpus!r} says what NICs add between nodes, and nothing of GPUs"
         raise wrong("profile", problem, f"take a profile of GPUs with it, e.g. nccl+{gpus}")
-    if not plus or find_profile(name) == Path(name):
+    if transport is None:
         return profile
     network = load_network(transport)
     if network.transport is None:
@@ -423,15 +451,8 @@ def _loaded(name: str) -> Profile:
     return profile.model_copy(update={"name": name, "transport": network.transport, "links": links})
 
 
-_shipped = functools.cache(_loaded)  # files that do not change
-
-
 def load_network(name: str) -> Profile:
     """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
-    return _shipped_network(name) if name in shipped_profiles() else _network(name)
-
-
-def _network(name: str) -> Profile:
     try:
         path = find_profile(name)
     except ValueError as error:  # a machine's file may name any
@@ -439,10 +460,119 @@ def _network(name: str) -> Profile:
     return parse_profile(input_files.text_of(path), str(path))
 
 
-_shipped_network = functools.cache(_network)
-
-
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=64)  # a point asks some ten times for its profile, which takes 10 ms to parse
 def parse_profile(text: str, source: str) -> Profile:
     """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
-    return yaml_tree.validate(Profile, [with_inherited(yaml_tree.parse(text, source), shipped_profiles())])[0]
+    return yaml_tree.validate(Profile, [_with_inherited(yaml_tree.parse(text, source))])[0]
+
+
+def _with_inherited(tree: Node) -> Node:
+    """The tree of a profile, filled up with `kernels` of the profile that it is `like`, and with costs of a transport
+    that it leaves to its `family`. Raises InputError for a `like` that is no shipped profile, or has no `kernels`."""
+    return _of_like(_of_family(tree))
+
+
+def _of_family(tree: Node) -> Node:
+    family, own = tree.get("family"), tree.get("transport")
+    if own is None or family is None or family.value not in _SHIPPED:
+        return tree
+    common = yaml_tree.read(_SHIPPED[str(family.value)]).get("transport")
+    for key in OF_FAMILY:
+        if common and (cost := common.get(key)) and own.get(key) is None:
+            tree = yaml_tree.put(tree, f"transport.{key}", cost)
+    return tree
+
+
+def _of_like(tree: Node) -> Node:
+    like, own = tree.get("like"), tree.get("kernels")
+    if like is None or not isinstance(like.value, str):
+        return tree
+    if like.value not in _SHIPPED:
+        problem = f"{like.value!r} is no shipped profile"
+        raise InputError([Diagnostic(problem, did_you_mean(like.value, _SHIPPED), "like", like.place)])
+    costs = _with_inherited(yaml_tree.read(_SHIPPED[like.value])).get("kernels")
+    if costs is None:
+        cure = "name one that has, such as nccl-hopper, or leave 'like' out"
+        raise InputError([Diagnostic(f"{like.value!r} has no costs of kernels", cure, "like", like.place)])
+    return yaml_tree.put(tree, "kernels", yaml_tree.over(costs, own) if own else costs)
+
+
+# --- profiles in words, and as they are written ---
+
+
+def titled(name: str) -> str:
+    """The name of a profile as reports show it: a bound is no prediction."""
+    return f"{name}: a bound, not a prediction" if name == "ideal" else name
+
+
+def described(name: str, transports: Iterable[str] = ()) -> str:
+    """A profile, and transports that were taken with it, each with what it was fitted to, in a line."""
+    return " + ".join([f"profile {name}: {load_profile(name).description}", *map(described_transport, transports)])
+
+
+def described_with(pairs: Iterable[tuple[str, str | None]]) -> str:
+    """Profiles, each with the transport that was taken with it or None, in a line."""
+    taken: dict[str, list[str]] = {}
+    for name, transport in dict.fromkeys(pairs):
+        taken.setdefault(name, []).extend([transport] if transport else [])
+    return "; ".join(described(name, transports) for name, transports in taken.items())
+
+
+def described_transport(name: str) -> str:
+    """A transport and its description: which NICs it is of, and what it was fitted to."""
+    return f"{name}, {load_network(name).description.replace('; ', ', ')}"
+
+
+def costs_by_file(profile: Profile) -> dict[str, list[str]]:
+    """The names of a call's costs, by the profile that writes them: itself first, then those that it is `like`.
+
+    Costs are the launch, what links keep of their rates, and `kernels`; defaults are not counted. Costs of other
+    launches (`host`, `graph`), of other kernels (`pull`) and of transports are not among them.
+    """
+    chain = [profile]
+    while like := chain[-1].like:
+        chain.append(load_network(like))
+    written = [_kernel_costs(each.kernels or Kernels.plain()) for each in (*chain, Profile.plain())]
+    found: dict[str, list[str]] = {each.name: [] for each in chain}
+    plain = LinkScale.plain()
+    shares = [(f"{key}.{kind}", key, value) for kind, scale in profile.links.items() for key, value in scale]
+    found[profile.name] += ["launch"] * bool(profile.launch)
+    found[profile.name] += [name for name, key, value in shares if value != getattr(plain, key)]
+    for name, value in written[0].items():
+        same = len(list(itertools.takewhile(value.__eq__, (costs[name] for costs in written))))
+        if same <= len(chain):
+            found[chain[same - 1].name].append(name)
+    return found
+
+
+def _kernel_costs(kernels: Kernels) -> dict[str, float]:
+    blocks = {f"{kind}.{key}": value for kind in KINDS for key, value in getattr(kernels, kind)}
+    return {"grid": kernels.grid, "spread": kernels.spread, **blocks}
+
+
+def params_as_written(params: Params) -> dict[str, object]:
+    """Write parameters as the key `model` of a profile has them, exactly; those equal to `one-port` are left out."""
+    plain = Params()
+    given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
+    return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}
+
+
+def _exact(value: int, digits: int) -> str:
+    return f"{value // 10**digits}.{value % 10**digits:0{digits}d}".rstrip("0").rstrip(".")
+
+
+def _duration_text(ps: int) -> str:
+    return f"{_exact(ps, 6)} us"
+
+
+def _bandwidth_text(rate: int) -> str:
+    return f"{_exact(rate, 9)} GB/s"
+
+
+_SPELT: Final[dict[str, Callable[[Any], object]]] = {
+    **dict.fromkeys(("o_send", "o_recv", "g"), _duration_text),
+    **dict.fromkeys(("gamma", "channel_bandwidth"), _bandwidth_text),
+    "channels": lambda channels: channels or "per-peer",
+    "chunk": units.format_size,
+    "blocking": lambda blocking: blocking == "sends-first" or blocking,
+}

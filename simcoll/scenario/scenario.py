@@ -3,8 +3,10 @@
 A `Scenario` is one point: every value a scalar. `loading` makes them of a file whose values may be lists and ranges.
 """
 
-import functools
-from collections.abc import Mapping
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -20,29 +22,22 @@ from pydantic import (
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import input_files, yaml_tree
+from simcoll.config.field_texts import field_texts, models
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Duration, Size
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names, tuner_constants
 from simcoll.nccl.environment import NcclEnv
-from simcoll.scenario._algorithm_names import CHOSEN as CHOSEN
-from simcoll.scenario._algorithm_names import algorithm_for, every_algorithm, of_registry
-from simcoll.scenario._measure_keys import MeasureSpec
-from simcoll.scenario._measured_key import check_table
-from simcoll.scenario._plot_keys import PLOTS as PLOTS
-from simcoll.scenario._plot_keys import KeyPlot as KeyPlot
-from simcoll.scenario._plot_keys import Plots
-from simcoll.scenario._release_key import Release, check_release
 from simcoll.scenario.faults import Fault, fit_together
-from simcoll.scenario.gpus_served import UNFITTED as UNFITTED
-from simcoll.scenario.gpus_served import check_named, own_profile, peak_of, system_of
+from simcoll.scenario.key_types import Grouped, MeasureSpec, Placed, Plots, Release, weighed
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.placement import Grouped, Placed, weighed
 from simcoll.scenario.profile import ModelSpec, files_of, find_profile, load_profile
+from simcoll.scenario.profile_choice import check_named, own_profile, peak_of, system_of
 from simcoll.scenario.variability import Variability
+from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.group_contracts import BITWISE, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
@@ -51,6 +46,7 @@ from simcoll.topology.systems import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.workload.workload_keys import Workload
 
+CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
 _VARIED: Final = "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}"
@@ -69,6 +65,53 @@ NATURAL_LISTS: Final = frozenset(
     {"plots", "groups", "subgroups", "placement", "dims", "weights", "arrivals", "routes", "layers", "operations"}
     | {"slow", "slow_links", "faults"}
 )
+
+
+def algorithm_for(collective: str | None, spec: str) -> str:
+    """The algorithm that a scenario asks for, spelt as the registry spells it.
+
+    `spec` is the file of a schedule, one of CHOSEN, or a name of NCCL's or the registry's. Raises ValueError otherwise.
+    """
+    if schedule_json.is_file(spec):
+        _check_schedule(spec, collective)
+        return spec
+    if collective is None or spec in CHOSEN or spec in algorithm_names.names(collective):
+        return spec
+    return _of_registry(collective, spec)
+
+
+def _check_schedule(path: str, collective: str | None) -> None:
+    """Raise ValueError unless the file is a schedule of the collective."""
+    with _first_mistake():
+        schedule = schedule_json.read(path)
+    if collective and schedule.collective != collective:
+        raise ValueError(f"{path!r} is a schedule of {schedule.collective}, not {collective}; let them agree")
+
+
+def _of_registry(collective: str, spec: str) -> str:
+    """An algorithm with its options, spelt as the registry spells it; raises ValueError if it has no such algorithm."""
+    name, known = spec.partition("(")[0].strip(), registry.names(collective)
+    if name not in known:
+        served = (*known, *algorithm_names.names(collective), *CHOSEN)
+        raise ValueError(f"{name!r} is no algorithm for {collective}; {did_you_mean(name, dict.fromkeys(served))}")
+    with _first_mistake():
+        entry, options = registry.find(collective, spec)
+    return entry.spelt(options)
+
+
+def _every_algorithm() -> set[str]:
+    """The names of all algorithms of the registry, of any collective."""
+    return {name for which in registry.ALGORITHMS for name in registry.names(which)}
+
+
+@contextlib.contextmanager
+def _first_mistake() -> Iterator[None]:
+    """Turn an InputError into the ValueError that a validator raises: its first mistake, without the key."""
+    try:
+        yield
+    except InputError as error:
+        first = error.diagnostics[0]
+        raise ValueError(str(first if first.place else replace(first, path=""))) from None
 
 
 def machine_named(name: str) -> dict[str, Any]:
@@ -215,7 +258,11 @@ class Scenario(Model):
     @field_validator("workload")
     @classmethod
     def _known_algorithms(cls, value: Any) -> Any:
-        every = {*CHOSEN, *every_algorithm(), *(name for which in COLLECTIVES for name in call_names.names(which))}
+        every = {
+            *CHOSEN,
+            *_every_algorithm(),
+            *(name for which in COLLECTIVES for name in algorithm_names.names(which)),
+        }
         asked = [getattr(value, "algorithm", None), *(each.algorithm for each in getattr(value, "operations", ()))]
         for name in filter(None, asked):
             if name.partition("(")[0].strip() not in every and not schedule_json.is_file(name):
@@ -252,8 +299,8 @@ class Scenario(Model):
         name = info.data.get("collective")
         if name or schedule_json.is_file(value):
             return algorithm_for(name, value)
-        if value.partition("(")[0].strip() not in {*CHOSEN, *every_algorithm()}:
-            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, every_algorithm())}")
+        if value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
+            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
         return value
 
     @field_validator("op")
@@ -336,9 +383,9 @@ class Scenario(Model):
             return value
         if not load_profile(profile).as_nccl:
             raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
-        if value != "nccl" and collective and algorithm and algorithm in call_names.names(collective):
+        if value != "nccl" and collective and algorithm and algorithm in algorithm_names.names(collective):
             try:
-                of_registry(collective, algorithm)
+                _of_registry(collective, algorithm)
             except ValueError as error:
                 raise ValueError(f"executor {value} runs schedules, and {error}") from None
         return value
@@ -346,7 +393,8 @@ class Scenario(Model):
     @field_validator("library_version")
     @classmethod
     def _known_release(cls, value: str | None, info: ValidationInfo) -> str | None:
-        check_release(value, str(info.data.get("collective", "")))
+        with _first_mistake():
+            tuner_constants.check(value, str(info.data.get("collective", "")))
         return value
 
     @field_validator("weights")
@@ -368,7 +416,10 @@ class Scenario(Model):
     @classmethod
     def _known_table(cls, value: str | None) -> str | None:
         if value is not None:
-            check_table(value)
+            from simcoll.formats.measured import find_measured  # few scenarios name one
+
+            with _first_mistake():
+                find_measured(value)  # `loading` reads it, once for all points
         return value
 
     @property
@@ -376,8 +427,10 @@ class Scenario(Model):
         """The executor of its call: its own, else `nccl` for what NCCL has (it never pulls); None without kernels."""
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
-        names = call_names.names(self.collective)
-        own = (self.algorithm in CHOSEN and bool(names)) or call_names.name_of(self.algorithm, self.collective) in names
+        names = algorithm_names.names(self.collective)
+        own = (self.algorithm in CHOSEN and bool(names)) or algorithm_names.name_of(
+            self.algorithm, self.collective
+        ) in names
         own |= (self.collective, self.algorithm) == ("send_recv", "direct")  # one message, as pipelines send
         return "nccl" if own and self.protocol != "pull" else "msccl"
 
@@ -415,8 +468,10 @@ class Scenario(Model):
         return "\0".join(input_files.text_of(path) for path in self.files() if input_files.is_file(path))
 
     def params(self) -> Params:
-        """Return the profile's parameters, overridden by the scenario's."""
-        return _params(load_profile(self.profile).model, self.model)
+        """The parameters of the timing model: the profile's, overridden by the scenario's."""
+        specs = load_profile(self.profile).model, self.model
+        given = {name: value for spec in specs for name, value in spec if value is not None and name != "copies"}
+        return Params(**given)
 
     @property
     def copies(self) -> int:
@@ -424,8 +479,35 @@ class Scenario(Model):
         return self.model.copies or load_profile(self.profile).model.copies or 1
 
 
-@functools.lru_cache(maxsize=1024)
-def _params(profile: ModelSpec, own: ModelSpec) -> Params:
-    """The parameters of a profile, overridden by a scenario's own."""
-    given = {name: value for spec in (profile, own) for name, value in spec if value is not None and name != "copies"}
-    return Params(**given)
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
+    scenario: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
+    scenario["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
+    known = models()
+    for model, definition in [("Scenario", scenario), *scenario.get("$defs", {}).items()]:
+        texts = field_texts(known[model]) if "properties" in definition else {}
+        for name, value in definition.get("properties", {}).items():
+            about = {"description": texts[name]} if name in texts else {}
+            definition["properties"][name] = _sweepable(name, {**about, **value})
+    scenario["required"] = [name for name in scenario["required"] if name != "collective"]
+    scenario["anyOf"] = [{"required": ["collective"]}, {"required": ["workload"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **scenario,
+        "title": "simcoll scenario",
+        "description": inspect.cleandoc(Scenario.__doc__ or ""),
+    }
+
+
+def _sweepable(name: str, value: dict[str, Any]) -> dict[str, Any]:
+    if name in NATURAL_LISTS:
+        return value
+    kept: dict[str, Any] = {key: value[key] for key in ("description", "default") if key in value}
+    bounds = {"type": ["number", "string"]}
+    swept = {
+        "type": "object",
+        "properties": dict.fromkeys(("from", "to", "factor", "step"), bounds),
+        "required": ["from", "to"],
+        "additionalProperties": False,
+    }
+    return {**kept, "anyOf": [value, {"type": "array", "minItems": 1, "items": {"anyOf": [value, swept]}}, swept]}

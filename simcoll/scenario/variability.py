@@ -46,7 +46,7 @@ class Delay(Model):
             raise ValueError("low is above high; exchange them")
         return self
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    def draw(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:
         """Draw `count` durations, in ps."""
         if self.distribution == "lognormal":
             return (self.median or 0) * np.exp((self.sigma or 0.0) * rng.standard_normal(count))
@@ -63,7 +63,7 @@ class Jitter(Model):
     sigma: Sigma
     """Standard deviation of the logarithm."""
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    def draw(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:
         """Draw `count` factors."""
         return np.exp(self.sigma * rng.standard_normal(count))
 
@@ -129,7 +129,7 @@ class Drawn:
     causes: tuple[str, ...]
     faults: tuple[Any, ...] = ()
 
-    def _rng(self, cause: str) -> np.random.Generator:
+    def _rng(self, cause: str) -> "np.random.Generator":
         return np.random.default_rng([abs(self.seed), int(self.seed < 0), self.replication, CAUSES.index(cause)])
 
     def skew(self, count: int) -> NDArray[Any]:
@@ -158,7 +158,7 @@ class Drawn:
             factors[matching(slow.link, names)] *= slow.factor
         return factors
 
-    def hashes(self) -> np.random.Generator:
+    def hashes(self) -> "np.random.Generator":
         """The generator that chooses among equal routes."""
         return self._rng("ecmp")
 

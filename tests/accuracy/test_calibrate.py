@@ -25,8 +25,14 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load
-from simcoll.scenario.profile import ModelSpec, load_network, load_profile, parse_profile, shipped_profiles
-from simcoll.scenario.profile_text import spelt
+from simcoll.scenario.profile import (
+    ModelSpec,
+    load_network,
+    load_profile,
+    params_as_written,
+    parse_profile,
+    shipped_profiles,
+)
 
 STAR = "fabric: single-switch\nhosts: 8\nlink: {bandwidth: 10 GB/s, latency: 2 us}\n"
 LAW = """
@@ -443,7 +449,7 @@ MODELS = st.fixed_dictionaries(
 def test_parameters_are_written_exactly(given: dict[str, Any]):
     """What a profile writes of a model's parameters is read back as they were, to the picosecond."""
     params = Params(**given)
-    again = ModelSpec(**spelt(params)).model_dump(exclude_none=True)
+    again = ModelSpec(**params_as_written(params)).model_dump(exclude_none=True)
     assert Params(**again) == params
 
 

@@ -26,7 +26,7 @@ from simcoll.cli.replot import _condition
 from simcoll.errors import InputError
 from simcoll.prediction import result_rows
 from simcoll.report.plot.key_columns import filtered
-from simcoll.scenario.json_schema import schema
+from simcoll.scenario.scenario import json_schema
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology import systems
 from simcoll.units import kind_of, parse
@@ -242,7 +242,7 @@ def _quantities(value: Any) -> Iterator[str]:
 
 def test_each_quantity_of_a_scenario_may_be_a_number() -> None:
     """A key of a size, a bandwidth or a time takes bytes, B/s or seconds, whichever mapping it stands in."""
-    whole = schema()
+    whole = json_schema()
     keys = defaultdict(set)
     for mapping in (whole, *whole["$defs"].values()):
         for key, value in mapping.get("properties", {}).items():

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import ROOT, SCRIPT, environment, python, simcoll
+from command import PATIENCE_S, ROOT, SCRIPT, environment, python, simcoll
 
 import simcoll as package
 from simcoll.cli._group import COMMANDS, OF_RUN
@@ -62,7 +62,7 @@ def test_version():
 def test_runs_as_a_module(tmp_path: Path):
     """`python -m simcoll` is the same program, from any folder, and ends with the same status."""
     words = [sys.executable, "-m", "simcoll", "verify", "all_reduce/ring"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, simcoll("verify", "all_reduce/ring").out)
 
 
@@ -85,6 +85,39 @@ def test_options_that_are_looked_for_as_commands(name: str):
     """What `run` has as an option is no command, and says so; `run` has it."""
     assert f"no such command '{name}'; did you mean `simcoll run SCENARIO --{name} PATH`?" in simcoll(name, "x").err
     assert f"--{name} PATH" in simcoll("run", "--help").out
+
+
+@pytest.mark.parametrize("number", ["1_0", "１０"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "all_reduce", "--on", "hgx-h100", "--size", "{} MiB"],
+        ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--nodes", "{}"],
+        ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--ranks", "{}"],
+        ["run", "quickstart", "--jobs", "{}"],
+        ["run", "quickstart", "--set", "seed={}"],
+        ["run", "quickstart", "--set", "launch.calls={}"],
+        ["run", "stragglers", "--set", "replications={}"],
+        ["show", "all_reduce/ring", "--ranks", "{}"],
+        ["show", "all_reduce/ring", "--root", "{}"],
+        ["measure", "quickstart", "--timeout", "{}"],
+        ["compare", "h100_sxm_nccl-2.27.3.csv", "--on", "hgx-h100", "--max-mape", "{}"],
+        ["compare", "measured.csv", "--on", "hgx-h100"],
+        ["run", "hosts.yaml"],
+    ],
+    ids=lambda words: " ".join(words[::3]),
+)
+def test_numbers_in_other_digits_are_none(
+    number: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`1_0` and full-width digits are refused wherever a number belongs: options, keys of files, cells of tables."""
+    monkeypatch.chdir(tmp_path)
+    columns = "collective,ranks,size_bytes,dtype,algorithm,time_us"
+    Path("measured.csv").write_text(f"{columns}\nall_reduce,{number},65536,float32,ring,10\n", encoding="utf-8")
+    Path("hosts.yaml").write_text(f"topology: {{fabric: single-switch, hosts: {number}}}\n", encoding="utf-8")
+    found = simcoll(*(word.format(number) for word in words))
+    assert (found.status, found.out) == (2, "")
+    assert number in found.err
 
 
 @pytest.mark.parametrize(
@@ -186,14 +219,58 @@ def test_a_reader_that_goes_away(scenario: Path, tmp_path: Path, both: bool):
     assert {row["seed"] for row in csv.DictReader((out / "results.csv").read_text("utf-8").splitlines())} == {"0"}
 
 
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+ONE_SIZE = ("--on", "hgx-h100", "--size", "1 MiB")
+
+
+@needs_full
 @pytest.mark.parametrize("words", [["list", "algorithms"], ["--version"], ["verify", "all_reduce/ring", "--json"]])
-def test_a_full_disk(words: list[str]):
+def test_a_full_disk_behind_stdout(words: list[str]):
     """What stdout does not take is a line and exit 1, not a traceback."""
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
     with Path("/dev/full").open("w") as full:
         found = python(SCRIPT, words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (found.returncode, found.stderr) == (1, "stdout: No space left on device\n")
+
+
+@needs_full
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("out/results.csv", ["predict", "all_reduce", *ONE_SIZE, "-o", "out"]),
+        (
+            "trace.json",
+            ["run", "small.yaml", "--set", "size=1 MiB", "--set", "algorithm=ring", "--trace", "trace.json"],
+        ),
+        ("report.html", ["run", "small.yaml", "--report", "report.html"]),
+        ("compare.csv", ["compare", "h100_sxm_nccl-2.27.3.csv", "--on", "hgx-h100", "--where", "ranks=8", "-o", "."]),
+        ("own.yaml", ["calibrate", "measured.csv", "--on", "hgx-h100", "-o", "own.yaml"]),
+        ("best.json", ["recommend", "all_reduce", *ONE_SIZE, "-o", "best.json"]),
+        ("dot.svg", ["topology", "show", "hgx-h100", "--png", "dot.svg"]),
+        ("ring.xml", ["export", "all_reduce/ring", "--ranks", "4", "--to", "msccl", "-o", "ring.xml"]),
+        ("table.csv", ["import", "measured.csv", "--as", "measured", "-o", "table.csv"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_full_disk_is_no_wrong_input(
+    file: str, words: list[str], scenario: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever writes a file: exit 1, and one line that names it."""
+    monkeypatch.chdir(tmp_path)
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).symlink_to("/dev/full")
+    found = simcoll(*words)
+    assert (found.status, Path(file).is_symlink()) == (1, True), found
+    assert found.err.splitlines()[-1] == (
+        f"{file}: cannot be written: No space left on device; make room, or give another folder"
+    )
+
+
+def test_a_disk_that_is_full_for_the_log_of_a_run(tmp_path: Path):
+    """A run that can keep no row ends with exit 1 and one line, as on a disk that takes a few bytes more."""
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); "
+    done = python(full + SCRIPT, ["predict", "all_reduce", *ONE_SIZE, "-o", "out"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "out/results.jsonl: cannot be written: File too large; make room, or give another folder\n"
 
 
 def test_words_with_umlauts_in_every_locale(tmp_path: Path):
@@ -208,14 +285,14 @@ def test_words_with_umlauts_in_every_locale(tmp_path: Path):
         ["predict", "all_reduce", "--on", "grün.yaml", "--size", "1 MüB", "--algorithm", "rüng"],
         ["predict", "all_rüduce", "--on", "hgx-h100", "--size", "1 KiB"],
     ):
-        run = functools.partial(subprocess.run, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        run = functools.partial(subprocess.run, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S, check=False)
         there, here = (run([sys.executable, "-c", SCRIPT, *words], env=env) for env in (ascii_, environment()))
         assert b"Traceback" not in there.stderr
         assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
     assert (tmp_path / "ü.html").exists()
     for word in (b"gr\xfcn.yaml", b"--set=name=gr\xfcn"):
         words = [sys.executable, "-c", SCRIPT, "run", "quickstart", word]
-        done = subprocess.run(words, env=environment(), capture_output=True, timeout=60, check=False)
+        done = subprocess.run(words, env=environment(), capture_output=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 2
         assert re.match(r"'.*gr\ufffdn.*' is no text in UTF-8; write it in UTF-8", done.stderr.decode())
 

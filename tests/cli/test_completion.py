@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import ROOT, simcoll
+from command import PATIENCE_S, ROOT, simcoll
 
 
 def _shell(name: str, folder: Path) -> dict[str, str]:
@@ -34,7 +34,7 @@ def test_a_tab_completes(shell: str, tmp_path: Path):
         def typed(keys: str, until: str) -> str:
             os.write(ours, keys.encode())
             seen = ""
-            while until not in seen and select.select([ours], [], [], 30)[0]:
+            while until not in seen and select.select([ours], [], [], PATIENCE_S)[0]:
                 seen += os.read(ours, 4096).decode(errors="replace")
             return seen
 
@@ -50,7 +50,7 @@ def test_a_tab_completes(shell: str, tmp_path: Path):
 def test_fish_completes(tmp_path: Path):
     """Fish completes a line without a terminal."""
     line = "simcoll completion fish | source; complete -C 'simcoll run quicks'"
-    how: dict[str, Any] = {"env": _shell("fish", tmp_path), "capture_output": True, "text": True, "timeout": 60}
+    how: dict[str, Any] = {"env": _shell("fish", tmp_path), "capture_output": True, "text": True, "timeout": PATIENCE_S}
     done = subprocess.run(["fish", "--no-config", "-c", line], check=True, **how)
     assert done.stdout.split() == ["quickstart"]
 

@@ -13,7 +13,7 @@ from simcoll.config import assignments, text_table, yaml_tree
 from simcoll.config.import_log import ImportLog
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
-from simcoll.scenario._ranges import variants
+from simcoll.scenario.ranges import variants
 
 
 class _Inner(Model):

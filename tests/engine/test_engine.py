@@ -16,7 +16,7 @@ import pytest
 from extras import batches
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import ENTRIES, devices, program, schedule, star
+from networks import ENTRIES, RANKS_ONLY, devices, program, schedule, star
 from oracle import (
     Change,
     Message,
@@ -34,8 +34,10 @@ from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import _kernel_run, event, fast
+from simcoll.engine import run as engine_run
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params, dependencies
 from simcoll.errors import InputError, StuckError
@@ -161,6 +163,81 @@ def test_lines_on_the_heap_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> Non
         tasks = random_tasks(random.Random(seed), contention=True, views=True)
         for played in (program_of(*random_case(random.Random(seed), contention=True)), joint_program_of(*tasks)):
             check_fast(played, event.run(played), ["fast", "compiled"] if seed < 40 else ["fast"], seed)
+
+
+def pieces_of(plan: Schedule, whole: Program, params: Params, itemsize: int) -> list[Message]:
+    """The messages of all loops by rules 7 and 8: `whole` says what each row sends, and by which way."""
+    piece = max(itemsize, params.chunk // itemsize * itemsize)
+    stagger = 1 if plan.pipelined else plan.n_steps
+    found = []
+    for row, nbytes in enumerate(whole.nbytes.tolist()):
+        step, src, src_slot, dst, dst_slot, reduce = plan.row(row)
+        for loop in range(max(1, -(-nbytes // piece))):
+            number = (loop * plan.n_chunks + src_slot) % max(1, params.channels)
+            channel, side = (number, number) if params.channels else (dst, 0)
+            more, at = loop * plan.n_slots, (step + loop * stagger, loop, row)
+            ends = src, src_slot + more, dst, dst_slot + more, reduce
+            size = min(piece, nbytes - loop * piece)
+            found.append((at, Message(at[0], *ends, size, tuple(whole.route(row)), channel, side)))
+    return [message for _, message in sorted(found, key=lambda each: each[0])]
+
+
+def check_pieces(collective: str, algorithm: str, seed: int) -> bool:
+    """A random call in pieces, of which some ranks have more than others. Says whether some loop lacks a message."""
+    rng = random.Random(f"{collective} {algorithm} {seed}")
+    n = rng.choice([4, 5])
+    plan, topology = schedule(collective, algorithm, n), star(n, TopologyLink(50 * 10**9, latency_ps=500_000))
+    weights = None
+    if may_be_weighted(collective) and rng.random() < 0.7:
+        shape = (n, n) if collective == "all_to_all" else (n,)
+        weights = rng.choices([0, 1, 1, 2, 5], k=n ** len(shape))
+        weights[rng.randrange(len(weights))] = 9
+        weights = np.array(weights).reshape(shape).tolist()
+    rules = Rules(
+        rng.choice(["fifo", "fair"]), o_send=rng.choice([0, 10**5]), o_recv=rng.choice([0, 10**4]),
+        g=rng.choice([0, 10**6]), gamma=rng.choice([0, 10**11]), slots=rng.randint(0, 3),
+        channel_bandwidth=rng.choice([0, 10**10]), barrier=rng.random() < 0.2,
+    )  # fmt: skip
+    own = {name: getattr(rules, name) for name in Rules.__dataclass_fields__}
+    params = Params(**own, chunk=rng.choice([20, 40, 90]), channels=rng.choice([0, 1, 2, 3]))
+    late = {rng.randrange(n): 10**6} if rng.random() < 0.3 else {}
+    size, ranks = 4 * rng.randint(20, 120), topology.ranks
+    whole = bind(plan, topology, ranks, replace(params, chunk=0), size, itemsize=4, weights=weights)
+    messages = pieces_of(plan, whole, params, itemsize=4)
+    links = list(zip(topology.bandwidths.tolist(), topology.latencies.tolist(), strict=True))
+    played = bind(plan, topology, ranks, params, size, itemsize=4, weights=weights, arrivals=late)
+    found = event.run(played)
+    check_times(found, simulate(messages, links, rules, late), seed)
+    check_fast(played, found, REPLAYS[:1], seed)
+    call = StreamedProgram(plan, topology, ranks, params, size, 4, late, weights)
+    totals = run(call, Policy(keep="totals")).totals
+    assert (totals.makespan_ps, totals.messages) == (found.makespan_ps, sum(not m.local for m in messages)), seed
+    return len(messages) < played.loops * len(plan)
+
+
+def may_be_weighted(collective: str) -> bool:
+    """Whether ranks may have different shares."""
+    return collective in ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@pytest.mark.parametrize("entry", RANKS_ONLY, ids="/".join)
+def test_loops_count_what_is_sent(entry: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls in pieces are the oracle's, message by message: of a slot that holds less than others nothing is sent in
+    the loops behind its last piece. Streams and the columns of one loop end with the program of all."""
+    monkeypatch.setattr(engine_run, "MOST_HELD", 0)
+    monkeypatch.setattr(engine_run, "MANY", 2)
+    lacking = [check_pieces(*entry, seed) for seed in range(6)]
+    assert any(lacking) or not may_be_weighted(entry[0])
+
+
+def test_a_chunk_that_nothing_exceeds_changes_nothing() -> None:
+    """The share of the root is not sent, and so asks for no more loops."""
+    plan, topology = schedule("gather", "direct", 4), star(4, TopologyLink(10**11, latency_ps=500_000))
+    ends = [
+        event.run(bind(plan, topology, topology.ranks, params, 10**6, weights=[9, 1, 1, 1])).makespan_ps
+        for params in (Params(o_send=5 * 10**6), Params(o_send=5 * 10**6, chunk=100_000))
+    ]
+    assert ends[0] == ends[1]
 
 
 def within_the_clock(run: Callable[..., Timeline | None], *how: Any) -> Timeline | None:

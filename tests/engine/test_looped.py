@@ -13,9 +13,8 @@ from oracle_programs import program_of
 
 from simcoll.config.arrays import Array
 from simcoll.config.lru import LruCache
-from simcoll.engine import _large_pages, _loop_standing, fast
+from simcoll.engine import fast
 from simcoll.engine import looped as looped_module
-from simcoll.engine._loop_period import Period, Standing
 from simcoll.engine.binding import bind
 from simcoll.engine.longest import longest_ps
 from simcoll.engine.looped import LoopedProgram, looped
@@ -184,8 +183,8 @@ def test_a_rest_is_felt_sooner_than_a_piece() -> None:
 
 
 def sizes_in_any_order(seed: int, compiled: bool) -> None:
-    """A random call of several sizes: each goes on from where one before it stood, if that is of use, and ends as the
-    program of all its loops; so do those whose ranks come late, and the first again."""
+    """A random call of several sizes: each ends as the program of all its loops; so do those whose ranks come late, and
+    the first again."""
     rng = random.Random(seed)
     n, name = rng.choice([4, 6, 8]), rng.choice([*NAMES, *["all_reduce/nvls"] * 10])
     made: Schedule = schedule(*name.split("/"), n)
@@ -211,73 +210,10 @@ def sizes_in_any_order(seed: int, compiled: bool) -> None:
 
 @pytest.mark.usefixtures("from_the_start")
 @pytest.mark.parametrize("compiled", [False, True])
-def test_more_loops_go_on_from_where_fewer_stood(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 60 random calls, each of several sizes, many go on from where another stood, and all end as they are."""
-    went: list[bool] = []
-    stand = _loop_standing._stand
-    monkeypatch.setattr(looped_module, "SHORT", 0)
-    monkeypatch.setattr(_loop_standing, "_stand", lambda *given: went.append(stand(*given)) or went[-1])
-    for seed in range(60):
+def test_sizes_leave_nothing_behind(compiled: bool) -> None:
+    """Random calls, each of several sizes in any order, end as they are."""
+    for seed in range(40):
         sizes_in_any_order(seed, compiled)
-    assert sum(went) > 40
-
-
-def many_loops(seed: int, compiled: bool) -> None:
-    """A random call of many loops in four sizes ends as the program of all of them."""
-    rng = random.Random(seed)
-    n, name = rng.choice([4, 6, 8]), rng.choice(NAMES[1:])
-    made: Schedule = schedule(*name.split("/"), n)
-    plain = rng.choice([Link(50 * 10**9, latency_ps=500_000), Link(10**9, latency_ps=10**6)])
-    slow, far = Link(30 * 10**9, latency_ps=500_000), Link(50 * 10**9, latency_ps=900_000)
-    topology = (
-        nodes(n, made.agents, plain, Link(plain.bandwidth // 2, latency_ps=10**6))
-        if made.agents > 1
-        else star(n, plain)
-    )
-    topology = topology.with_links(
-        rng.choices([plain, slow, far], rng.choice([[1, 0, 0], [9, 2, 2]]), k=len(topology.links))
-    )
-    chunk = rng.choice([400, 700, 1000])
-    params = Params(
-        sharing="fifo", chunk=chunk, channels=made.n_steps, channels_by="step", slots=rng.choice([1, 2, 3, 4]),
-        o_send=rng.choice([0, 10**5]), o_recv=rng.choice([0, 0, 10**5]), g=rng.choice([0, 0, 10**6]),
-    )  # fmt: skip
-    where = (*topology.ranks, *devices(topology, made)[n:])
-    nothing = np.zeros(made.participants, np.int64), np.zeros(len(topology.links), np.int64)
-    for _ in range(4):
-        size = made.n_chunks * (rng.randint(30, 160) * chunk + 4 * rng.randint(0, 1))
-        own = looped(made, topology, where, params, size, itemsize=4)
-        if own is None:
-            return
-        found = own.ends(*nothing, compiled)
-        expected = fast.ends(bind(made, topology, where, params, size, itemsize=4), nothing[1], compiled=False)
-        assert columns(found) == columns(expected), seed
-
-
-@pytest.mark.usefixtures("from_the_start")
-@pytest.mark.parametrize("compiled", [False, True])
-def test_what_repeats_itself_is_not_run(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 24 random calls of many loops, some repeat themselves, and all end as they are."""
-    found: list[Period | None] = []
-    period = _loop_standing.period
-
-    def looked(there: Standing, here: Standing, slots: int) -> Period | None:
-        found.append(period(there, here, slots))
-        if found[-1] and here.columns.done.any():  # one number apart is no repetition
-            at, number, loop = here.entries
-            others = [here._replace(when=here.when + (np.arange(here.when.size) == 1).reshape(here.when.shape))]
-            others += [here._replace(state=here.state ^ 1), here._replace(latest=here.latest + 1)]
-            others += [here._replace(columns=here.columns._replace(done=here.columns.done + 1))]
-            others += [here._replace(entries=(at + 1, number, loop))] if len(at) else []
-            assert not any(period(there, other, slots) for other in others)
-        return found[-1]
-
-    for module, name in ((looped_module, "SHORT"), (_loop_standing, "WORTH_LISTS"), (_loop_standing, "WORTH_ARRAYS")):
-        monkeypatch.setattr(module, name, 0)
-    monkeypatch.setattr(_loop_standing, "period", looked)
-    for seed in range(24):
-        many_loops(seed, compiled)
-    assert len(list(filter(None, found))) > 3
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -307,30 +243,6 @@ def test_calls_of_one_structure_share_their_columns(monkeypatch: pytest.MonkeyPa
             same(own, replace(whole, arrivals=came), came, busy, chunk + slots)
         counts.append(len(laid_out))
     assert counts == [1, 1, 2, 3, 4, 4, 4, 4, 4, 4]
-
-
-def test_columns_lie_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns in large pages are equal to those that were given, by themselves, and begin a line of the cache; views,
-    and columns that are large enough, stay where they are."""
-    monkeypatch.setattr(_large_pages, "PAGE", 1)
-    monkeypatch.setattr(_large_pages, "LARGE", 1000)
-    long, short, view = np.arange(200), np.arange(5, dtype=np.int32), np.arange(10)[2:]
-    found = _large_pages.side_by_side((long, (short, short, view), np.ones(3, bool), 7))
-    moved = [found[1][0], found[1][1], found[2]]
-    assert found[0] is long and found[1][2] is view and found[3] == 7
-    assert [each.tolist() for each in moved] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [True] * 3]
-    if moved[0] is not short:  # a system that has large pages
-        assert moved[0] is moved[1] and all(each.ctypes.data % 64 == 0 and each.flags.carray for each in moved)
-        moved[2][:] = False
-        assert moved[0].tolist() == short.tolist()
-
-
-@pytest.mark.usefixtures("from_the_start")
-def test_loops_in_large_pages_end_as_the_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled, with all columns side by side, random calls end as uncompiled."""
-    monkeypatch.setattr(_large_pages, "PAGE", 4096)
-    for seed in range(10):
-        sizes_in_any_order(seed, compiled=True)
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from simcoll.config import arrays
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast, streamed
 from simcoll.engine.binding import bind
-from simcoll.engine.folding import fold, may_fold
+from simcoll.engine.folding import fold
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
@@ -315,7 +315,7 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
     """Where a schedule and its network are folded, the few take as long as all; a star with one unequal link is not."""
     rng, folded = random.Random(batch), 0
     for _ in range(100):
-        entry = rng.choice([*TURNING, ("all_to_all", "direct"), ("all_gather", "direct")])
+        entry = rng.choice(TURNING)
         n = rng.choice([4, 6, 8, 9, 12, 16])
         link = Link(50 * GB_PER_S, latency_ps=rng.choice([1, 500_000]))
         topology = rng.choice([star, full_mesh, lambda n, link: two_level(n, link, 2)])(n, link)
@@ -323,10 +323,7 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
         found = fold(source, topology, topology.ranks)
         if found:
             folded += 1
-            assert may_fold(source)
             given = {**_params(rng), "channels": rng.choice([0, 1])}
-            if found.apart:  # receivers do not stand for each other
-                given |= {"o_recv": 0, "gamma": 0}
             few, all_ = (
                 fast.run(bind(schedule, network, devices, Params(**given), source.n_chunks * 1000), compiled=False)
                 for schedule, network, devices in (
@@ -341,7 +338,6 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
         unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, latency_ps=500_001)})
         assert fold(source, unequal, unequal.ranks) is None
     assert folded >= 15
-    assert not may_fold(stream("all_reduce", "hierarchical", 16))  # ranks list their chunks in the same order
 
 
 def test_a_ring_of_hosts_is_two_of_them() -> None:

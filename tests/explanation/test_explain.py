@@ -17,8 +17,8 @@ from workloads import mesh, points
 
 from simcoll import api
 from simcoll.cli import main
-from simcoll.explanation._path_columns import by_cause
-from simcoll.explanation.explain import explanation
+from simcoll.explanation.critical_path import by_cause
+from simcoll.explanation.explain import explanation, text
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.what_if import answers
 from simcoll.prediction import sweep
@@ -301,6 +301,15 @@ def test_answers_come_in_order_of_gain() -> None:
     factors = [one.factor for one in answers(explained_run(points(POINTS["two nodes"])[0]))]
     assert factors == sorted(factors, reverse=True)
     assert factors[0] > 1
+
+
+def test_no_change_is_0_times_as_fast() -> None:
+    """A change that makes a point a thousand times slower is told by how much, and not as `0.00 x`."""
+    document = explanation(explained_run(points(RING)[0]), what_if=False)
+    slow = [{"change": f"algorithm {number}", "time_us": 1.0, "factor": 10.0**-number} for number in range(6)]
+    told = text([{**document, "what_if": slow}])
+    assert "algorithm 2 0.01 x; algorithm 3 0.001 x; algorithm 4 0.0001 x" in told
+    assert "0.00 x" not in told
 
 
 def test_a_step_is_computation_and_exposed_communication() -> None:

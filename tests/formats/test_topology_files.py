@@ -67,14 +67,14 @@ def test_nvlinks_of_a_virtual_machine_lead_to_its_switch(tmp_path: Path):
 
     text = re.sub(r'(busid|target)="(.*?)"', own, foreign.TOPOLOGY)
     assert text != foreign.TOPOLOGY
-    assert nccl_xml.read(text, "x").links == nccl_xml.read(foreign.TOPOLOGY, "x").links
+    assert nccl_xml.read_topology(text, "x").links == nccl_xml.read_topology(foreign.TOPOLOGY, "x").links
 
 
 def test_gpus_that_are_processors_too_have_no_pcie_width():
     """Linux writes a width of 255 lanes where there is no PCIe, as on MI300A: NCCL's 16 lanes."""
     text = foreign.TOPOLOGY.replace('link_width="16"', 'link_width="255"')
     assert text != foreign.TOPOLOGY
-    assert nccl_xml.read(text, "x").links == nccl_xml.read(foreign.TOPOLOGY, "x").links
+    assert nccl_xml.read_topology(text, "x").links == nccl_xml.read_topology(foreign.TOPOLOGY, "x").links
 
 
 def test_infragraph_may_have_a_name_on_top():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from simcoll.cli import main
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120  # for a process to end, on a machine that others use
+PATIENCE_S = 600  # for a process to end: long enough on a machine with ten times as much to do
 # The kernel ends the process at the first byte beyond so many in a file, as abruptly as SIGKILL does.
 KILLED = (
     "import os, resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); "

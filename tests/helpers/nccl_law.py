@@ -12,7 +12,7 @@ from typing import Any
 
 from simcoll.config import input_files, yaml_tree
 from simcoll.engine.timing_model import service_ps
-from simcoll.nccl._launch_shape import launch
+from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.protocols import chunk_bytes
 from simcoll.nccl.tuner_constants import read
@@ -134,7 +134,7 @@ class Law:
 
     def __init__(self, system: str, collective: str, n: int, nbytes: int, protocol: Protocol, speed: int):
         comm = made_of(system, 1, n)
-        self.channels, threads = launch(comm, read("nccl"), collective, "ring", protocol, nbytes)  # type: ignore[arg-type]  # tests name NCCL's
+        self.channels, threads = launch_shape(comm, read("nccl"), collective, "ring", protocol, nbytes)  # type: ignore[arg-type]  # tests name NCCL's
         self.block, self.collective, self.n = BLOCK[protocol], collective, n
         self.own = -(-nbytes // (self.channels * n * ITEM)) * ITEM  # of a channel the block of one rank
         self.blocks = collective in ("all_reduce", "all_gather", "reduce_scatter")  # of ranks, which copy their own

@@ -11,7 +11,7 @@ import documents
 import pytest
 from command import ROOT, simcoll
 
-import simcoll as package
+from docs import generated
 from simcoll.cli._group import COMMANDS
 from simcoll.config.field_texts import field_texts, models
 from simcoll.config.yaml_tree import Model
@@ -23,6 +23,7 @@ from simcoll.schedule import registry
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+WITH_TABLES = [page for page in generated.PAGES if "<!-- generated" in page.read_text("utf-8")]
 # Several machines, root, GPUs or an hour: tests/measurement/ and tests/accuracy/test_validate.py run their likes.
 ELSEWHERE = ("simcoll measure", "simcoll lab", "simcoll validate")
 # A fit is not the same to the last digit with every release of scipy: of what it prints, the words count.
@@ -57,6 +58,8 @@ def test_a_page_is_a_session(
                     Path(name[1]).write_text(text, "utf-8")
             elif language == "console":
                 printed = documents.ran(text, ELSEWHERE)
+                cut = [shown for shown in documents.commands(printed) if " | head" in shown.command]
+                assert all(shown.sample.rstrip().endswith(".") for shown in cut), "an example ends within a sentence"
                 if request.config.getoption("update_golden"):
                     page.write_text(whole := whole.replace(text, printed), "utf-8")
                 else:
@@ -121,10 +124,11 @@ def test_every_column_of_a_real_run_stands_on_the_page() -> None:
     assert not [column for column in OWN if f"`{column}`" not in RESULTS]
 
 
-def test_every_name_of_the_api_has_an_entry() -> None:
-    """The page of Python has an entry for each name that `import simcoll` offers."""
-    page = (DOCS / "api.md").read_text("utf-8")
-    assert set(re.findall(r"^\.\. auto\w+:: simcoll\.(\w+)$", page, re.M)) - {"errors"} == set(package.__all__)
+@pytest.mark.parametrize("page", WITH_TABLES, ids=names)
+def test_tables_are_those_of_the_code(page: Path) -> None:
+    """A table between the two comments is the one that the code gives now."""
+    text = page.read_text("utf-8")
+    assert generated.filled(text) == text, f"the tables of {page.name} are not those of the code: run `make docs`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
@@ -137,7 +141,7 @@ def test_no_page_includes_the_readme(page: Path) -> None:
 def test_every_key_has_a_meaning_and_a_page(model: type[Model]) -> None:
     """Below each field of what files hold stands its text, and a page shows the table of the model."""
     written = " ".join(
-        re.findall(r"\{generated\} keys (.*)", "\n".join(page.read_text("utf-8") for page in PAGES))
+        re.findall(r"<!-- generated: keys (.*?) -->", "\n".join(page.read_text("utf-8") for page in PAGES))
     ).split()
     nested, known = model.model_json_schema()["$defs"], models()  # in this order: some are loaded when asked for
     record = {"Calibration", *known["Calibration"].model_json_schema()["$defs"]}  # written and read by `calibrate` only
@@ -156,20 +160,3 @@ def test_every_topology_builds(line: str, tmp_path: Path, monkeypatch: pytest.Mo
     Path("my-machine.yaml").write_text(TOPOLOGIES[1], "utf-8")
     Path("t.yaml").write_text(f"{line}\ncollective: barrier\nalgorithm: dissemination\n", "utf-8")
     assert simcoll("run", "t.yaml").status == 0
-
-
-ERRORS = [  # each takes some CPU seconds: of the systems with NVSwitch and with PCIe one is tried in every run
-    pytest.param(*cells, marks=() if cells[0] in ("hgx-h100", "l40s-pcie") else pytest.mark.long)
-    for cells in re.findall(
-        r"^\| `([\w-]+)` `([\w.-]+)` \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$",
-        (DOCS / "calibrate.md").read_text("utf-8"),
-        re.M,
-    )
-]
-
-
-@pytest.mark.parametrize(("system", "table", "points", "mape", "median"), ERRORS)
-def test_every_error_is_printed(system: str, table: str, points: str, mape: str, median: str) -> None:
-    """The errors of shipped tables on the page are what the command above them prints."""
-    printed = simcoll("compare", f"system={system}", table, "--where", "dtype=float16")
-    assert printed.out.split()[-7:-1][1:5] == ["-", points, mape, median]

@@ -389,7 +389,7 @@ def test_torchrun(tmp_path: Path):
     path = scenario_file(tmp_path, RING + "measure: {repeats: 4, launches: 2}\n")
     torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "simcoll"]
     words = [sys.executable, "-m", *torchrun, "measure", path, "--ranks", "2", "-o", tmp_path / "t.csv"]
-    done = subprocess.run([*map(str, words)], env=loopback(), capture_output=True, text=True, timeout=200)
+    done = subprocess.run([*map(str, words)], env=loopback(), capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     [row] = read_measured(tmp_path / "t.csv")
     assert (row.ranks, row.runs, row.others["launches"], len(row.others["launch_us"].split())) == (2, 4, "2", 2)
@@ -518,7 +518,7 @@ def test_the_batch_script(tmp_path: Path):
         (tmp_path / name).chmod(0o755)
     slurm = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "there[1-2]"}
     words = ["bash", str(ROOT / "validation" / "slurm" / "measure.sbatch"), "some.yaml", "--set", "size=[1 MiB, 2 MiB]"]
-    done = subprocess.run(words, env={**environment(), **slurm}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, env={**environment(), **slurm}, capture_output=True, text=True, timeout=PATIENCE_S)
     wanted = "measure some.yaml --backend nccl -o measured-77.csv --set size=[1 MiB, 2 MiB]"
     assert done.stdout == f"there1 20077 --kill-on-bad-exit=1 simcoll {wanted}\n", done.stderr
 
@@ -673,10 +673,9 @@ def test_when_the_command_is_ended(blow: signal.Signals, status: int, tmp_path: 
     """Interrupted, terminated or killed: its ranks end with it, and no table is written. Unless it was killed it takes
     its folder along."""
     mark = str(uuid.uuid4())
-    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {SCRIPT}"  # as on a terminal
     path = scenario_file(tmp_path, RING + "measure: {repeats: 1000000}\n")
     words = ["measure", path, "--ranks", "1", "-o", tmp_path / "t.csv"]  # one: each rank's torch takes long to come
-    command = [sys.executable, "-c", code, *map(str, words)]
+    command = [sys.executable, "-c", SCRIPT, *map(str, words)]
     rooms = tmp_path / "rooms"
     rooms.mkdir()
     surroundings = {**loopback(), MARK: mark, "TMPDIR": str(rooms)}

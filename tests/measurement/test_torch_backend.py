@@ -19,7 +19,7 @@ import networks
 import numpy as np
 import numpy_run
 import pytest
-from command import ROOT
+from command import PATIENCE_S, ROOT
 from extras import Late, needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,7 +48,6 @@ send_recv = Late("simcoll.measurement.torch_backend.send_recv")
 SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
         ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
 LINK = Link(bandwidth=10**9, latency_ps=10**6)
-PATIENCE_S = 20.0
 PAGE = (ROOT / "docs/measure.md").read_text(encoding="utf-8")
 
 

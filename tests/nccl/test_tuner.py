@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -18,8 +19,8 @@ import simcoll as sc
 from simcoll import units
 from simcoll.errors import InputError, RefusedError
 from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constants
-from simcoll.nccl._launch_shape import launch
-from simcoll.nccl.call_names import COLLECTIVES
+from simcoll.nccl.algorithm_names import COLLECTIVES
+from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.schedule.group_contracts import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
@@ -315,7 +316,7 @@ def test_channels_of_nvls_on_blackwell(nodes: int, gpus: int, nic: float, channe
     """NVLS on Blackwell has 24 or 32 channels, by nodes, NICs and GPUs a node."""
     graph = ChannelGraph(channels=8, intra=48, inter=48, pattern="nvls")
     comm = Communicator(nodes * gpus, nodes, "nccl", 100, "intel", nic, {"ring": graph, "nvls": graph})
-    assert comm.nvls_channels(tuner_constants.nccl()) == channels
+    assert comm.nvls_channels(tuner_constants.read("nccl")) == channels
 
 
 def test_a_pair_that_is_not_there_is_refused() -> None:
@@ -329,7 +330,7 @@ def test_a_pair_that_is_not_there_is_refused() -> None:
 
 def test_constants_move_with_releases() -> None:
     """What is known to have moved has moved at that release, and nothing moves between patches."""
-    nccl = tuner_constants.nccl
+    nccl = functools.partial(tuner_constants.read, "nccl")
     assert nccl().model_copy(update={"release": "2.30.7"}) == nccl("2.30.7")
     assert nccl("2.29").ceilings_GBps.nvls_tree["blackwell"][2] == 43.8
     assert nccl("2.28").hop_us["net"]["nvls_tree"][2] == 14 and nccl("2.29").hop_us["net"]["nvls_tree"][2] == 20.9
@@ -572,20 +573,23 @@ def test_protocols() -> None:
 def test_small_calls_get_few_channels() -> None:
     """Channels go first and threads next; a large call gets all; NVLS has its own. None has less than 32 KiB to send,
     before 2.28 less than 16, twice for each byte of an all_reduce."""
-    comm, figures = communicator(load_system("hgx-h100")), tuner_constants.nccl()
-    assert launch(comm, figures, "all_reduce", "ring", "LL", 256 << 10) == (8, 512)  # 8 ranks: 8 * 8 * 512 B a channel
-    assert launch(comm, figures, "all_reduce", "ring", "LL", 8) == (1, 96)
-    assert launch(comm, figures, "all_reduce", "ring", "LL", 200 * 8 * 8) == (1, 128)
-    assert launch(comm, figures, "all_reduce", "ring", "LL128", 8) == (1, 320)
-    assert launch(comm, figures, "all_reduce", "ring", "Simple", 1 << 30) == (24, 544)
-    assert launch(comm, figures, "all_reduce", "tree", "LL128", 8) == (1, 640)
-    assert launch(comm, figures, "all_reduce", "nvls", "Simple", 8) == (1, 640)
-    assert launch(comm, figures, "all_reduce", "nvls", "Simple", 1 << 20) == (16, 640)
+    comm, figures = communicator(load_system("hgx-h100")), tuner_constants.read("nccl")
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 256 << 10) == (
+        8,
+        512,
+    )  # 8 ranks: 8 * 8 * 512 B a channel
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 8) == (1, 96)
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 200 * 8 * 8) == (1, 128)
+    assert launch_shape(comm, figures, "all_reduce", "ring", "LL128", 8) == (1, 320)
+    assert launch_shape(comm, figures, "all_reduce", "ring", "Simple", 1 << 30) == (24, 544)
+    assert launch_shape(comm, figures, "all_reduce", "tree", "LL128", 8) == (1, 640)
+    assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 8) == (1, 640)
+    assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 1 << 20) == (16, 640)
     for release, collective, channels in (("2.30", "all_reduce", 8), ("2.27", "all_reduce", 16), ("2.27", "reduce", 8)):
-        known = tuner_constants.nccl(release)
+        known = tuner_constants.read("nccl", release)
         for algorithm in ("ring", "tree") if collective == "all_reduce" else ("ring",):
-            assert launch(comm, known, collective, algorithm, "LL128", 128 << 10).channels == channels
-    sizes = [launch(comm, figures, "all_reduce", "ring", "Simple", size).channels for size in SIZES]
+            assert launch_shape(comm, known, collective, algorithm, "LL128", 128 << 10).channels == channels
+    sizes = [launch_shape(comm, figures, "all_reduce", "ring", "Simple", size).channels for size in SIZES]
     assert sizes == sorted(sizes) and sizes[0] == 1
 
 

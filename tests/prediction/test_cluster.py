@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from command import SCRIPT, environment, process, python, simcoll
+from command import PATIENCE_S, SCRIPT, environment, process, python, simcoll
 from extras import needs
 
 from simcoll.prediction import workers
@@ -185,7 +185,7 @@ def test_workers_with_another_simcoll(folder: Path, tmp_path_factory: pytest.Tem
 
 
 def _wait_for_workers(address: str) -> None:
-    code = "import sys; from distributed import Client; Client(sys.argv[1]).wait_for_workers(1, timeout=60)"
+    code = f"import sys; from distributed import Client; Client(sys.argv[1]).wait_for_workers(1, timeout={PATIENCE_S})"
     assert python(code, [address]).returncode == 0
 
 

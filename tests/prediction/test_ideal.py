@@ -13,7 +13,7 @@ from command import simcoll
 from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
-from simcoll.nccl.call_names import SCHEDULES
+from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.prediction._ideal_call import MOST_SOLVED
 from simcoll.prediction.lowering import executor
 from simcoll.prediction.predict import predict

@@ -11,7 +11,7 @@ from workloads import ddp, layers
 
 from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
-from simcoll.nccl import call_names
+from simcoll.nccl import algorithm_names
 from simcoll.prediction.placing import rated_topology
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.scenario import Scenario
@@ -46,7 +46,7 @@ def facts(found: Prediction) -> tuple[Any, ...]:
 def check_alone_and_in_a_plan(system: str, nodes: int, collective: str, size: str) -> int:
     """Compare every algorithm and protocol; return how many there were."""
     compared = 0
-    for algorithm in ("auto", *call_names.names(collective)):
+    for algorithm in ("auto", *algorithm_names.names(collective)):
         for protocol in ("auto", "LL", "LL128", "Simple"):
             call = {"collective": collective, "algorithm": algorithm, "size": size}
             try:

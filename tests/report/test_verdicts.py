@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +258,49 @@ def test_an_encoding_without_arrows_has_them_in_ascii() -> None:
 
     assert "auto → ring ●───│".encode("ascii", PLAIN) == b"auto -> ring o---|"
     assert "é".encode("ascii", PLAIN) == b"?"
+
+
+@pytest.mark.parametrize(
+    "swept",
+    [
+        {"protocol": ["LL", "Simple"]},
+        {"dtype": ["float16", "float32"]},
+        {"workload": {"template": "softmax", "size": ["1 MiB", "64 MiB"]}},
+        {"workload": {"template": "softmax", "size": "8 MiB"}, "protocol": ["LL", "Simple"]},
+    ],
+)
+def test_no_brackets_are_empty(swept: dict[str, Any]) -> None:
+    """The ends of a span are told apart by what differs, whatever that is: `1.78 ms () to 5.04 ms ()` tells nothing."""
+    asked = {"topology": "hgx-h100", "profile": "nccl-hopper", **swept}
+    found = sc.run(asked if "workload" in asked else {**asked, "collective": "all_reduce", "size": "8 MiB"})
+    assert len(found) == 2
+    assert "()" not in found.verdict
+
+
+def test_rows_without_a_difference_have_no_brackets() -> None:
+    """Of rows that differ in nothing that has a column, the span has the times alone."""
+    row = ResultRow(status="ok", topology="t", collective="workload", workload="ddp", asked="ring", step_us=1780.0)
+    found = of_rows([replace(row, time_us=time_us, step_us=time_us) for time_us in (1780.0, 5040.0)])
+    assert "2 steps: 1.78 ms to 5.04 ms;" in found
+
+
+def test_sums_are_the_same_on_every_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Python 3.12 adds floats with compensation, 3.11 without: no column and no document may show which it was."""
+
+    def compensated(values: Iterable[Any], /, start: Any = 0) -> Any:
+        listed = list(values)
+        return (
+            math.fsum([start, *listed]) if any(isinstance(value, float) for value in listed) else plain(listed, start)
+        )
+
+    def written() -> list[str]:
+        varied = simcoll("run", "stragglers", "--set", "replications=6", "--set", "topology.nodes=1", "--json")
+        advised = simcoll("recommend", "quickstart", *fitted, "--json")
+        tuned = simcoll("tune", "hgx-h100", "--ranks", "4", "--profile", "nccl-hopper", "-o", tmp_path)
+        assert (varied.status, advised.status, tuned.status) == (0, 0, 0)
+        return [varied.out, advised.out, tuned.out]
+
+    fitted = ["--set", "profile=nccl-hopper", "--set", "size=[1 KiB, 64 KiB, 1 MiB, 64 MiB]"]
+    plain, before = sum, written()
+    monkeypatch.setattr("builtins.sum", compensated)
+    assert written() == before

@@ -21,10 +21,10 @@ from command import simcoll
 
 from simcoll.config import numba_loader
 from simcoll.config.yaml_tree import shipped
-from simcoll.scenario.json_schema import schema
 from simcoll.scenario.profile import shipped_profiles
+from simcoll.scenario.scenario import json_schema
 
-SECONDS, MIB = 10.0, 1024
+SECONDS, MIB = 60.0, 1024  # of a processor that others use as well
 STAR = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
 TREE = {**STAR, "fabric": "fat-tree", "levels": 2, "hosts": 8, "hosts_per_leaf": 4, "oversubscription": 2}
 COLLECTIVE = {"collective": "all_reduce", "algorithm": "ring", "size": "1 MiB", "plots": []}
@@ -82,7 +82,7 @@ def odd(rng: random.Random) -> Any:
 @functools.cache
 def _keys() -> dict[str, Any]:
     """Definitions of the schema's mappings by name, the scenario's as ``."""
-    whole = schema()
+    whole = json_schema()
     return {"": whole, **whole["$defs"]}
 
 

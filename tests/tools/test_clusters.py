@@ -19,9 +19,8 @@ from simcoll.accuracy.fit import parameters
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
-from simcoll.scenario._beside_table import BesideTable
 from simcoll.scenario.loading import Point, load
-from simcoll.scenario.profile import Profile, find_profile, load_network, parse_profile, shipped_profiles
+from simcoll.scenario.profile import BesideTable, Profile, find_profile, load_network, parse_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 
 

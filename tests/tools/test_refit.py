@@ -10,8 +10,7 @@ from simcoll.accuracy.fit.parameters import OF_CALLS, cost
 from simcoll.config import yaml_tree
 from simcoll.engine.timing_model import Params
 from simcoll.nccl.kernel_costs import KINDS, BlockCosts
-from simcoll.scenario.own_costs import written_in
-from simcoll.scenario.profile import load_profile, parse_profile
+from simcoll.scenario.profile import costs_by_file, load_profile, parse_profile
 
 
 def test_generations_of_gpus_have_costs_in_common() -> None:
@@ -22,7 +21,7 @@ def test_generations_of_gpus_have_costs_in_common() -> None:
         assert len(sharing := refit.sharers(name)) > 1, name
         assert not any(name in profiles[each].fitted for each in sharing), name
     assert max(len(profile.fitted) for profile in profiles.values()) <= 12
-    assert max(len(written_in(profile)[name]) for name, profile in profiles.items()) <= 13
+    assert max(len(costs_by_file(profile)[name]) for name, profile in profiles.items()) <= 13
 
 
 @pytest.mark.parametrize("name", refit.GENERATIONS)
@@ -42,4 +41,4 @@ def test_a_fit_again_leaves_inherited_costs_where_they_are(name: str) -> None:
     assert parse_profile(again, name).kernels == shipped.kernels
     written = yaml_tree.parse(again, name).plain()["kernels"]
     costs = {f"{kind}.{key}" for kind in KINDS for key in written.get(kind, {})}
-    assert costs == {each for each in written_in(shipped)[name] if each.partition(".")[0] in KINDS}
+    assert costs == {each for each in costs_by_file(shipped)[name] if each.partition(".")[0] in KINDS}

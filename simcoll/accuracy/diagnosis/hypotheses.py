@@ -15,8 +15,8 @@ from simcoll import units
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.formats.measured import gpu_names
 from simcoll.nccl import env_filter, tuner
+from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.between_nodes import Transport
-from simcoll.nccl.call_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.within_node import staged
 from simcoll.prediction.lowering import executor

@@ -41,15 +41,15 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
-from simcoll.nccl.call_names import SCHEDULES
+from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
 from simcoll.prediction.placing import placed, served_by
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, parse_profile
-from simcoll.scenario.profile_text import spelt
-from simcoll.scenario.scenario import UNFITTED, Scenario
+from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, params_as_written, parse_profile
+from simcoll.scenario.profile_choice import UNFITTED
+from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
@@ -254,7 +254,8 @@ def _ends(name: str, estimated: Estimate) -> tuple[float, float]:
 def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dict[str, str]) -> Document:
     """Build the profile's data without the record of the fit."""
     harness, topology = data.rows[0].harness, begin.topology
-    model = {**spelt(begin.params), **{name: text for name, text in texts.items() if name in parameters.OF_MODEL}}
+    of_model = {name: text for name, text in texts.items() if name in parameters.OF_MODEL}
+    model = {**params_as_written(begin.params), **of_model}
     several = any((row.nodes or 1) > 1 for row in data.rows)  # rows of one node do not show what NICs cost
     start = begin.whole if several else begin.profile
     links = {kind: scale.model_dump() for kind, scale in start.links.items()}

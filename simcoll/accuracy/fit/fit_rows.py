@@ -29,6 +29,7 @@ from simcoll.scenario.launch import Process
 from simcoll.scenario.profile import TableSource, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
+from simcoll.units import float_of
 
 EVERY_SECOND_SIZE: Final = "every second size"
 EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
@@ -168,7 +169,7 @@ class Samples:
 def _launches(row: MeasuredRow) -> list[float]:
     """Return the median time of each launch, in us, from the column `launch_us`; empty if the row has no valid one."""
     try:
-        medians = [float(text) for text in row.others.get("launch_us", "").split()]
+        medians = [float_of(text) for text in row.others.get("launch_us", "").split()]
     except ValueError:
         return []
     return medians if all(time > 0 for time in medians) else []

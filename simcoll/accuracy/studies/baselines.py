@@ -18,7 +18,7 @@ from simcoll.config import yaml_tree
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_measured
 from simcoll.nccl import tuner
-from simcoll.nccl.call_names import COLLECTIVES
+from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.placing import topology_of

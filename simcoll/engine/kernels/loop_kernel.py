@@ -24,28 +24,25 @@ value, key_of, kind_of = waits.value, of_streams.key_of, of_streams.kind_of
 
 
 @jit
-def loops(run: LoopRun, ended: Any, latest: Any, pause: Any, end: Any) -> Any:
-    """Serve whole chunks by (time the head came, key), until a transfer of the loop `pause` has begun, or all has
-    happened that happens before `end`. Takes how many have ended, and the latest time of all, and returns what these
-    are then.
+def loops(run: LoopRun) -> Any:
+    """Serve whole chunks by (time the head came, key). Returns how many transfers ended, and the latest time of all.
 
     Parts of the network take turns: each goes on alone for as long as nothing that happens meanwhile in a later one
     can be felt there. Its heap is short, and the columns that it works on stay in the processor's cache.
     """
-    parts, streams = run.parts, run.streams
-    if parts.begun[0] < 0:
-        for row in range(0, len(run.rows.way), run.rows.apart):
-            if run.state.state[run.state.first[row]] == 0:
-                enter(row, 0, 0, -1, run)
-        for stream in range(len(streams.link)):
-            of_streams.look_ahead(stream, 0, run)
+    parts, streams, ended, latest = run.parts, run.streams, 0, 0
+    for row in range(0, len(run.rows.way), run.rows.apart):
+        if run.state.state[run.state.first[row]] == 0:
+            enter(row, 0, 0, -1, run)
+    for stream in range(len(streams.link)):
+        of_streams.look_ahead(stream, 0, run)
     classes, clock = parts.classes, parts.clock
     soonest = earliest(run)
-    while soonest < end and parts.begun[0] < pause:
+    while soonest < NEVER:
         # as long as none of the last whole loop has begun: a rest ends behind the whole piece before it on its way
         ahead = parts.ahead_whole if parts.begun[0] < parts.whole - 1 else parts.ahead
         for own in range(len(clock)):
-            until = end
+            until = NEVER
             for other in range(len(clock)):
                 late = ahead[other * len(clock) + own]
                 if late < NEVER:
@@ -57,9 +54,6 @@ def loops(run: LoopRun, ended: Any, latest: Any, pause: Any, end: Any) -> Any:
                     t = first_of(part, run)
             clock[own] = until
         soonest = earliest(run)
-    if soonest >= end:
-        for own in range(len(clock)):
-            clock[own] = end
     return ended, latest
 
 

@@ -14,9 +14,9 @@ from typing import Final
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
-from simcoll.formats.measured import _rows, csv_table, mpi_benchmarks, nccl_json, nccl_tests, rccl_report
-from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
-from simcoll.formats.measured.writer import dump
+from simcoll.formats.measured import csv_table, measured_row, mpi_benchmarks, nccl_tests, nccl_tests_json, rccl_tests
+from simcoll.formats.measured.csv_table import dump
+from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 
 __all__ = [
     "COLUMNS",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _FAILED: Final = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED")
-_READERS: Final = (nccl_json, rccl_report, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
+_READERS: Final = (nccl_tests_json, rccl_tests, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
 
 
 def looks(text: str) -> bool:
@@ -73,7 +73,7 @@ def read_file(
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
     """Remarks on a text and its `rows`: data that are wrong, lines like rows that could not be read, and runs that are
     far apart."""
-    found = (wrong_data(text, rows), *_unread(text), _rows.scattered(rows))
+    found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 
 
@@ -84,7 +84,7 @@ def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
     """
     said = None if "#wrong" in text else _FAILED.search(text)
     whole = f"the check of what was computed failed ({said[0]!r})" if said else None
-    return _rows.wrong_data(rows) or whole
+    return measured_row.wrong_data(rows) or whole
 
 
 def _unread(text: str) -> list[str]:
@@ -105,14 +105,14 @@ def parse_measured(
     `defaults` fill what rows do not say, and never change what they say. With `chosen` they are conditions, too, that
     the rows are kept by: tables that surely do not meet them may be left out.
     """
-    given = _rows.given(defaults or {})
+    given = measured_row.given(defaults or {})
     mistakes: list[Diagnostic] = []
-    if csv_table.is_table(text) and not rccl_report.looks(text):
-        return _rows.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
+    if csv_table.is_table(text) and not rccl_tests.looks(text):
+        return measured_row.rows(csv_table.cells(text, source, given, mistakes), given, mistakes)
     reader = next((reader for reader in _READERS if reader.looks(text)), nccl_tests)
     cells = nccl_tests.cells(text, source, given, chosen) if reader is nccl_tests else reader.cells(text, source, given)
     if not cells:
         begun = " but a header: no row below it is whole" if reader.looks(text) else ""
         debug = " but NCCL's debug output" if not begun and "NCCL INFO" in text else ""
         raise InputError(f"{source}: holds no measurement{begun}{debug}", reader.CURE)
-    return _rows.rows(cells, given, mistakes)
+    return measured_row.rows(cells, given, mistakes)

@@ -1,15 +1,16 @@
-"""Measured tables as CSV whose header names the columns; comment lines begin with `#`."""
+"""Measured tables as CSV whose header names the columns; comment lines begin with `#`. Our own columns come
+first where one is written."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from simcoll.config import csv_text
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._rows import COLUMNS, MAX_MISTAKES, REQUIRED, LocatedCells
+from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, REQUIRED, LocatedCells, MeasuredRow
 
 
 def is_table(text: str) -> bool:
@@ -77,3 +78,15 @@ def _places(source: str, start: int, line: str, count: int) -> list[Place]:
     columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
     columns += [columns[-1]] * (count - len(columns))
     return [Place(source, start + 1, column) for column in columns[:count]]
+
+
+def dump(rows: Sequence[MeasuredRow]) -> str:
+    """CSV text; columns that no row fills are left out."""
+    others = list(dict.fromkeys(name for row in rows for name in row.others))
+    filled = [column for column in COLUMNS if any(getattr(row, column) is not None for row in rows)]
+    cells = ([*(_cell(getattr(row, c)) for c in filled), *(row.others.get(n) for n in others)] for row in rows)
+    return csv_text.dump([*filled, *others], cells)
+
+
+def _cell(value: object) -> object:
+    return f"{value:.10g}" if isinstance(value, float) else value

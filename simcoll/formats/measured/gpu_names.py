@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from simcoll.formats.measured._rows import MeasuredRow
+from simcoll.formats.measured.measured_row import MeasuredRow
 
 # The models that drivers name: `NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`, `AMD Instinct MI300X`; and their sockets.
 _MODEL: Final = re.compile(r"(?<![A-Z0-9])(RTX (?:PRO )?\d+(?: ?TI)?|(?:GB|GH|MI|[ABHLV])\d{2,4}[A-Z]?)(?![A-Z0-9])")

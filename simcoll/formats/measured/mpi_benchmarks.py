@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcoll.errors import InputError, Place
-from simcoll.formats.measured._rows import LocatedCells, unsaid
+from simcoll.formats.measured.measured_row import LocatedCells, unsaid
 from simcoll.schedule import names
 
 _OSU: Final = re.compile(

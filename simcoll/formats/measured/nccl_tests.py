@@ -9,16 +9,18 @@ Sizes are total buffers in bytes, times in microseconds.
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from os.path import commonprefix
 from typing import Final
 
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured._bare_rows import OPERATORS, header_of, is_run
-from simcoll.formats.measured._rows import LocatedCells, unsaid, wrong_cell
+from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
@@ -58,8 +60,16 @@ CURE: Final = (
 )
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
 _LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
-_OPERATOR: Final = re.compile("|".join(OPERATORS))
+_OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
+_OPERATOR: Final = re.compile("|".join(_OPERATORS))
 _TYPED: Final = re.compile(rf"(?<!\S)\d+\s+\d+\s+(?:{'|'.join(_TYPES)})\s+$")  # of a row, up to its type
+_ROW: Final = re.compile(  # of a table whose header was not copied
+    rf"(?<!\S)(?P<size>\d{{1,18}})\s+\d+\s+(?:{'|'.join(_TYPES)})(?:\s+(?P<redop>{'|'.join(_OPERATORS)}))?"
+    r"(?P<numbers>(?:\s+\S+){3,9})\s*$"
+)
+# Columns after the type and the operation: a root or none, one or two runs, each with its wrong elements or without.
+_LAYOUTS: Final = tuple(itertools.product(("root ", ""), ("time algbw busbw #wrong", "time algbw busbw"), (2, 1)))
+_ROUNDED: Final = 0.0051, 0.01  # GB/s of a bandwidth, and share of a time, by which printed numbers are rounded
 LONGEST: Final = 10_000  # characters of a line that may be a row
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
@@ -93,7 +103,40 @@ def _bare(text: str) -> str | None:
     if _has_header(text):
         return None
     debug = _debug(text)
-    return header_of([_plain(line, debug) for line in text.splitlines()])
+    return _header_of([_plain(line, debug) for line in text.splitlines()])
+
+
+def _header_of(lines: Sequence[str]) -> str | None:
+    """The header that rows without one had; None where no line is such a row, or where several would fit all.
+
+    By it each row has as many numbers, and each bandwidth is the size over the time before it.
+    """
+    rows = [match for line in lines if (match := _ROW.search(line))]
+    rows = [row for row in rows if all(_NUMBER.fullmatch(word) for word in row["numbers"].split())]
+    operation = "redop " if any(row["redop"] for row in rows) else ""
+    fitting = [
+        f"size count type {operation}{root}{' '.join([run] * runs)}"
+        for root, run, runs in _LAYOUTS
+        if rows and all(_fits(row, bool(root), len(run.split()), runs) for row in rows)
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _fits(row: re.Match[str], rooted: bool, length: int, runs: int) -> bool:
+    words = row["numbers"].split()
+    if len(words) != rooted + length * runs or (rooted and not re.fullmatch(r"-?\d+", words[0])):
+        return False
+    parts = [words[rooted + length * run :] for run in range(runs)]
+    return all(_is_run(int(row["size"]), part) for part in parts)
+
+
+def _is_run(size: int, words: Sequence[str]) -> bool:
+    """Whether numbers begin with a time (us), and the bandwidth (GB/s) that it means for so many bytes."""
+    if words[0] == "N/A":
+        return words[1] == "N/A"
+    time_us, algbw = float(words[0]), float("nan") if words[1] == "N/A" else float(words[1])
+    most, share = _ROUNDED
+    return time_us > 0 and math.isfinite(algbw) and abs(size / time_us / 1e3 - algbw) <= most + share * algbw
 
 
 def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> list[LocatedCells]:
@@ -187,7 +230,7 @@ def _doubt(test: _Test) -> None:
 
 
 def _is_whole(row: LocatedCells) -> bool:
-    return is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])
+    return _is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])
 
 
 def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None:
@@ -203,7 +246,7 @@ def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None
     if lead.search(line) and not (rest[:1].isdigit() and held[len(label) :].strip().isdigit()):
         return None  # a row of its own, and no first number that was broken
     words = match.groupdict()
-    return match if words["type"] in _TYPES and words.get("redop", "none") in OPERATORS else None
+    return match if words["type"] in _TYPES and words.get("redop", "none") in _OPERATORS else None
 
 
 def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:

@@ -23,15 +23,12 @@ from typing import Final
 from simcoll.config.import_log import ImportLog
 from simcoll.engine.timing_model import Dependencies, dependencies
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
-from simcoll.formats.schedules import _thread_order
-from simcoll.formats.schedules._text import plain
-from simcoll.formats.schedules._thread_order import RecordedTransfers
+from simcoll.formats.schedules import thread_programs
+from simcoll.formats.schedules.thread_programs import MOST_RANKS, MOST_TRANSFERS, RecordedTransfers, plain
 from simcoll.schedule.collectives import COLLECTIVES, collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 
-MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
-MOST_TRANSFERS: Final = 200_000  # as many as readers take back
 MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that is not of ours
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+(\d+)\s*b?(?:\s+(?:to|from)\s+(\d+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
@@ -75,7 +72,7 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
             schedule = _ours(ranks, whole)
         else:
             schedule = _others(ranks, _asked(asked, source), notes)
-        _thread_order.prove(schedule)
+        thread_programs.prove(schedule)
     except ScheduleError as error:
         cure = "the schedule does not do what its collective promises"
         raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
@@ -170,11 +167,11 @@ def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
     name, n_chunks, root, pipelined, algorithm = whole.groups()
     if (
         name not in COLLECTIVES
-        or not 0 < int(n_chunks) * len(ranks) <= _thread_order.MOST_PLACES
+        or not 0 < int(n_chunks) * len(ranks) <= thread_programs.MOST_PLACES
         or int(root) >= len(ranks)
     ):
         raise ScheduleError(f"{whole[0][:60]!r} is no collective, or of numbers too large")
-    if any(max(row[2], row[4]) * len(ranks) > _thread_order.MOST_PLACES for _, row in rows):
+    if any(max(row[2], row[4]) * len(ranks) > thread_programs.MOST_PLACES for _, row in rows):
         raise ScheduleError("a label names a slot that is too large")
     return Schedule.from_rows(
         [row for _, row in sorted(rows)],
@@ -206,7 +203,7 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
     for root in tries:
         schedule = _played(ranks, name, root)
         try:
-            _thread_order.prove(schedule)
+            thread_programs.prove(schedule)
         except ScheduleError as wrong:
             error = wrong
             continue

@@ -15,10 +15,10 @@ from xml.sax.saxutils import quoteattr
 
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import RefusedError
+from simcoll.formats.schedules.thread_programs import MOST_TRANSFERS
 from simcoll.schedule.ir import Schedule, Transfer
 from simcoll.schedule.names import COLLECTIVES, Protocol, spellings
 
-MOST_TRANSFERS: Final = 200_000  # as many as readers take back
 MOST_CHANNELS: Final = 32  # of the executors
 MOST_STEPS: Final = 64  # of a thread block, MSCCL_MAX_NUM_STEPS of msccl.h
 MOST_BLOCKS: Final = 64  # of a GPU, MSCCL_MAX_NUM_THREAD_BLOCKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -67,7 +68,7 @@ def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
     )
     for row in sorted(rows, key=lambda row: row.size_bytes or 0):
         yield _line(row)
-    total = sum(_bandwidths(row)[1] for row in rows)
+    total = math.fsum(_bandwidths(row)[1] for row in rows)
     yield "# Out of bounds values : 0 OK"
     yield f"# Avg bus bandwidth    : {total / len(rows):g}"
     yield "#"

@@ -110,7 +110,7 @@ def number_of(column: str, value: object) -> float | None:
     if kind is not None:
         return float(units.parse_exact(str(value), kind))
     try:
-        return float(str(value))
+        return units.float_of(str(value))
     except ValueError:
         return None
 

@@ -1,0 +1,265 @@
+"""One row of a measured table in one vocabulary, and its checks; every reader of tables ends here.
+
+`size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports.
+Strict on the columns listed in `COLUMNS`, tolerant on all others, which are kept as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import reprlib
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simcoll.config.groups import grouped
+from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.schedule import names
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.units import float_of, format_size, int_of
+
+LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and where that stands
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRow:
+    """One measurement; None is what the table does not say, and for algorithm and protocol what was not forced."""
+
+    system: str | None = None
+    library: str | None = None
+    library_version: str | None = None
+    collective: str
+    ranks: int
+    nodes: int | None = None
+    dtype: str | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    timing: str | None = None
+    harness: str = "library"
+    size_bytes: int
+    time_us: float
+    time_us_min: float | None = None
+    time_us_max: float | None = None
+    runs: int | None = None
+    in_place_time_us: float | None = None
+    wrong: int | None = None  # elements that the harness found wrong; None where it found none, or did not look
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only --where reads
+    place: Place | None = dataclasses.field(default=None, compare=False, repr=False)
+    given: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)  # columns that no cell says
+    repeats: tuple[float, ...] = dataclasses.field(default=(), compare=False, repr=False)  # times of rows that are one
+
+
+_ABOUT: Final = ("others", "place", "given", "repeats")
+COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in _ABOUT)
+REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
+NOISE: Final = 1.5  # times: runs of one machine are rarely as far apart, but for the smallest sizes
+USUAL: Final = 1.2  # times, in the median over sizes: half the points of one machine are rarely as far apart
+FEW_POINTS: Final = 3  # of fewer a median says nothing
+MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
+
+_OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs", "wrong")
+_ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
+_DTYPES: Final = names.names_by(names.DTYPES, lambda row: row.measured)
+_ALGORITHMS: Final = names.names_by(names.NCCL_ALGORITHMS, lambda row: [row.nccl.lower()])
+_PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.lower()])
+
+
+def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
+    """The mistake of a table whose collective or ranks neither it nor the user says; the collective may be one `of`
+    a few."""
+    said = {
+        "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
+        "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),
+    }
+    choices = f", one of {', '.join(of)}" if of else ""
+    return Diagnostic(f"nothing says {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
+
+
+def _collective(text: str) -> str:
+    if names.squashed(text) == names.WORKLOAD:
+        return names.WORKLOAD
+    name = names.collective_named(text, in_table=True)
+    if name is None:
+        raise ValueError(f"{reprlib.repr(text)} is no collective; {did_you_mean(text.lower(), COLLECTIVES)}")
+    return name
+
+
+def _algorithm(text: str) -> str:
+    chosen = re.fullmatch(r"auto\(=(\w+)\)", text)  # the library chose it, and its log says so
+    name = chosen[1] if chosen else text
+    return _ALGORITHMS.get(name, name)
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int_of(text) if text.isdecimal() else float_of(text)
+        except ValueError:
+            raise ValueError(f"{reprlib.repr(text)} is not a number; write e.g. 8") from None
+        if not (least <= value < 2**63 and value == int(value)):
+            raise ValueError(f"{reprlib.repr(text)} is out of range; write a whole number of at least {least}")
+        return int(value)
+
+    return read
+
+
+def _wrong(text: str) -> int | None:
+    return _whole(0)(text) or None
+
+
+def _duration(text: str) -> float:
+    try:
+        value = float_of(text)
+    except ValueError:
+        raise ValueError(f"{reprlib.repr(text)} is not a number; write microseconds, e.g. 53.2") from None
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{reprlib.repr(text)} is not a duration; write microseconds above 0, e.g. 53.2")
+    return value
+
+
+_READ: Final[dict[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("system", "library", "library_version", "timing"), str),
+    "collective": _collective,
+    "ranks": _whole(1),
+    "nodes": _whole(1),
+    "dtype": lambda text: _DTYPES.get(text.lower(), text.lower()),
+    "algorithm": lambda text: _algorithm(text.lower()),
+    "protocol": lambda text: _PROTOCOLS.get(text.lower(), text),
+    "harness": str.lower,
+    "size_bytes": _whole(0),
+    "runs": _whole(0),
+    "wrong": _wrong,
+    **dict.fromkeys(("time_us", "time_us_min", "time_us_max", "in_place_time_us"), _duration),
+}
+
+
+def normal(column: str, value: object) -> Any:
+    """A value of a column of `COLUMNS` in our vocabulary, None if absent; others as text.
+
+    Raises ValueError whose text says what is wrong and what to write instead, separated by "; ".
+
+    >>> normal("collective", "AllReduce"), normal("dtype", "half"), normal("algorithm", "auto")
+    ('all_reduce', 'float16', None)
+    """
+    text = "" if value is None else str(value).strip()
+    return None if text.lower() in _ABSENT else _READ.get(column, str)(text)
+
+
+def given(defaults: Mapping[str, object]) -> LocatedCells:
+    """Defaults as cells; raises InputError for a column that does not exist and for a value that it cannot have."""
+    cells: LocatedCells = {}
+    mistakes = []
+    for column, value in defaults.items():
+        try:
+            if column not in COLUMNS:
+                raise ValueError(f"unknown column; {did_you_mean(column, COLUMNS)}")
+            meant = normal(column, value)
+        except ValueError as error:
+            mistakes.append(Diagnostic.of(error, column))
+            continue
+        if meant is not None:
+            cells[column] = (str(meant), None)
+    if mistakes:
+        raise InputError(mistakes)
+    return cells
+
+
+def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
+    """Located cells as checked rows; `given` fills what is absent, and rows that differ in their times only are one.
+
+    Raises InputError with these and the reader's own `mistakes`, at most MAX_MISTAKES of them.
+    """
+    made = [_row(cells, given, mistakes) for cells in table]
+    if mistakes:
+        first = sorted(mistakes, key=lambda d: (d.place is None, d.place))[:MAX_MISTAKES]
+        if len(mistakes) > len(first):
+            first[-1] = Diagnostic(f"{len(mistakes) - len(first) + 1} more mistakes", "mend these first")
+        raise InputError(first)
+    return _joined(row for row in made if row is not None)
+
+
+def _joined(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
+    """Runs of a point as one row: the median of their times, the extremes, and how many they are."""
+    return [row if len(runs) == 1 else _of_runs(runs) for runs in grouped(rows, _point).values() for row in runs[:1]]
+
+
+def _point(row: MeasuredRow) -> Hashable:
+    """All that a row says but its times."""
+    said = (getattr(row, column) for column in COLUMNS if column not in _OF_RUNS)
+    return (*said, *sorted(row.others.items()))
+
+
+def _of_runs(runs: Sequence[MeasuredRow]) -> MeasuredRow:
+    inside = [row.in_place_time_us for row in runs if row.in_place_time_us]
+    return dataclasses.replace(
+        runs[0],
+        time_us=statistics.median(row.time_us for row in runs),
+        time_us_min=min(row.time_us_min or row.time_us for row in runs),
+        time_us_max=max(row.time_us_max or row.time_us for row in runs),
+        runs=sum(row.runs or 1 for row in runs),
+        in_place_time_us=statistics.median(inside) if inside else None,
+        wrong=sum(row.wrong or 0 for row in runs) or None,
+        repeats=tuple(row.time_us for row in runs),
+    )
+
+
+def wrong_cell(counts: Iterable[object], place: Place | None) -> LocatedCells:
+    """The column `wrong` of a row, from the counts out of place and in place that a harness gives; empty if none is."""
+    found = (re.fullmatch(r"\d{1,15}(?:\.\d{1,9})?(?:e\+?\d)?", str(count).strip()) for count in counts)
+    wrong = sum(int(float(match[0])) for match in found if match)
+    return {"wrong": (str(wrong), place)} if wrong else {}
+
+
+def wrong_data(rows: Sequence[MeasuredRow]) -> str | None:
+    """A remark if a harness found wrong elements in what rows computed; else None."""
+    wrong = [row.wrong for row in rows if row.wrong]
+    if not wrong:
+        return None
+    elements = "an element" if sum(wrong) == 1 else f"{sum(wrong)} elements"
+    return f"the check of what was computed found {elements} wrong, in {len(wrong)} of {len(rows)} rows"
+
+
+def scattered(rows: Iterable[MeasuredRow]) -> str | None:
+    """A remark if runs of a point are further apart than noise makes them: they may be of different machines."""
+    repeated = [row for row in rows if row.repeats]
+    apart = [(max(row.repeats) / min(row.repeats), row) for row in repeated]
+    usual = statistics.median(times for times, _ in apart) if len(apart) >= FEW_POINTS else 1.0
+    far = [(times, row) for times, row in apart if times > (USUAL if usual > USUAL else NOISE)]
+    if not far:
+        return None
+    most, row = max(far, key=lambda pair: pair[0])
+    shown = ", ".join(f"{time:.5g}" for time in (min(row.repeats), max(row.repeats)))
+    points = f"runs of {len(far)} of {len(repeated)} points that were measured several times"
+    where = f"up to {most:.3g}x apart ({format_size(row.size_bytes)}: {shown} us)"
+    return f"{points} are {where}, and their median counts: give runs of different states one by one"
+
+
+def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -> MeasuredRow | None:
+    before, values = len(mistakes), dict[str, Any]()
+    nowhere = ("", None)
+    said = {column: cell for column, cell in cells.items() if cell[0].strip().lower() not in _ABSENT}
+    for column, (text, place) in {**given, **said}.items():
+        if column in _READ:
+            try:
+                values[column] = normal(column, text)
+            except ValueError as error:
+                mistakes.append(Diagnostic.of(error, column, place))
+    if (nodes := values.get("nodes")) and nodes > values.get("ranks", nodes):
+        problem = f"{nodes} nodes are more than the {values['ranks']} ranks that ran on them"
+        place = {**given, **said}["nodes"][1]
+        mistakes.append(Diagnostic(problem, "write the number of machines that had a rank", "nodes", place))
+    missing = [column for column in REQUIRED if column not in said and column not in given]
+    mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, nowhere)[1]) for c in missing]
+    if len(mistakes) > before:
+        return None
+    if values.get("harness") is None:
+        by_tests = re.search(r"[nr]ccl[-_ ]tests", values.get("timing") or "", re.IGNORECASE)
+        values["harness"] = "nccl-tests" if by_tests else "library"
+    said_so = {column: cell for column, cell in cells.items() if column == "asked" or "." in column}  # none, auto count
+    swept = {column: cell for column, cell in said_so.items() if cell[0].strip()}
+    others = {column: text for column, (text, _) in {**said, **swept}.items() if column not in _READ}
+    filled = tuple(column for column in given if column not in said)
+    return MeasuredRow(**values, others=others, place=cells.get("time_us", nowhere)[1], given=filled)

@@ -1,0 +1,282 @@
+"""Programs of threads made into schedules: what all readers of foreign schedules share.
+
+A reader plays its program in any order that the program allows and records who reads and writes which slot. What
+follows from the data alone then cuts the transfers into steps: a value is read later than it is written, and not later
+than it is overwritten. Within a step all reads come before all writes, so a read and the write after it may share one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from simcoll.errors import ScheduleError
+from simcoll.schedule import proof
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.steps import Step
+
+MOST_TRANSFERS: Final = 200_000  # of a schedule that is read
+MOST_PLACES: Final = 2_000_000  # ranks times slots
+MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
+MOST_BYTES: Final = 3 * 10**8  # that a proof may need where chunks are mixed; where they are not, it is bounded
+
+THREADS: Final = (
+    "thread blocks and channels are not kept: a transfer waits for its data and its channel; "
+    "with model.channels=per-peer what goes to different ranks goes at once, as thread blocks do"
+)
+_ONE_BLOCK: Final = {"i": ("all_gather", "gather"), "o": ("reduce_scatter", "scatter")}  # buffers of one block only
+
+
+def check_size(ranks: int, slots: int) -> None:
+    """Raise ScheduleError for more than can be proved in little memory."""
+    if ranks * slots > MOST_PLACES:
+        raise ScheduleError(f"{ranks} ranks of {slots} slots are too many; give a smaller schedule")
+
+
+class Hint(NamedTuple):
+    """The step and the row of a transfer in the schedule that a file was made from."""
+
+    step: int
+    row: int
+
+
+@dataclass
+class _Slot:
+    """The last accesses of a slot."""
+
+    writer: int = -1
+    reduced: bool = False
+    readers: list[int] = field(default_factory=list)
+
+
+@dataclass
+class RecordedTransfers:
+    """Transfers in the making, recorded in an order in which they may happen."""
+
+    src: list[int] = field(default_factory=list)
+    src_slot: list[int] = field(default_factory=list)
+    dst: list[int] = field(default_factory=list)
+    dst_slot: list[int] = field(default_factory=list)
+    reduce: list[bool] = field(default_factory=list)
+    hints: list[Hint | None] = field(default_factory=list)
+    _slots: dict[tuple[int, int], _Slot] = field(default_factory=dict)
+    _after: list[tuple[int, int, int]] = field(default_factory=list)  # step of the second ≥ that of the first + …
+
+    def read(self, rank: int, slot: int, hint: Hint | None = None) -> int:
+        """Begin a transfer: `rank` reads `slot`. Returns its number."""
+        if len(self.src) >= MOST_TRANSFERS:
+            raise ScheduleError(f"more than {MOST_TRANSFERS} transfers; give a smaller schedule")
+        number = len(self.src)
+        self.src.append(rank)
+        self.src_slot.append(slot)
+        self.hints.append(hint)
+        for column in (self.dst, self.dst_slot):
+            column.append(-1)
+        self.reduce.append(False)
+        known = self._slots.setdefault((rank, slot), _Slot())
+        if known.writer >= 0:
+            self._after.append((known.writer, number, 1))
+        known.readers.append(number)
+        return number
+
+    def write(self, number: int, rank: int, slot: int, reduce: bool) -> None:
+        """End a transfer: `rank` has it in `slot`."""
+        self.dst[number], self.dst_slot[number], self.reduce[number] = rank, slot, reduce
+        known = self._slots.setdefault((rank, slot), _Slot())
+        if known.writer >= 0:
+            self._after.append((known.writer, number, 0 if reduce and known.reduced else 1))
+        self._after += ((reader, number, 0) for reader in known.readers if reader != number)
+        self._slots[rank, slot] = _Slot(number, reduce)
+
+    def local(self, rank: int, src_slot: int, dst_slot: int, reduce: bool, hint: Hint | None = None) -> None:
+        """A copy or reduction within a rank; none if the slot is the same."""
+        if src_slot != dst_slot:
+            self.write(self.read(rank, src_slot, hint), rank, dst_slot, reduce)
+
+    def follows(self, first: int, second: int) -> None:
+        """The second transfer is no step before the first: both are of one thread."""
+        self._after.append((first, second, 0))
+
+    def schedule(self, **fields: Any) -> Schedule:
+        """The schedule, in the steps and rows that hints give if all have one and these fit, else as early as data
+        allow. Raises ScheduleError."""
+        slots = max(self.src_slot + self.dst_slot, default=0) + 1
+        check_size(fields["n"], max(slots, fields["n_chunks"]))
+        hinted = self._hinted()
+        if hinted is not None:
+            rows = [(hinted[i].step, *self._row(i)) for i in sorted(range(len(hinted)), key=lambda i: hinted[i].row)]
+            return Schedule.from_rows(rows, **fields)
+        return Schedule.from_steps(self._parts(self._levels(), fields["n"]), **fields)
+
+    def _row(self, i: int) -> tuple[int, int, int, int, bool]:
+        return self.src[i], self.src_slot[i], self.dst[i], self.dst_slot[i], self.reduce[i]
+
+    def _hinted(self) -> list[Hint] | None:
+        hints = [hint for hint in self.hints if hint is not None]
+        if not hints or len(hints) < len(self.hints) or len({hint.row for hint in hints}) < len(hints):
+            return None
+        by_row = sorted(hints, key=lambda hint: hint.row)
+        if any(first.step > second.step for first, second in itertools.pairwise(by_row)):
+            return None
+        fits = all(hints[b].step >= hints[a].step + apart for a, b, apart in self._after)
+        return hints if fits else None
+
+    def _levels(self, backward: bool = False) -> list[int]:
+        """The least steps: longest ways over `_after`. Backward: how many steps are to come after each."""
+        out: list[list[tuple[int, int]]] = [[] for _ in self.src]
+        for a, b, apart in self._after:
+            out[b if backward else a].append((a if backward else b, apart))
+        level = [0] * len(self.src)
+        waiting, queued = deque(range(len(level))), [True] * len(level)
+        budget = 200 * (len(self._after) + len(level)) + 10_000
+        while waiting:
+            a = waiting.popleft()
+            queued[a] = False
+            budget -= 1 + len(out[a])
+            if level[a] > len(level) or budget < 0:
+                raise ScheduleError("cannot be cut into steps: a value would be overwritten before it is read")
+            for b, apart in out[a]:
+                if level[b] < level[a] + apart:
+                    level[b] = level[a] + apart
+                    if not queued[b]:
+                        queued[b] = True
+                        waiting.append(b)
+        return level
+
+    def _parts(self, level: list[int], n: int) -> Iterable[Step]:
+        """The transfers by step.
+
+        What a rank sends to several ranks in one step is the work of threads side by side: first what most steps wait
+        for, then the nearest rank ahead, so that not all send to the same rank at once.
+        """
+        if not level:
+            return []
+        apart = (np.asarray(self.dst) - np.asarray(self.src)) % n
+        to_come = np.asarray(self._levels(backward=True), dtype=np.int64)
+        order = np.lexsort((apart, -to_come, np.asarray(level, dtype=np.int64)))
+        columns = [np.asarray(c, dtype=np.int32)[order] for c in (self.src, self.src_slot, self.dst, self.dst_slot)]
+        reduce = np.asarray(self.reduce, dtype=np.bool_)[order]
+        edges = np.flatnonzero(np.diff(np.asarray(level)[order])) + 1
+        parts = [np.split(column, edges) for column in (*columns, reduce)]
+        return [Step._make(columns) for columns in zip(*parts, strict=True)]
+
+
+# --- buffers ---
+
+
+@dataclass
+class ImportedProgram:
+    """The contents of another program's file, before it is played; `sizes` are the chunks of each buffer, the most of
+    any rank."""
+
+    name: str
+    collective: str
+    n: int
+    n_chunks: int
+    in_place: bool
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class BufferSlots:
+    """The slots of a program's buffers `i`, `o` and `s`.
+
+    `alias`: input and output are one buffer. Else the output lies in scratch until it is copied at the end.
+    """
+
+    program: ImportedProgram
+    alias: bool
+
+    def slot(self, rank: int, buffer: str, offset: int) -> int:
+        """The slot of a buffer's chunk; raises ValueError if the buffer is smaller."""
+        sizes, n_chunks = self.program.sizes, self.program.n_chunks
+        size = sizes[buffer] or (n_chunks if buffer != "s" else 0)
+        if not 0 <= offset < size:
+            raise ValueError(f"chunk {offset} of buffer {buffer!r}, which has {size}")
+        if buffer == "s":
+            return n_chunks + offset
+        if buffer == "o" and not self.alias:
+            return n_chunks + sizes["s"] + offset
+        return self._block(rank, buffer) + offset
+
+    def _block(self, rank: int, buffer: str) -> int:
+        """The slot at which a rank's own block begins, if that is all that the buffer holds; else 0."""
+        each = self.program.n_chunks // self.program.n
+        own = self.program.collective in _ONE_BLOCK[buffer] and 0 < self.program.sizes[buffer] <= each
+        return rank * each if own else 0
+
+    @property
+    def spare(self) -> int:
+        """The first slot that no buffer is."""
+        sizes = self.program.sizes
+        return self.program.n_chunks + sizes["s"] + (0 if self.alias else sizes["o"])
+
+    def schedule(self, moves: RecordedTransfers, **fields: Any) -> Schedule:
+        """The schedule of a program that was played; the output is copied to where the contract wants it."""
+        program, written = self.program, set(zip(moves.dst, moves.dst_slot, strict=True))
+        for rank in range(0 if self.alias else program.n):
+            base = self._block(rank, "o")
+            for i in range(program.sizes["o"]):
+                slot = self.slot(rank, "o", i)
+                if (rank, slot) in written:
+                    moves.local(rank, slot, base + i, False)
+        shape = {"n": program.n, "n_chunks": program.n_chunks}
+        return moves.schedule(collective=program.collective, algorithm=program.name, **shape, **fields)
+
+
+# --- the proof ---
+
+
+Variant = Mapping[str, int]
+MOST_ORDERS: Final = 200  # in which a program is played, and fewer where it is long
+WORK: Final = 100_000  # transfers in all these orders
+Builder = Callable[[Variant], Schedule]
+
+
+def prove(schedule: Schedule) -> None:
+    """Prove a schedule in full. Raises ScheduleError, also for a schedule that cannot be proved in little memory."""
+    check_size(schedule.participants, schedule.n_slots)
+    places = schedule.participants * schedule.n_slots
+    apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
+    if not apart and places * (schedule.n + 140) > MOST_BYTES:
+        problem = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
+        raise ScheduleError(f"{problem} are too many to be proved; give a smaller schedule")
+    proof.prove(schedule)
+
+
+def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: int) -> Schedule:
+    """The schedule that a program is, proved, in the simplest form that is proved as well.
+
+    `truth` takes the program at its word, and must do what it should whichever of its `threads` is slow (all are tried,
+    or some of a long program): one that lacks a wait does not. A simpler form leaves out copies that buffers of their
+    own need (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is
+    wrong.
+    """
+    schedule = build(truth)
+    prove(schedule)
+    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, len(schedule))))
+    for k in range(tries):
+        try:
+            prove(build({**truth, "order": 1 + k * threads // tries}))
+        except ScheduleError as error:
+            problem = f"depends on which thread block is quicker, so a wait is missing: {str(error).partition('; ')[0]}"
+            raise ScheduleError(f"{problem}; let steps that use the same chunks wait for each other") from None
+    for variant in simpler:
+        try:
+            simplified = build(variant)
+            prove(simplified)
+        except ScheduleError:
+            continue
+        return simplified
+    return schedule
+
+
+def plain(text: str, otherwise: str) -> str:
+    """A name that fits a column of results: letters, digits, `_`, `-` and `.`; `otherwise` if none of these is left."""
+    return re.sub(r"[^\w.-]+", "_", text).strip("_")[:60] or otherwise

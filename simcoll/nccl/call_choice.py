@@ -1,0 +1,125 @@
+"""The call that NCCL chooses for a collective: algorithm, protocol, channels and threads, or the cut of messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from simcoll.errors import RefusedError
+from simcoll.nccl import p2p_messages, symmetric_kernels, tuner
+from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, TunedCollective, refusal
+from simcoll.nccl.call import NcclCall
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.env_filter import EVERYTHING, Selection
+from simcoll.nccl.protocols import figures, most_channels
+from simcoll.nccl.tuner_constants import Constants
+from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
+
+
+def choose(
+    comm: Communicator,
+    collective: str,
+    nbytes: int,
+    itemsize: int,
+    version: str | None = None,
+    *,
+    algorithm: NcclAlgorithm | Literal["auto", "p2p"] = "auto",
+    protocol: Protocol | Literal["auto"] = "auto",
+    between: int = 0,
+    left: Selection = EVERYTHING,
+    registered: bool = False,
+    switch_reduces: bool = True,
+) -> NcclCall:
+    """The call as NCCL runs it, or would run it with that algorithm and protocol.
+
+    Where NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of
+    a node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages do not heed; `registered`: whether buffers are
+    windows of all ranks, so that NCCL takes a symmetric kernel where it has the choice; `switch_reduces`: whether
+    NVSwitches reduce the elements. Raises RefusedError if there is no choice.
+    """
+    free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
+    if registered and free and symmetric_kernels.serve(comm, collective, version):
+        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm, nbytes) else "Simple"
+        threads = figures().threads.others
+        return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
+    if ("p2p", collective) in SCHEDULES:
+        if protocol == "LL128":
+            raise RefusedError(f"{comm.library.upper()} has no LL128 for {collective}: messages go by LL or Simple")
+        peers = 1 if collective == "send_recv" else comm.ranks
+        message = -(-nbytes // (peers * itemsize)) * itemsize  # of equal ones, as nccl-tests has them
+        parts = p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
+        by_itself = parts.protocol == p2p_messages.parts(comm, message, peers, between, version).protocol
+        return NcclCall(
+            comm, collective, "p2p", parts.protocol, nbytes, itemsize, 1, 0, parts=parts, by_itself=by_itself
+        )
+    served = next((name for name in COLLECTIVES if name == collective), None)
+    if served is None:
+        raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
+    modelled = frozenset(name for name in ALGORITHMS if (name, served) in SCHEDULES)
+    algorithms = left.algorithms.get(served, modelled) & (modelled if algorithm == "auto" else modelled & {algorithm})
+    protocols = left.protocols.get(served)
+    if protocol != "auto":
+        protocols = frozenset([protocol]) & (protocols or {protocol})
+    selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
+    table = tuner.table(comm, version, selection, switch_reduces)
+    choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
+    if choice is None:
+        under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
+        has = tuner.table(comm, version, switch_reduces=switch_reduces).entries
+        pairs = [(a, p) for c, a, p in has if c == served and a in modelled]
+        unserved = algorithm in ("nvls", "nvls_tree") and served != "all_gather" and not switch_reduces
+        why = "; NVSwitches do not reduce this type with this operator" * unserved
+        raise RefusedError(refusal(comm.library, served, algorithm, protocol, under, pairs) + why)
+    pair = choice.algorithm, choice.protocol
+    shape = launch_shape(comm, table.constants, served, *pair, nbytes)
+    limited = False
+    if comm.min_channels is not None or comm.max_channels is not None:
+        free_comm = replace(comm, min_channels=None, max_channels=None)
+        limited = shape.channels != launch_shape(free_comm, table.constants, served, *pair, nbytes).channels
+    everything = Selection({served: modelled}, {})
+    itself = choice if free else tuner.choose(tuner.table(comm, version, everything, switch_reduces), served, nbytes)
+    by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
+    return NcclCall(
+        comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=table.constants.release,
+        limited=limited, by_itself=by_itself,
+    )  # fmt: skip
+
+
+class LaunchShape(NamedTuple):
+    """Thread blocks, one a channel, and the threads of each."""
+
+    channels: int
+    threads: int
+
+
+def launch_shape(
+    communicator: Communicator,
+    constants: Constants,
+    collective: TunedCollective,
+    algorithm: NcclAlgorithm,
+    protocol: Protocol,
+    nbytes: int,
+) -> LaunchShape:
+    """The shape of a call of `nbytes` (the largest buffer of a rank): small sizes lose channels first, then threads;
+    then channels that would have too little to send."""
+    threads, most = figures().threads, most_channels(collective, protocol, nbytes, constants.release)
+    if algorithm in ("nvls", "nvls_tree"):
+        return LaunchShape(min(most, communicator.nvls_channels(constants)), threads.others)
+    wire = figures().protocols[protocol]
+    ring = algorithm == "ring"
+    least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)
+    wide = _most_threads(communicator, algorithm, protocol)
+    narrow = max(1, min(communicator.channels, nbytes // (wide * least)))
+    while nbytes < narrow * wide * least and wide % 128 == 0:
+        wide //= 2
+    if ring and protocol == "Simple":
+        wide += threads.simple_ring_extra
+    return LaunchShape(min(most, narrow), threads.others if algorithm in ("tree", "pat") else max(wide, threads.least))
+
+
+def _most_threads(communicator: Communicator, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
+    wire, threads, graph = figures().protocols[protocol], figures().threads, communicator.graphs["ring"]
+    slow = graph.channels * graph.intra <= threads.slow_ring.below_GBps
+    if protocol == "Simple" and algorithm == "ring" and slow:
+        return threads.slow_ring.threads
+    return threads.others if algorithm == "pat" else wire.threads

@@ -1,0 +1,503 @@
+"""One round of NCCL's graph search: channels of a given speed over paths of given types, by depth-first search.
+
+A channel takes its speed from every link of its paths, until nothing is left for another. The search tries orders of
+GPUs in a fixed sequence, keeps the best result, and gives up after a number of steps. Both the sequence and the number
+of steps decide the result, so both are NCCL's. A round is a generator that yields the rounds below it, as channels of
+a rack are deeper than Python's stack.
+
+Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules, in our own words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from simcoll.nccl.node_paths import C2C, LOC, NVL, PIX, PXN, NodePaths, PathRules
+from simcoll.topology.nccl_graphs import GraphPattern
+
+_FIRST_TRY: Final = 1 << 10  # steps for the order of the GPUs' numbers
+_IN_ORDER, _AS_LAST = 1, 2  # how the next GPU is given: by number, or as in the channel before
+
+UNIT: Final = 1000  # capacities are counted in thousandths of GB/s, as NCCL rounds them
+_TREES: Final = ("balanced_tree", "tree")
+
+Steps = Iterator["Steps"]
+
+
+@dataclass
+class Draft:
+    """Channels that a round found, or what it is to look for: `speed` within a node and between nodes, in GB/s."""
+
+    pattern: GraphPattern
+    least: int
+    most: int
+    intra: float = 0.0
+    inter: float = 0.0
+    type_intra: int = LOC
+    type_inter: int = PIX
+    cross_nic: int = 0
+    same: bool = True
+    hops: int = 0
+    orders: list[list[int]] = field(default_factory=list)
+    nets: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels found."""
+        return len(self.orders)
+
+    def copy(self) -> Draft:
+        """A copy that can be changed."""
+        return dataclasses.replace(self, orders=list(self.orders), nets=list(self.nets))
+
+
+class Demand(NamedTuple):
+    """Number of links of a path, and how much it takes of each, in thousandths of GB/s."""
+
+    hops: int
+    taken: tuple[tuple[int, int], ...]
+
+
+class Demands:
+    """The demands of the paths of a node at the speeds of a draft."""
+
+    def __init__(self, node: NodePaths, draft: Draft):
+        self.node, self.draft = node, draft
+        self._known: dict[tuple[int, int, float], Demand | None] = {}
+
+    def of(self, src: int, dst: int, times: float = 1) -> Demand | None:
+        """The demand of a path, of so many `times` the speed; None where its type is not allowed."""
+        key = src, dst, times
+        if key not in self._known:
+            self._known[key] = self._worked_out(src, dst, times)
+        return self._known[key]
+
+    def _worked_out(self, src: int, dst: int, times: float) -> Demand | None:
+        node, draft = self.node, self.draft
+        intra = {node.kinds[src], node.kinds[dst]} <= {"gpu", "nvs"}
+        speed = (draft.intra if intra else draft.inter) * times
+        farthest = draft.type_intra if intra else draft.type_inter
+        path = node.paths[src, dst]
+        if path.type > farthest:
+            return None
+        if draft.pattern in _TREES and node.paths[dst, src].type > farthest and path.type != PXN:
+            return None  # trees send both ways; of what goes by another GPU's NIC, the way back does not count
+        return Demand(len(path.links), tuple((link, round(speed * part * UNIT)) for link, part in node.parts(src, dst)))
+
+
+class Round:
+    """One search. `best` is improved in place."""
+
+    def __init__(self, node: NodePaths, rules: PathRules, wanted: Draft, best: Draft, across: bool, steps: int):
+        self.node, self.rules, self.best, self.across, self.left = node, rules, best, across, steps
+        self.draft = dataclasses.replace(wanted, hops=0, orders=[], nets=[])
+        demands = Demands(node, self.draft)
+        self._demand, self.limits = demands.of, ChannelLimits(demands, across)
+        self.count = len(node.gpus)
+        self.free = [round(bandwidth * UNIT) for bandwidth in node.bandwidth]
+        self.net_free = dict.fromkeys(node.nets, node.net_GBps)
+        self.order: list[int] = []
+        self.net_in = self.net_out = -1
+        self._sorted: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = {}
+        self._ports: dict[int | None, list[int]] = {}
+        self._nearest: dict[int, list[int]] = {}
+        self._turned: dict[int, list[int]] = {}
+        self._fruitless: dict[object, int] = {}
+        self._copies = 0
+        self._settled = False
+        ring = wanted.pattern == "ring"
+        self.to_net = (self.count - 1 if ring else 0) if across else -1
+        self.to_first = self.count - 1 if ring and not across else -1
+
+    def run(self) -> int:
+        """Search; the number of steps that are left, -1 where nothing better can be found."""
+        stack: list[Steps] = [self._channel()] if not self.limits.settled(self.best) else []
+        while stack and not self._settled:
+            below = next(stack[-1], None)
+            if below is None:
+                stack.pop()
+            else:
+                stack.append(below)
+        return self.left
+
+    # --- bandwidth ---
+
+    def _take(self, need: Demand | None) -> bool:
+        if need is None:
+            return False
+        hops, taken = need
+        free = self.free
+        for link, amount in taken:
+            if free[link] < amount:
+                return False
+        for link, amount in taken:
+            free[link] -= amount
+        self.draft.hops += hops
+        return True
+
+    def _give(self, need: Demand | None) -> None:
+        assert need is not None
+        for link, amount in need[1]:
+            self.free[link] += amount
+        self.draft.hops -= need[0]
+
+    # --- channels ---
+
+    def _channel(self) -> Steps:
+        """Look for one channel more. Where nothing better was found from a state, it is not looked at again, but the
+        steps are counted."""
+        draft, before, copies = self.draft, self.left, self._copies
+        state = self._state() if draft.orders else None
+        if state is not None and (steps := self._fruitless.get(state)) is not None:
+            self.left = max(0, self.left - steps)
+            return
+        yield self._from_nets() if self.across else self._within()
+        if state is not None and self.left > 0 and copies == self._copies:
+            self._fruitless[state] = before - self.left
+
+    def _state(self) -> object:
+        draft = self.draft
+        last = draft.orders[-1] if draft.pattern != "nvls" else [order[0] for order in draft.orders]
+        nets = draft.nets[-1] if self.across else ()
+        return draft.channels, tuple(self.free), tuple(self.net_free.values()), tuple(last), nets, draft.hops
+
+    def _within(self) -> Steps:
+        draft, gpus = self.draft, self.node.gpus
+        if draft.pattern == "nvls":
+            yield self._step(gpus[draft.channels], 0, 0, -1, -1, 0)
+            return
+        if not draft.orders:
+            yield self._step(gpus[0], 0, 0, self.to_net, self.to_first, _IN_ORDER)
+        else:
+            yield self._step(draft.orders[-1][0], 0, 0, self.to_net, self.to_first, _AS_LAST)
+        if not draft.same or not draft.orders:
+            for gpu in gpus:
+                yield self._step(gpu, 0, 0, self.to_net, self.to_first, 0)
+
+    def _from_nets(self) -> Steps:
+        draft, free, node = self.draft, self.net_free, self.node
+        whole, found = int(draft.inter), False  # NCCL rounds what it takes of a NIC's port down
+        only = draft.nets[-1][1] if self._paired() else None
+        for net in self._entrances():
+            if free[net] < whole or (draft.pattern == "nvls" and found) or only not in (None, net):
+                continue
+            free[net] -= whole
+            came = self.net_in
+            self.net_in = net
+            if draft.pattern == "nvls":
+                gpu = node.local_gpu[net]
+                heads = [order[0] for order in draft.orders]
+                if draft.channels < len(self._nets(None)) and gpu is not None and gpu not in heads:
+                    yield from self._enter(net, gpu, 0)
+                    found = True
+            else:
+                yield from self._starts(net)
+            self.net_in = came
+            free[net] += whole
+
+    def _entrances(self) -> list[int]:
+        """The ports from which a GPU can be reached, in the order of the next channel: each begins one port on."""
+        nets = self._nets(None)
+        first = self.draft.channels % max(1, len(nets))
+        if first not in self._turned:
+            self._turned[first] = [net for net in nets[first:] + nets[:first] if self._entries(net)]
+        return self._turned[first]
+
+    def _entries(self, net: int) -> list[int]:
+        """The GPUs that are nearest to a port."""
+        if net not in self._nearest:
+            self._nearest[net] = self.node.near(net, self.node.gpus)
+        return self._nearest[net]
+
+    def _nets(self, gpu: int | None) -> list[int]:
+        """The ports to try for a GPU, or to come in by."""
+        if gpu not in self._ports:
+            gpus = self.node.gpus if gpu is None else [gpu]
+            self._ports[gpu] = self.node.nets_for(gpus, self.draft.type_inter)
+        return self._ports[gpu]
+
+    def _paired(self) -> bool:
+        """Whether this channel goes out where the one before came in, and the other way round."""
+        draft = self.draft
+        return draft.pattern == "ring" and draft.cross_nic == 2 and draft.channels % 2 == 1
+
+    def _starts(self, net: int) -> Steps:
+        draft, node = self.draft, self.node
+        if draft.orders and draft.same:
+            yield from self._enter(net, draft.orders[-1][0], _AS_LAST)
+        if draft.orders and draft.same:
+            return
+        if not draft.orders and not node.switches:
+            first = min(reversed(node.gpus), key=lambda gpu: len(node.paths[net, gpu].links))
+            left, self.left = self.left, _FIRST_TRY
+            yield from self._enter(net, first, _IN_ORDER)
+            self.left = -1 if self.left == -1 else left
+        for gpu in self._entries(net):
+            yield from self._enter(net, gpu, 0)
+
+    def _enter(self, net: int, gpu: int, given: int) -> Steps:
+        need = self._demand(net, gpu, 1)
+        if self._take(need):
+            yield self._step(gpu, 0, 0, self.to_net, self.to_first, given)
+            self._give(need)
+
+    # --- a channel's way through the GPUs ---
+
+    def _step(self, gpu: int, step: int, used: int, to_net: int, to_first: int, given: int) -> Steps:
+        """`used`: GPUs of the channel, by bit. `to_net`, `to_first`: the steps at which it goes back to a NIC, or to
+        its first GPU."""
+        if self.left <= 0:
+            return
+        self.left -= 1
+        if step == self.count:
+            yield from self._whole()
+            return
+        order = self.order
+        del order[step:]
+        order.append(gpu)
+        used |= 1 << gpu
+        if step == to_net:
+            yield from self._out(gpu, step, used, to_first, given)
+        elif self.draft.pattern == "nvls":
+            yield from self._head(gpu)
+        elif step < self.count - 1:
+            for near in self._next(gpu, step, used, to_net, given):
+                need = self._demand(gpu, near, 1)
+                if self._take(need):
+                    yield self._step(near, step + 1, used, to_net, to_first, given)
+                    self._give(need)
+        elif step == to_first:
+            need = self._demand(gpu, order[0], 1)
+            if self._take(need):
+                yield self._step(order[0], step + 1, used, to_net, -1, given)
+                self._give(need)
+        else:
+            yield self._step(gpu, self.count, used, -1, -1, given)
+
+    def _whole(self) -> Steps:
+        """A channel is whole: keep the result if it is better, and look for the next channel."""
+        draft = self.draft
+        order, net_in, net_out = self.order, self.net_in, self.net_out
+        draft.orders.append(order[:])
+        draft.nets.append((net_in, net_out))
+        if self._better():
+            self._copies += 1
+            kept = draft.copy()
+            for name in ("intra", "inter", "type_intra", "type_inter", "cross_nic", "same", "hops", "orders", "nets",
+                         "pattern", "least", "most"):  # fmt: skip
+                setattr(self.best, name, getattr(kept, name))
+            if draft.channels == draft.most:
+                self.left = -1
+            self._settled = self.left != -1 and self.limits.settled(self.best)
+        if draft.channels < draft.most and self.left > 0:
+            self.order = []
+            yield self._channel()
+            self.order = order
+        self.net_in, self.net_out = net_in, net_out
+        draft.orders.pop()
+        draft.nets.pop()
+
+    def _better(self) -> bool:
+        draft, best = self.draft, self.best
+        if draft.channels < draft.least:
+            return False
+        if draft.pattern == "nvls":
+            more = best.channels < draft.channels <= self.count
+            return more or draft.channels * draft.inter > best.channels * best.inter
+        ours, theirs = draft.channels * draft.intra, best.channels * best.intra
+        alike = draft.pattern == best.pattern and draft.cross_nic == best.cross_nic
+        return ours > theirs or (ours == theirs and alike and draft.hops < best.hops)
+
+    def _out(self, gpu: int, step: int, used: int, to_first: int, given: int) -> Steps:
+        """To a port of a NIC. A balanced tree does so from its first two GPUs, each with half of the bandwidth."""
+        draft, came = self.draft, self.net_in
+        halved = draft.pattern == "balanced_tree"
+        for net in self._nets(gpu):
+            if draft.pattern in ("tree", "nvls") and net != came:
+                continue
+            if draft.pattern == "ring" and draft.cross_nic == 2:
+                if self._paired() and net != draft.nets[-1][0]:
+                    continue
+            elif draft.cross_nic == 0 and net != came:
+                continue
+            if halved and step == 1 and net != self.net_out:
+                continue
+            need = self._demand(gpu, net, 0.5 if halved else 1)
+            if self._take(need):
+                out, self.net_out = self.net_out, net
+                yield self._step(gpu, step, used, 1 if halved and step == 0 else -1, to_first, given)
+                self.net_out = out
+                self._give(need)
+
+    def _head(self, head: int) -> Steps:
+        """NVLS: all GPUs send to the switch and receive from it, the head twice as much."""
+        switch, gpus = self.node.switches[0], self.node.gpus
+        needs = [self._demand(switch, gpu, 2 if gpu == head else 1) for gpu in gpus]
+        needs += [self._demand(gpu, switch, 2 if gpu == head else 1) for gpu in gpus]
+        taken = []
+        for need in needs:
+            if not self._take(need):
+                break
+            taken.append(need)
+        if len(taken) == len(needs):
+            yield self._step(head, self.count, 0, -1, -1, 0)
+        for need in reversed(taken):
+            self._give(need)
+
+    def _next(self, gpu: int, step: int, used: int, to_net: int, given: int) -> Sequence[int]:
+        """The GPUs to try next, in order."""
+        if given == _IN_ORDER:
+            return [self._after(gpu)]
+        if given == _AS_LAST:
+            return self.draft.orders[-1][step + 1 : step + 2]
+        if self.node.switches:  # NVSwitches serve neighbours best
+            return [near for near in self._neighbours(gpu) if not used >> near & 1]
+        net = self.net_in if to_net != -1 else -1
+        scored = [pair for pair in self._scored(gpu, net) if not used >> pair[0] & 1]
+        near = [gpu for gpu, _ in scored]
+        if to_net not in (-1, step + 1) and len({score for _, score in scored}) == 1:
+            near.reverse()  # those that are next to the NIC last
+        return near
+
+    def _after(self, gpu: int) -> int:
+        gpus = self.node.gpus
+        return gpus[(gpus.index(gpu) + 1) % len(gpus)]
+
+    def _neighbours(self, gpu: int) -> list[int]:
+        gpus = self.node.gpus
+        after, before = self._after(gpu), gpus[gpus.index(gpu) - 1]
+        pattern = self.draft.pattern
+        order = [before, after] if pattern == "ring" else [after, before] if pattern == "balanced_tree" else [after]
+        return list(dict.fromkeys(order))
+
+    def _scored(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int]]]:
+        """The other GPUs, best first, and how near they are: by their way to a NIC, then by the way to them."""
+        key = gpu, net
+        if key not in self._sorted:
+            node, gpus = self.node, self.node.gpus
+            scores = []
+            for i in range(1, len(gpus)):
+                other = gpus[(gpus.index(gpu) + i) % len(gpus)]
+                path = node.paths[gpu, other]
+                within = -int(path.bandwidth), len(path.links)
+                between = (0, 0, 0)
+                if net != -1:
+                    way = node.paths[net, other]
+                    between = -int(way.bandwidth), -self._pcie(other), len(way.links)
+                scores.append((between, within, i, other))
+            self._sorted[key] = [(other, within) for _, within, _, other in sorted(scores)]
+        return self._sorted[key]
+
+    def _pcie(self, gpu: int) -> int:
+        node = self.node
+        links = [link for link in node.out_of(gpu) if node.types[link] == PIX]
+        return int(min(node.bandwidth[links[0]], node.bandwidth[node.back(links[0])])) if links else -1
+
+
+class ChannelLimits:
+    """The bounds of a round that is to find a draft; `across`: channels go on to other nodes."""
+
+    def __init__(self, demands: Demands, across: bool):
+        self.node, self.draft, self._demand, self.across = demands.node, demands.draft, demands.of, across
+        self.count = len(self.node.gpus)
+        # pairs of GPUs that a channel can go from and to
+        self._steps = [
+            pair
+            for pair, (kind, bandwidth) in self.node.widest.items()
+            if kind <= self.draft.type_intra and bandwidth >= self.draft.intra - 1e-3
+        ]
+        self._round = self.draft.pattern == "ring" and not across
+        self.most = self._most()
+
+    def settled(self, best: Draft) -> bool:
+        """Whether links and ports are too few for anything better than the best. NCCL searches on; as nothing more is
+        found then, the result is the same."""
+        draft, most = self.draft, self.most
+        if draft.pattern == "nvls":
+            more = most > best.channels or most * draft.inter > best.channels * best.inter
+            return most < draft.least or not more
+        ours, theirs = most * draft.intra, best.channels * best.intra
+        if most < draft.least or ours < theirs:
+            return True
+        alike = draft.pattern == best.pattern and draft.cross_nic == best.cross_nic
+        return ours == theirs and not (alike and most * self._fewest_hops() < best.hops)
+
+    def _most(self) -> int:
+        """No more channels than these can be, by what leaves and enters GPUs, and by ports of NICs."""
+        node, draft, count = self.node, self.draft, self.count
+        limit = draft.most
+        if draft.pattern == "nvls":  # every channel loads each GPU once, and its head once more
+            return min(limit, *(self._fits(draft.intra, node.out_of(gpu), NVL) - 1 for gpu in node.gpus))
+        if self.across:
+            whole = int(draft.inter)
+            near = [net for net in node.nets if self._usable(net)]
+            ports = int(node.net_GBps // whole) if whole else limit
+            limit = min(limit, len(near) * ports)
+            entries = [self._fits(draft.inter, (node.back(out) for out in node.out_of(gpu)), C2C) for gpu in node.gpus]
+            limit = min(limit, sum(entries))
+        if count > 1 and limit:
+            limit = min(limit, self._across_cuts()) if self._connected() else 0
+            # each GPU hands on to the next, but for the last of a tree, and of a ring that goes on to a NIC
+            steps = count if self._round else count - 1
+            for way in (node.out_of, lambda gpu: (node.back(out) for out in node.out_of(gpu))):
+                fits = [self._fits(draft.intra, way(gpu), NVL) for gpu in node.gpus]
+                while sum(min(each, limit) for each in fits) < steps * limit:
+                    limit -= 1
+        return limit
+
+    def _connected(self) -> bool:
+        """Whether a channel can reach all GPUs."""
+        far: dict[int, list[int]] = {}
+        for a, b in self._steps:
+            far.setdefault(a, []).append(b)
+            far.setdefault(b, []).append(a)
+        found = dict.fromkeys(self.node.gpus[:1])
+        queue = list(found)
+        for gpu in queue:
+            new = [other for other in far.get(gpu, ()) if other not in found]
+            found.update(dict.fromkeys(new))
+            queue += new
+        return len(found) == self.count
+
+    def _across_cuts(self) -> int:
+        """A ring that ends where it began crosses each cut to and fro, other channels at least once."""
+        limit = self.draft.most
+        back_again = self.draft.pattern == "ring" and (not self.across or not self.draft.cross_nic)
+        for ways in self.node.cuts:
+            there, back = (int(bandwidth / self.draft.intra + 1e-9) for bandwidth in ways)
+            limit = min(limit, min(there, back) if back_again else there + back)
+        return limit
+
+    def _usable(self, net: int) -> bool:
+        """Whether a channel can come in by a port of a NIC, and go out again."""
+        gpus, pattern, count = self.node.gpus, self.draft.pattern, self.count
+        into = [gpu for gpu in gpus if self._demand(net, gpu, 1)]
+        out = [gpu for gpu in gpus if self._demand(gpu, net, 0.5 if pattern == "balanced_tree" else 1)]
+        if pattern == "tree" or count == 1:
+            return bool(set(into) & set(out))
+        if self.draft.cross_nic:
+            return bool(into and (out or self.draft.cross_nic == 1))
+        first = set(into) & set(out) if pattern == "balanced_tree" else into
+        return any(a != b for a in first for b in out)
+
+    def _fits(self, speed: float, links: Iterator[int], least: int) -> int:
+        """The number of channels that links of that type or a farther one carry, of those that paths may take."""
+        node, draft = self.node, self.draft
+        farthest = draft.type_intra if least == NVL else draft.type_inter
+        kinds = range(least, max(farthest, PIX if least == C2C else NVL) + 1)
+        return sum(int(node.bandwidth[link] / speed + 1e-9) for link in links if node.types[link] in kinds)
+
+    def _fewest_hops(self) -> int:
+        """Links of a channel, at least."""
+        node = self.node
+        near = min((len(node.paths[pair].links) for pair in self._steps), default=0)
+        hops = near * (self.count if self._round else self.count - 1)
+        if self.across:
+            ends = [(net, gpu) for net in node.nets for gpu in node.gpus]
+            came = min((need[0] for net, gpu in ends if (need := self._demand(net, gpu, 1))), default=0)
+            out = min((need[0] for net, gpu in ends if (need := self._demand(gpu, net, 1))), default=0)
+            hops += came + out * (2 if self.draft.pattern == "balanced_tree" else 1)
+        return hops

@@ -1,0 +1,153 @@
+"""Types of single scenario keys: `measure`, `plots`, `placement`, `groups`, `weights` and `library_version`."""
+
+from typing import Annotated, Any, Final, Literal, TypeGuard
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    Tag,
+    WithJsonSchema,
+)
+
+from simcoll.config import yaml_tree
+from simcoll.config.name_field import OneOf
+from simcoll.config.yaml_tree import Model
+
+
+class MeasureSpec(Model):
+    """Settings for running a point on real hardware."""
+
+    harness: Literal["p2p", "library", "nccl-tests", "graph"] = "p2p"
+    """`p2p` runs the schedule by send and receive, `library` calls the library's own collective, one call at a time.
+    `nccl-tests` makes such calls back to back and gives their mean, as nccl-tests does; `graph` the same from a CUDA
+    graph. `launch.registered` then registers the buffers with NCCL."""
+    calls: Annotated[StrictInt, Field(ge=1)] = 20
+    """Calls of a timed run of `nccl-tests` and `graph`."""
+    warmup: Annotated[StrictInt, Field(ge=0)] = 3
+    """Runs before timing begins."""
+    repeats: Annotated[StrictInt, Field(ge=1)] = 20
+    """Timed runs, over all launches."""
+    launches: Annotated[StrictInt, Field(ge=1)] = 1
+    """Starts of the ranks over which the timed runs are spread."""
+    verify: StrictBool = True
+    """Whether every element is checked before timing."""
+    buckets: Annotated[StrictInt, Field(ge=1)] = 1
+    """Equal calls into which the library's collective is cut."""
+    async_op: StrictBool = False
+    """Whether these calls are all under way at once, or one after another."""
+    compute: Literal["sleep", "real"] = "sleep"
+    """What the layers of a workload do: sleep, or multiply matrices."""
+
+
+PLOTS: Final = {
+    "busbw": "bus bandwidth over size, a curve for each algorithm",
+    "latency": "time over size",
+    "scaling": "time over ranks",
+    "crossover": "map of the fastest algorithm, by size and ranks",
+    "timeline": "what each rank sends when, at the largest size; up to 4,000 transfers",
+    "utilisation": "the topology, coloured by how busy its links are at the largest size",
+    "step": "time of a training step by bucket size, of a workload",
+    "overlap": "computation and communication of a rank over time, and their overlap, of a workload",
+}
+
+
+def listed(value: object) -> object:
+    """One value as a list of it."""
+    return [value] if isinstance(value, str | dict) else value
+
+
+_Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
+
+
+class KeyPlot(Model):
+    """A quantity over any column or swept key of the results."""
+
+    x: str
+    """Column or swept key across, e.g. `size`, `nodes`, `topology.oversubscription`."""
+    y: str = "time"
+    """Column up, e.g. `time`, `busbw`, `step`."""
+    group: _Names | None = None
+    """Columns or keys of which each value is a line. Default: the algorithm."""
+    facet: _Names = ()
+    """Columns or keys of which each value is a panel."""
+    filter: dict[str, Any] = Field(default_factory=dict)
+    """Values that rows must have, by column or key: `{nodes: 2}`."""
+
+    @property
+    def name(self) -> str:
+        """The name of the picture's file."""
+        parts = [self.y, "over", self.x, *(f"by-{name}" for name in self.facet)]
+        parts += [f"{key}-{value}" for key, value in self.filter.items()]
+        return "-".join(parts).replace("/", "-").replace(" ", "")
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+
+_Plot = Annotated[
+    Annotated[str, OneOf("plot", lambda: PLOTS), Tag("<name>")] | Annotated[KeyPlot, Tag("<over a key>")],
+    Discriminator(lambda value: "<over a key>" if isinstance(value, dict | KeyPlot) else "<name>"),
+]
+Plots = Annotated[tuple[_Plot, ...], BeforeValidator(listed)]
+
+
+class Placement(Model):
+    """The number of ranks on each node, where ranks are not placed one by one."""
+
+    per_node: Annotated[StrictInt, Field(ge=1)]
+    """Ranks on each node."""
+
+
+def _placement(value: object) -> Placement | tuple[str, ...] | None:
+    if value is None or isinstance(value, Placement):
+        return value
+    if isinstance(value, dict) and list(value) == ["per_node"] and _positive(value["per_node"]):
+        return Placement(per_node=value["per_node"])
+    if isinstance(value, list | tuple) and value and all(isinstance(device, str) for device in value):
+        return tuple(value)
+    raise ValueError(f"{value!r} is no placement; write {{per_node: 2}} or a list of devices")
+
+
+def _groups(value: object) -> int | tuple[Any, ...] | None:
+    if value is None or _positive(value):
+        return value
+    if isinstance(value, list | tuple) and value:
+        return tuple(part if isinstance(part, int) and not isinstance(part, bool) else _groups(part) for part in value)
+    raise ValueError(f"{value!r} are no groups; write a number of groups, or lists of ranks: [[0, 1], [2, 3]]")
+
+
+def _positive(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def weighed(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Check weights of blocks: whole numbers, or for all_to_all one row of them per rank. Raises ValueError."""
+    rows = [row if isinstance(row, list | tuple) else (row,) for row in value]
+    for weight in (weight for row in rows for weight in row):
+        if not isinstance(weight, int) or isinstance(weight, bool) or weight < 0:
+            raise ValueError(f"{weight!r} is no weight; write whole numbers of at least 0, e.g. [1, 2]")
+    if (
+        len({(isinstance(row, int), len(weights)) for row, weights in zip(value, rows, strict=True)}) != 1
+        or not rows[0]
+    ):
+        raise ValueError("the rows differ or are empty; write numbers, or rows of one length")
+    return value
+
+
+# Values besides None: a Placement or names of devices; a number of groups or nested tuples of ranks.
+Placed = Annotated[Any, PlainValidator(_placement, json_schema_input_type=Placement | list[str])]
+Grouped = Annotated[Any, PlainValidator(_groups, json_schema_input_type=int | list[Any])]
+
+
+def _as_written(value: object) -> object:
+    """A release is a text that may look like a number, of which `2.3` and `2.30` are two."""
+    if isinstance(value, yaml_tree.WrittenFloat):
+        return value.text
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Release = Annotated[str, BeforeValidator(_as_written), WithJsonSchema({"type": ["string", "number"]})]

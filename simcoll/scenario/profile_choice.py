@@ -1,0 +1,100 @@
+"""The GPUs that a profile is for: of a generation, and joined by a kind of links; and the transport that it names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simcoll.config.yaml_tree import Node
+from simcoll.errors import Diagnostic, InputError, wrong
+from simcoll.scenario.profile import Profile, find_profile, load_network, shipped_profiles
+from simcoll.topology.machine_files import SystemFile
+from simcoll.topology.systems import described
+from simcoll.topology.topology_keys import TopologySpec
+from simcoll.topology.wiring import GPU_LINKS
+
+UNFITTED: Final = "one-port"  # the profile where no other is known
+
+
+def check_gpus(profile: Profile, system: SystemFile | None) -> None:
+    """Raise InputError for a system whose GPUs are of another generation or joined by other links; the cure names
+    profiles that serve."""
+    if system is None:
+        return
+    if system.gpu and profile.transport and profile.kernels is None:
+        with_gpus = f"take {own}+{profile.name}" if (own := profile_of(system)) else "fit one: simcoll calibrate"
+        raise wrong("profile", f"{profile.name} says what messages between nodes cost, and nothing of GPUs", with_gpus)
+    if (mismatch := _mismatch(profile, system)) is None:
+        return
+    own = system.profile if system.profile != profile.name else None
+    serving = own or " or ".join(_serving(system))
+    problem = f"{profile.name} is for GPUs {mismatch}"
+    raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
+
+
+def check_named(system: SystemFile, tree: Node) -> None:
+    """Check the profiles that a machine's own file names: that of its GPUs, which bounds need whatever profile is
+    asked for, and that of its NICs.
+
+    Raises InputError, with the place in the file, for a name that nobody knows.
+    """
+    nic = system.nic.profile if system.nic else None
+    for part, name in ((tree, system.profile), (tree.get("nic"), nic)):
+        if name and part and (written := part.get("profile")):
+            try:
+                find_profile(name)
+            except ValueError as error:
+                raise InputError([Diagnostic.of(str(error), "profile", written.place)]) from None
+
+
+def profile_of(system: SystemFile) -> str | None:
+    """The profile that a system's file names, or else the only shipped one that serves such GPUs."""
+    serving = [] if system.profile else _serving(system)
+    return system.profile or (serving[0] if len(serving) == 1 else None)
+
+
+def own_profile(spec: TopologySpec | None) -> str:
+    """The profile of a topology for which none is given: that of its file, or the one fitted to such GPUs."""
+    return ((system := system_of(spec)) and profile_of(system)) or UNFITTED
+
+
+def system_of(spec: TopologySpec | None) -> SystemFile | None:
+    """The system that a topology describes, None where it is none or its file has mistakes."""
+    try:
+        return described(spec) if spec else None
+    except InputError:  # of the file: building the topology says so, with the place
+        return None
+
+
+def _serving(system: SystemFile) -> list[str]:
+    """The shipped profiles that were fitted to GPUs of the generation of a system, joined as they are there; of its
+    compute capability alone where there is one."""
+    if system.gpu is None:
+        return []
+    known = {name: load_network(name) for name in shipped_profiles()}
+    serving = [name for name, profile in known.items() if profile.generations and not _mismatch(profile, system)]
+    return [name for name in serving if known[name].capability is not None] or serving
+
+
+def _mismatch(profile: Profile, system: SystemFile) -> str | None:
+    generation = system.gpu.generation if system.gpu else None
+    if generation is None or not profile.generations:
+        return None
+    if generation not in profile.generations:
+        return f"of {' and '.join(profile.generations)}, and {system.name} has {generation}"
+    capability = system.gpu.compute_capability if system.gpu else None
+    if profile.capability not in (None, capability):
+        has = "does not say" if capability is None else f"has {capability}"
+        return f"of compute capability {profile.capability}, and {system.name} {has}"
+    own = [kind for kind in (*GPU_LINKS, "pcie") if kind in profile.links]
+    joined = {rule.kind for rule in system.links} & {*GPU_LINKS} or {"pcie"}
+    if own and not joined & {*own}:
+        return f"joined by {' and '.join(own)}, and those of {system.name} are by {' and '.join(sorted(joined))}"
+    return None
+
+
+def peak_of(system: SystemFile) -> str | None:
+    """The name under which `workload.models` has the peak of a machine's GPUs; None where it has none."""
+    model = system.gpu.model.partition(" ")[0].lower() if system.gpu else ""
+    from simcoll.workload.models import gpus  # only workloads ask
+
+    return model if model in gpus() else None
