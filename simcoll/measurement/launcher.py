@@ -209,7 +209,9 @@ def _watch(
     latest = moved + job.limit_s
     while any(process.poll() is None for process in ranks):
         if any(process.poll() for process in ranks):
-            _wait_for_the_others(ranks)
+            deadline = time.monotonic() + GRACE_S
+            while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
             break
         now = marks.copy()
         if (now != before).any():
@@ -225,12 +227,6 @@ def _watch(
         time.sleep(POLL_S)
     if any(process.poll() for process in ranks):
         raise MeasureError(_complaint(ranks, job, marks, folder))
-
-
-def _wait_for_the_others(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + GRACE_S
-    while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
 
 
 def _complaint(

@@ -1,18 +1,5 @@
-"""Run the points of a scenario with torch.distributed, and return rows of a measured table.
-
-    run(points, launcher=LOCAL, *, backend="gloo", timeout_s=60.0, tell=None) -> list[CaseRow]
-
-* `points`: what `scenario.load` returns. `scenario.ranks` gives the number of ranks, by default every place of the
-  topology; one launch per number of ranks serves all its points (several launches with `measure.launches`).
-* `launcher`: a `launcher.Launcher(prefix, environment)`, which starts rank r: `prefix(rank)` gives the words before the
-  command (`["ip", "netns", "exec", f"host{rank}"]`), `environment(rank)` the variables added to the environment
-  (`{"GLOO_SOCKET_IFNAME": "eth0"}`). The ranks meet through a file in a folder that all of them see; if that
-  environment holds MASTER_ADDR and MASTER_PORT they meet there.
-* `backend`: `gloo` or `nccl`. `timeout_s`: time limit of any one transfer; `limit_s`: time limit of any one launch.
-* `tell`: called with a line of progress now and then.
-* `log`: rows are kept in it as they come, and those that it has are not measured again (`log_beside`).
-
-Each row is a mapping with the columns of measured tables; `write` makes a file of them.
+"""Run the points of a scenario with torch.distributed, and return rows of a measured table; `write` makes a file of
+them.
 """
 
 from __future__ import annotations
@@ -83,7 +70,12 @@ def run(
     tell: Tell = lambda line: None,
     log: CaseLog | None = None,
 ) -> list[CaseRow]:
-    """Measure points on processes of this machine; the module describes the arguments.
+    """Measure points on processes of this machine, which `launcher` starts; return a row for each distinct point.
+
+    A launch serves all points of one number of ranks (`measure.launches`: several launches). `timeout_s` limits a
+    transfer, `limit_s` a launch. Ranks meet through a file in a folder that all of them see, or at MASTER_ADDR and
+    MASTER_PORT of the launcher's environment. `tell` gets lines of progress. Rows are kept in `log` as they come, and
+    rows that it has are not measured again (`log_beside`).
 
     Raises InputError for mistakes that the user can correct, RefusedError when no point can run, and MeasureError when
     a rank dies, hangs or computes a wrong result.

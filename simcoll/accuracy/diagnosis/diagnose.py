@@ -223,16 +223,13 @@ def _document(
         "also": [fit.hypothesis.family for fit in ranking.as_good(ranked, base)] if explained else [],
         "sure": ranking.sure(ranked, base),
         "remains": [region for region in left if region["off"]],
-        "by_themselves": {} if explained else _by_themselves(table, ranked, base),
+        "by_themselves": {
+            collective: [fit.hypothesis.family for fit in fits]
+            for collective, fits in ({} if explained else ranking.by_themselves(table, ranked, base)).items()
+        },
         "refused": dict(refused),
         "wrong": None,
     }
-
-
-def _by_themselves(table: MeasuredTable, ranked: Sequence[Fit], base: Fit) -> dict[str, list[str]]:
-    """Name what explains the points of a collective alone, by collective: the best, and what is as good."""
-    found = ranking.by_themselves(table, ranked, base)
-    return {collective: [fit.hypothesis.family for fit in fits] for collective, fits in found.items()}
 
 
 def _points(

@@ -390,7 +390,7 @@ def _beside_others(
 ) -> list[Document]:
     """Score the rows held out, or all where none is, by what could be asked without a fit, and by the fit."""
     which = chosen if chosen.all() else ~chosen
-    ways = {"plain model": _by_plain_model(data)}
+    ways = {"plain model": np.array([by_plain_model(point.scenario) for point in data.points])[data.which]}
     if begin.profile.calibration is not None:
         ways[f"profile {begin.profile.name}"] = data.times(ParameterSetting.of(begin.whole))
     ways |= {f"with {other.name}": other.times} if other else {}
@@ -400,13 +400,6 @@ def _beside_others(
         for name, times in ways.items()
         if (known := which & ~np.isnan(times)).any()
     ]
-
-
-def _by_plain_model(data: Samples) -> Floats:
-    """Predict the rows by the plain model, to which nothing was fitted; NaN where it has no such call."""
-    times = np.array([by_plain_model(point.scenario) for point in data.points])
-    of_rows: Floats = times[data.which]
-    return of_rows
 
 
 def by_plain_model(scenario: Scenario) -> float:

@@ -136,12 +136,6 @@ def above_rates(names: Sequence[str], high: Floats, null: Mapping[str, float]) -
     ]
 
 
-def _typical(logarithms: Floats) -> float:
-    """Return the root mean square over rows of the spread of their draws, (rows, draws)."""
-    low, high = np.percentile(logarithms, NORMAL_68, axis=1)
-    return float(np.sqrt(np.mean(((high - low) / 2) ** 2)))
-
-
 class Fitting:
     """State of a fit: the rows, the costs before it (`null`), the names still to be fitted, and why others are not."""
 
@@ -176,7 +170,9 @@ class _Estimating(Fitting):
             left = len(self.left)
             line = self._drop_unneeded(self._drop_undetermined(line))
             if len(self.left) == left:
-                return self._estimate(line, self._draws(line))
+                width = least_squares.width(line, self.samples.measured)
+                draws = least_squares.bootstrap(line, self.bounds, width, self.samples.draw, seed=self.seed)
+                return self._estimate(line, draws)
 
     # --- fitting ---
 
@@ -198,7 +194,9 @@ class _Estimating(Fitting):
         line = least_squares.felt(self.model, line, self.bounds) if self.asked else self._drop_undetermined(line)
         seen = np.abs(line.relative(self.bounds)).max(axis=0) >= least_squares.EFFECT
         self.felt = {name for name, effect in zip(self.names, seen.tolist(), strict=True) if effect}
-        self._check_enough()
+        if len(self.samples) <= len(self.names):
+            problem = f"{len(self.samples)} rows are too few to fit {', '.join(self.names)}"
+            raise InputError(problem, "give more rows, or name fewer parameters with --free")
         values = least_squares.begin(line, self.samples.measured, self.bounds)
         return least_squares.in_effect(
             self.model, least_squares.line(self.model, values, self.bounds), line, self.bounds
@@ -214,15 +212,6 @@ class _Estimating(Fitting):
         values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
         self.names, self.left = list(self.null), {}
         return self._drop_undetermined(least_squares.line(self.model, np.array(list(values.values())), self.bounds))
-
-    def _check_enough(self) -> None:
-        if len(self.samples) <= len(self.names):
-            problem = f"{len(self.samples)} rows are too few to fit {', '.join(self.names)}"
-            raise InputError(problem, "give more rows, or name fewer parameters with --free")
-
-    def _draws(self, line: Line) -> Floats:
-        width = least_squares.width(line, self.samples.measured)
-        return least_squares.bootstrap(line, self.bounds, width, self.samples.draw, seed=self.seed)
 
     # --- leaving out ---
 
@@ -291,7 +280,9 @@ class _Estimating(Fitting):
         costs, lows, highs = (
             dict(zip(self.names, column.tolist(), strict=True)) for column in (line.values, low, high)
         )
-        scatter = max(least, _typical(np.log(np.array([line.at(values) for values in draws]) / line.times).T))
+        drawn = np.log(np.array([line.at(values) for values in draws]) / line.times)
+        down, up = np.percentile(drawn, NORMAL_68, axis=0)  # of each row
+        scatter = max(least, float(np.sqrt(np.mean(((up - down) / 2) ** 2))))
         near = prior.around(self.names, line, self.bounds)
         shown = errors_left_out(line, self.samples.rows, self.samples.measured, self.bounds, near)
         notes = [*self._linked(draws), *above_rates(self.names, high, self.null), *self._ineffective(line)]

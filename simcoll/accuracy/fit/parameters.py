@@ -147,13 +147,6 @@ def _cost(name: str, value: float) -> float:
     return above / value if above and value else float(value)
 
 
-def _kernel_cost(name: str, kernels: Kernels) -> float:
-    """Return the cost of a parameter of NCCL's kernels."""
-    block, _, key = name.partition(".")
-    value = getattr(getattr(kernels, block), key) if key else getattr(kernels, block)
-    return _cost(name, value)
-
-
 def cost(name: str, profile: Profile, params: Params) -> float:
     """Return the cost of a parameter before any fit."""
     key, _, kind = name.partition(".")
@@ -167,7 +160,8 @@ def cost(name: str, profile: Profile, params: Params) -> float:
     if key == TRANSPORT:
         return _cost(name, getattr(profile.transport or Transport(), kind))
     if of_kernels(name):
-        return _kernel_cost(name, profile.kernels or Kernels())
+        kernels = profile.kernels or Kernels()
+        return _cost(name, getattr(getattr(kernels, key), kind) if kind else getattr(kernels, key))
     if kind:
         scale = profile.links.get(kind, LinkScale())
         return 1 / scale.efficiency if key == "efficiency" else scale.latency

@@ -15,7 +15,7 @@ from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.measured_rows import TOO_LONG
 from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies.baselines import RIVALS
-from simcoll.accuracy.studies.study_file import PLACES, Study
+from simcoll.accuracy.studies.study_file import PLACES
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
@@ -507,8 +507,9 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
         for series in _bucket_series(finding.scored)
         for cap, us in series.measured.items()
     ]
+    panels = [column for column in finding.study.by if column in table_join.KEYS]
     wanted: dict[str, Callable[[], Any]] = {
-        finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
+        finding.study.name: lambda: residual_figure(rows, by=("case", *(panels or ("ranks",)))),
         f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),
     }
     drawn = []
@@ -517,11 +518,6 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
             save(figure(), folder / f"{name}.png")
             drawn.append(folder / f"{name}.png")
     return drawn
-
-
-def _panels(study: Study) -> Sequence[str]:
-    columns = [column for column in study.by if column in table_join.KEYS]
-    return ("case", *(columns or ("ranks",)))
 
 
 def check(findings: Sequence[Finding]) -> list[Goal]:

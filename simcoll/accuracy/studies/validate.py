@@ -271,6 +271,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     rows, notes = fit_rows.of_pairs(pairs)
     if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
+    gpus = [load_system(m.used.system).gpu for m, _ in fitted if m.used.system]
     begin = Beginning(
         name=study.name,
         params=pairs[0][1].params(),
@@ -280,16 +281,10 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         split="; ".join(f"{m.used.name}: {_split(m.used)}" for m, _ in fitted),
         file=yaml_tree.read(find_profile(begin_with)).plain(),
         network=network_of(fitted[0][0].used.system),
-        generations=_generations([m.used.system for m, _ in fitted if m.used.system]),
+        generations=list(dict.fromkeys(gpu.generation for gpu in gpus if gpu)),
     )
     chosen = np.concatenate([flags for _, flags in fitted])
     return calibrate.fitted(rows, chosen, begin, free=study.free, notes=notes)
-
-
-def _generations(systems: Sequence[str]) -> list[str]:
-    """Return the generations of the GPUs of some systems."""
-    gpus = [load_system(name).gpu for name in systems]
-    return list(dict.fromkeys(gpu.generation for gpu in gpus if gpu))
 
 
 def _first_profile(study: Study, materials: Sequence[Material]) -> str:

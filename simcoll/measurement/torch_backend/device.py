@@ -130,7 +130,7 @@ def _until_known(clock: HostClock, run: Callable[[], object], runs: int) -> list
         began = host.read()
         run()
         clock.settle()
-        return host.read() - began
+        return host.between(began, host.read())
 
     for _ in range(WARM):
         once()

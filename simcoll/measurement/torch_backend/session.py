@@ -63,7 +63,9 @@ class Session:
             world_size=world,
             timeout=timedelta(seconds=timeout_s + (WATCHDOG_S if on_gpu else 0)),
         )
-        self._connect()
+        if on_gpu:  # NCCL connects at its first call, in which all ranks must take part
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            self.clock.settle()
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
         boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
         self.one_host = len(set(self.gather([int.from_bytes(hashlib.sha256(boot).digest()[:7], "big")]))) == 1
@@ -131,12 +133,6 @@ class Session:
         """
         empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
         return statistics.median_high(empty), resolution(self.clock)
-
-    def _connect(self) -> None:
-        """Let NCCL connect: it does so at its first call, in which all ranks must take part."""
-        if self.device.type == "cuda":
-            dist.all_reduce(torch.zeros(1, device=self.device))
-            self.clock.settle()
 
     def _meet(self) -> int:
         """Wait for all ranks; return the instant of this host's clock at which all begin."""
