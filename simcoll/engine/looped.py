@@ -14,7 +14,7 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.lru import LruCache
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.engine._kernel_run import NO_TIMES, KernelRun
 from simcoll.engine._loop_layout import FirstWaits, LoopLayout, first_of, layout_of, sized, steps

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from simcoll.config import collector
 from simcoll.config.arrays import Array, Numbers
 from simcoll.engine._row_replay import OWN_ORDER, EventOrder, ReplayNumbers, RowReplay, events_of
 from simcoll.engine.program import Program, totals_of
@@ -45,7 +44,6 @@ RunSteps = Generator[AskedRun, Outcome, T]
 """Work that asks for runs, one after the other, and gives a result; of several works alike runs are made together."""
 
 
-@collector.seldom()
 def answered(steps: RunSteps[T]) -> T:
     """The result of steps whose runs are made one by one. Raises what these raise, and SimcollError of runs."""
     try:
@@ -58,7 +56,6 @@ def answered(steps: RunSteps[T]) -> T:
         return result
 
 
-@collector.seldom()
 def all_answered(every: Iterable[RunSteps[T]]) -> list[T]:
     """The results of several steps, of which none raises; each begins when it comes. Alike runs are made together,
     those that may not be alike when they are asked for."""

@@ -12,9 +12,9 @@ from simcoll.errors import RefusedError, did_you_mean, wrong
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.algorithm_names import name_of, names
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
-from simcoll.prediction.lowering import PlainExecutor, alone, executor
-from simcoll.prediction.placing import placed, topology_of
-from simcoll.prediction.work import least_rows, ranks_of
+from simcoll.prediction.lowered_call import PlainExecutor, alone, executor
+from simcoll.prediction.placed_topology import placed, topology_of
+from simcoll.prediction.work_limits import least_rows, ranks_of
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import CHOSEN, Scenario
 from simcoll.schedule import registry

@@ -12,13 +12,13 @@ from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from simcoll.config.groups import grouped
-from simcoll.config.machine_time import check_time
+from simcoll.config.machine_limits import check_time
 from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import TIE
-from simcoll.prediction.work import check_runs
+from simcoll.prediction.work_limits import check_runs
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile

@@ -29,8 +29,7 @@ from simcoll.measurement.torch_backend.library_calls import CallSetting, GraphCa
 from simcoll.measurement.torch_backend.send_recv import Exchange, Post, TransferError
 from simcoll.measurement.torch_backend.session import Session, Timing, meeting
 from simcoll.measurement.torch_backend.workloads import DdpStep, Passes, RankSetting, SmallProgram, Worker
-from simcoll.schedule.collectives import collective
-from simcoll.schedule.group_contracts import BITWISE, cut_slots, expected, promised
+from simcoll.schedule.collectives import BITWISE, collective, cut_slots, expected, promised
 from simcoll.workload.workload_keys import Ddp
 
 PASSES: Final = 4  # over all tasks, so that changes on the machine affect all of them alike

@@ -25,17 +25,17 @@ from typing import Any, Final
 import numpy as np
 
 import simcoll
-from simcoll.config import csv_text
+from simcoll.config import text_table
 from simcoll.config.groups import grouped
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
 from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
 from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
-from simcoll.prediction.journal import RowLog
 from simcoll.prediction.result_rows import write_atomically
+from simcoll.prediction.sweep import RowLog
 from simcoll.scenario.loading import Point
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
@@ -379,7 +379,7 @@ def write(path: Path, rows: Sequence[CaseRow], backend: Backend) -> None:
 def write_table(path: Path, columns: Sequence[str], rows: Sequence[CaseRow]) -> None:
     """Write rows as CSV, whole or not at all. Raises InputError."""
     cells = ([_cell(made.get(column)) for column in columns] for made in rows)
-    write_atomically(path, csv_text.dump(columns, cells))
+    write_atomically(path, text_table.csv_text(columns, cells))
 
 
 def _cell(value: object) -> object:

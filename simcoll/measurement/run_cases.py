@@ -14,7 +14,7 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.rank_program import part_of
 from simcoll.measurement.rank_tasks import RankTask, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, MEANS, Backend, done_in_place, refusal, widths
-from simcoll.prediction.placing import placed, topology_of
+from simcoll.prediction.placed_topology import placed, topology_of
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point

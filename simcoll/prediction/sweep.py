@@ -1,24 +1,24 @@
 """Many points: in order, in parallel, resumable.
 
-Each finished row goes to a log at once (`journal`), under a key made of everything that decides it; when all are there
-`results.csv` is written and the logs go. A killed run started again computes only what is missing.
-"""
+Each finished row goes to a log at once (`Journal`), under a key made of everything that decides it; when all are there
+`results.csv` is written and the logs go. A killed run started again computes only what is missing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
 import simcoll
 from simcoll.engine.run import Keep
-from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
+from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError, unwritable
 from simcoll.prediction import workers
-from simcoll.prediction.journal import Journal, Shard
 from simcoll.prediction.predict import describe, predict, row
 from simcoll.prediction.result_rows import ResultRow, own_pictures, to_csv, write_atomically
 from simcoll.scenario.loading import Point
@@ -68,7 +68,7 @@ def _merged(shares: Sequence[ResultRow]) -> ResultRow:
     failed = next((share for share in shares if share.status != "ok"), None)
     if failed or shares[0].times_ps is None:
         return failed or shares[0]
-    from simcoll.prediction.monte_carlo import merged
+    from simcoll.prediction.replications import merged
 
     return merged(shares)
 
@@ -76,9 +76,9 @@ def _merged(shares: Sequence[ResultRow]) -> ResultRow:
 def _row(point: Point, related: bool = False, keep: Keep = "auto") -> ResultRow:
     try:
         if point.replicas:
-            from simcoll.prediction import monte_carlo
+            from simcoll.prediction import replications
 
-            return monte_carlo.part(point)
+            return replications.part(point)
         return row(predict(point.scenario, related=related, keep=keep))
     except RefusedError as error:
         marks = {"left_out": point.optional, "wrong_input": bool(error.path)}
@@ -246,3 +246,101 @@ def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
             if value not in values.setdefault(key, []):
                 values[key].append(value)
     return values
+
+
+LOG: Final = "results.jsonl"
+
+Row = TypeVar("Row")
+
+
+class Shard(NamedTuple):
+    """Share `number`, from 1, of the `of` shares that the points of a sweep are dealt out to."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read `2/4`; raises InputError.
+
+        >>> Shard.parse("2/4")
+        Shard(number=2, of=4)
+        """
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise InputError(f"--shard: {text!r} is no share", "write i/n with i from 1 to n, e.g. 2/4")
+        return cls(int(match[1]), int(match[2]))
+
+    def share(self, keys: Sequence[str]) -> list[int]:
+        """The indices of the keys that are this shard's, whatever the other shards have done.
+
+        Keys are hashes, so every n-th in their order mixes sizes and algorithms: no shard gets all of the long ones.
+        """
+        return sorted(sorted(range(len(keys)), key=keys.__getitem__)[self.number - 1 :: self.of])
+
+
+class RowLog(Generic[Row]):
+    """A log of rows, each under the key of what decides it; `read` makes a row of what `written` made of it, and fails
+    for what is none."""
+
+    def __init__(self, own: Path, read: Callable[[Any], Row], written: Callable[[Row], Any]):
+        self.own, self._read, self._written = own, read, written
+
+    def _all(self) -> list[Path]:
+        return [self.own]
+
+    def rows(self) -> dict[str, Row]:
+        """Key and row of every line that is whole."""
+        rows = {}
+        for log in self._all():
+            for line in _text(log).splitlines():
+                try:
+                    entry = json.loads(line)
+                    rows[entry["key"]] = self._read(entry["row"])
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    continue  # cut short by a kill, or not ours
+        return rows
+
+    def append(self, key: str, row: Row) -> None:
+        """Write a row; raises SimcollError if that cannot be, e.g. on a full disk."""
+        line = json.dumps({"key": key, "row": self._written(row)}) + "\n"
+        try:
+            self.own.parent.mkdir(parents=True, exist_ok=True)
+            with self.own.open("a+b") as file:
+                file.write(line.encode() if _at_a_line(file) else f"\n{line}".encode())
+        except OSError as error:
+            raise unwritable(self.own, error) from None
+
+    def drop(self) -> None:
+        """Remove all logs: their rows stand in results.csv."""
+        for log in self._all():
+            log.unlink(missing_ok=True)
+
+
+class Journal(RowLog[ResultRow]):
+    """The logs of a folder, of which one's own is appended to."""
+
+    def __init__(self, folder: Path, shard: Shard | None = None):
+        self.folder = folder
+        name = LOG if shard is None else f"results.{shard.number}of{shard.of}.jsonl"
+        super().__init__(folder / name, ResultRow.of, ResultRow.record)
+
+    def _all(self) -> list[Path]:
+        return [self.folder / LOG, *sorted(self.folder.glob("results.*of*.jsonl"))]
+
+
+def _text(log: Path) -> str:
+    try:
+        return log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:  # also when another shard has just written results.csv and dropped the logs
+        return ""
+    except OSError as error:
+        raise InputError(f"{log}: cannot be read: {error.strerror}", "give another folder with -o") from None
+
+
+def _at_a_line(file: IO[bytes]) -> bool:
+    """Whether what is written next begins a line; what a kill or a full disk cut short has no end."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"

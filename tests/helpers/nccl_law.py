@@ -16,7 +16,7 @@ from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.protocols import chunk_bytes
 from simcoll.nccl.tuner_constants import read
-from simcoll.prediction._nccl_channel import NcclChannel
+from simcoll.prediction.nccl_calls import NcclChannel
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.loading import Point, load
 from simcoll.schedule.names import Protocol
@@ -119,8 +119,9 @@ def made_of(system: str, nodes: int, ranks: int) -> Communicator:
 
 def channel(prediction: Prediction) -> NcclChannel:
     """The channel that was run of a call of NCCL."""
-    assert isinstance(prediction.lowered, NcclChannel)
-    return prediction.lowered
+    (planned,) = prediction.planned
+    assert isinstance(planned.lowered, NcclChannel)
+    return planned.lowered
 
 
 def rated(prediction: Prediction) -> int:

@@ -17,8 +17,8 @@ from command import KILLED, SCRIPT, python, simcoll, start
 
 from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep, workers
-from simcoll.prediction.journal import LOG, Journal
 from simcoll.prediction.result_rows import ResultRow, write_atomically
+from simcoll.prediction.sweep import LOG, Journal
 from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario

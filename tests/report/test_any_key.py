@@ -15,7 +15,7 @@ import simcoll as sc
 from simcoll.config.yaml_tree import located
 from simcoll.errors import BoundError, InputError, Place
 from simcoll.prediction.predict import predict
-from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.sweep import run_point
 from simcoll.report import run_plots
 from simcoll.report.html import points as points_of_page

@@ -32,8 +32,8 @@ from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_file
 from simcoll.measurement.run_cases import Tell
-from simcoll.prediction.model_errors import Kind, ModelErrors, Setting
-from simcoll.prediction.placing import network_of
+from simcoll.prediction.confidence import Kind, ModelErrors, Setting
+from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.predict import busiest_link, lent, place, predict
 from simcoll.prediction.predict import row as result_of
 from simcoll.prediction.result_rows import write_atomically
@@ -69,7 +69,7 @@ class ClusterFile(Model):
 @dataclass(frozen=True, eq=False)
 class ClusterRow:
     """A measured row of a cluster with its point, its prediction in us, `place`, `busy` and `lent` as
-    `model_errors.Setting` has them.
+    `confidence.Setting` has them.
 
     `seen`: costs of a shipped profile were fitted to its table; `gpus_seen`: of that of its GPUs, which stays where its
     transport is left out. `region`: see `scores.located`. `ends` are those of the interval

@@ -20,7 +20,7 @@ from simcoll.accuracy.diagnosis import judgement, ranking
 from simcoll.accuracy.diagnosis.judgement import WILD, Bands, Fit, MeasuredTable, Region
 from simcoll.accuracy.measured_rows import RowQuestions, suspicious, with_schedule_name
 from simcoll.accuracy.scores import Document
-from simcoll.config import assignments
+from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
 from simcoll.errors import InputError
@@ -28,8 +28,8 @@ from simcoll.formats.measured import MeasuredRow, gpu_names, parse_measured, rem
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band, shows_usual
-from simcoll.prediction.lowering import executor
-from simcoll.prediction.placing import network_under
+from simcoll.prediction.lowered_call import executor
+from simcoll.prediction.placed_topology import network_under
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
@@ -83,7 +83,7 @@ def diagnosed(
     Returns the document that `diagnose --json` prints. Raises InputError for tables and topologies that cannot be read,
     and where nothing can be predicted.
     """
-    kept = dict(map(assignments.condition, where))
+    kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
     asking = RowQuestions(system, sets)
     rows = table_join.kept(measured, kept, source)

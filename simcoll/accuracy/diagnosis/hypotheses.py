@@ -14,13 +14,13 @@ from typing import Any, Final, Literal, TypeVar
 from simcoll import units
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.formats.measured import gpu_names
-from simcoll.nccl import env_filter, tuner
+from simcoll.nccl import environment, tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.within_node import staged
-from simcoll.prediction.lowering import executor
-from simcoll.prediction.placing import machine_of, network_of
+from simcoll.prediction.lowered_call import executor
+from simcoll.prediction.placed_topology import machine_of, network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -394,7 +394,7 @@ def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, 
         return scenario
     collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
     if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
-        left = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
+        left = [name for name in P2P if environment.selection(None, proto).allows("all_reduce", "ring", name)]
         return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
     version = executor(scenario).release(scenario)
     spec = scenario.topology
@@ -405,7 +405,7 @@ def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, 
         key = *asked, version, in_switch, *filters
         if key not in tables:
             comm = communicator(load_system(asked[0]), *asked[1:])
-            tables[key] = tuner.table(comm, version, env_filter.parse(*filters), in_switch)
+            tables[key] = tuner.table(comm, version, environment.selection(*filters), in_switch)
         return tuner.choose(tables[key], collective, scenario.nbytes)
 
     usual, filtered = choice("", ""), choice(algo, proto)

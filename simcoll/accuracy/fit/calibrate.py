@@ -35,7 +35,7 @@ from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.wrong_machine import OtherNetwork
 from simcoll.accuracy.measured_rows import RowQuestions
 from simcoll.accuracy.scores import Document
-from simcoll.config import assignments, yaml_tree
+from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
@@ -44,7 +44,7 @@ from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
-from simcoll.prediction.placing import placed, served_by
+from simcoll.prediction.placed_topology import placed, served_by
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, params_as_written, parse_profile
@@ -88,7 +88,7 @@ def calibrate(
     """
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
-    kept = dict(map(assignments.condition, where))
+    kept = dict(map(yaml_tree.condition, where))
     rows, sources, notes = fit_rows.read(files, kept)
     data, more = fit_rows.samples(rows, asking)
     chosen, split = fit_rows.split(data, _listed(fit))
@@ -180,7 +180,7 @@ def fitted(
 
 def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
     """Split each `COL=V,V` into column and values."""
-    pairs = (assignments.condition(text, "--fit") for text in fit)
+    pairs = (yaml_tree.condition(text, "--fit") for text in fit)
     return {column: [value.strip() for value in values.split(",")] for column, values in pairs}
 
 

@@ -23,8 +23,7 @@ from simcoll.config.groups import grouped
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow
-from simcoll.prediction.intervals import Noise, noise, student
-from simcoll.prediction.model_errors import Kind
+from simcoll.prediction.confidence import Kind, Noise, noise, student
 from simcoll.scenario.profile import Profile
 from simcoll.schedule.collectives import collective
 

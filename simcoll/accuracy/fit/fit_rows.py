@@ -18,11 +18,11 @@ from simcoll.accuracy.fit.least_squares import Draw
 from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
 from simcoll.accuracy.measured_rows import RowQuestions
 from simcoll.config.arrays import Floats, Numbers
-from simcoll.config.decoding import decoded
 from simcoll.config.groups import grouped
+from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
-from simcoll.prediction.lowering import executor
+from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario import caveats
 from simcoll.scenario.launch import Process
@@ -53,7 +53,7 @@ class RetimedPoint:
                 refused.append(error)
         if not self.choices:
             raise refused[0]
-        self._calls = [choice.lowered for choice in self.choices if choice.lowered]
+        self._calls = [choice.planned[0].lowered for choice in self.choices]
 
     @cached_property
     def _links(self) -> list[Numbers]:

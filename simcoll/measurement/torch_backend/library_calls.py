@@ -14,7 +14,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from simcoll.measurement.rank_tasks import IDLE
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS
 from simcoll.schedule.names import DTYPES
 
 Tensor: TypeAlias = torch.Tensor

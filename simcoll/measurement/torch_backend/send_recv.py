@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simcoll.measurement.rank_program import MemoryRange, Move, RankProgram, SlotPlace, Stage
 from simcoll.measurement.rank_tasks import IDLE
 from simcoll.measurement.torch_backend.library_calls import TYPES, Runner, to_numpy, to_tensor
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS
 
 Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]

@@ -1,4 +1,4 @@
-"""Ranks of a point on devices of its topology."""
+"""The topology of a point, its links as rated or as a profile has them, and the devices of its ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import CostKind
-from simcoll.prediction.work import check_work
+from simcoll.prediction.work_limits import check_work
 from simcoll.scenario.key_types import Placement
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import (

@@ -1,46 +1,238 @@
-"""A plan of several operations, predicted: one program of all its calls and computations."""
+"""Run a point: its call, as asked for, as the quickest of several or in buckets, or the plan of its workload."""
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
+from simcoll.engine import bounds
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import Joined, composed_ps
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
-from simcoll.engine.run import Outcome, StreamedProgram, run
+from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
-from simcoll.errors import InputError, TopologyError, wrong
-from simcoll.prediction._call_run import predict_call
-from simcoll.prediction._schedule_source import agents_of, source_of
-from simcoll.prediction.lowering import alone, executor
-from simcoll.prediction.placing import placed, rated_topology, served_by
-from simcoll.prediction.predicted import CALLING, COMPUTING, LAUNCHING, CountedLinks, PlannedCall, PlanTasks, Prediction
-from simcoll.prediction.program_run import ProgramRun, policy
+from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
+from simcoll.prediction.lowered_call import PlainCall, alone, executor
+from simcoll.prediction.placed_topology import arrivals_of, at_best, placed, rated_topology, served_by
+from simcoll.prediction.predictions import (
+    CALLING,
+    COMPUTING,
+    LAUNCHING,
+    CallPrediction,
+    CountedLinks,
+    PlannedCall,
+    PlanTasks,
+    ProgramRun,
+    StepPrediction,
+    policy,
+)
+from simcoll.prediction.schedules import agents_of, source_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.streamed import StreamedSchedule
+from simcoll.schedule.collectives import collective, cut
+from simcoll.schedule.ir import AnySchedule, StreamedSchedule, split
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.templates import plan_of
 
+# --- one schedule ---
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleRun:
+    """A schedule that was run by itself: its source, the level of its proof, and the devices of ranks and agents."""
+
+    source: AnySchedule
+    proved: str
+    devices: tuple[str, ...]
+    run: ProgramRun
+
+
+def _may_be_long(source: AnySchedule, point: Scenario) -> bool:
+    """Whether a schedule may have too many transfers, in all its loops, to be run as a program."""
+    if isinstance(source, StreamedSchedule):
+        return True
+    chunk = point.params().chunk
+    loops = 1 + point.nbytes // chunk if chunk else 1
+    return len(source) * loops > MOST_HELD and not point.subgroups
+
+
+def _check_weights(point: Scenario, ranks: int) -> None:
+    """Raise InputError where the weights of a point are not those of so many ranks."""
+    blocks = collective(point.collective).blocks(ranks)
+    try:
+        cut(0, ranks, blocks, 1, point.weights, blocks)
+    except ValueError as error:
+        raise wrong("weights", str(error), f"there are {ranks} ranks") from None
+
+
+def run_schedule(
+    point: Scenario, network: Topology, places: Sequence[str], launch_ps: int, keep: Keep = "auto"
+) -> ScheduleRun:
+    """The run of the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
+
+    Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
+    proof fails, BoundError when the run is quicker than possible.
+    """
+    source, proved = source_of(point, network, places)
+    devices = (*places, *agents_of(point, network, places)[: source.agents])
+    if point.weights is not None:
+        _check_weights(point, source.n)
+    arrivals = arrivals_of(point, source.n)
+
+    def make() -> Program:
+        schedule = written_out(source)
+        options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
+        program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
+        if not point.striking:
+            return program
+        return struck(program, network, point.striking, launch_ps)
+
+    if point.weights is None and not point.striking and _may_be_long(source, point):
+        stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize, arrivals)
+        outcome = run(stream, policy(point, keep))
+        program = outcome.program
+    else:
+        program = make()
+        outcome = run(program, policy(point, keep))
+    took_ps, asked = outcome.totals.makespan_ps, (point.nbytes, point.itemsize, point.weights)
+    bound = bounds.beaten(took_ps, source, network, devices, *asked)
+    if bound is not None:
+        took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
+        if proved == "off":
+            raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
+        raise BoundError(f"{took}: a bug of simcoll")
+    held = program if program is not None and len(program) <= MOST_HELD else None
+    ran = ProgramRun(point, make, outcome, held)
+    return ScheduleRun(source, proved, devices, ran)
+
+
+def predict_call(
+    scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
+) -> CallPrediction:
+    """The prediction of a call; `keep`: see `Policy`. Raises like `predict`."""
+    options = executor(scenario).alternatives(scenario, topology)
+    if options[0] is not scenario:
+        if not scenario.striking:
+            return _quickest(options, topology, costs, keep)
+        healthy = [
+            option.model_copy(update={"faults": ()}) for option in options
+        ]  # who chooses does not know of faults
+        algorithm = _quickest(healthy, topology, costs, keep).algorithm
+        return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
+    if scenario.in_buckets:
+        return _in_buckets(scenario, topology, costs)
+    call = executor(scenario).lower(scenario, topology)
+    launch_ps = call.launch_ps(costs)
+    try:
+        run = run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
+    except StuckError as error:
+        raise call.stuck(error) from None
+    return CallPrediction(
+        scenario=scenario,
+        costs=costs,
+        topology=call.topology(costs),
+        devices=run.devices,
+        run=run.run,
+        totals=_side_by_side(run.run.totals, call.count),
+        bound_ps=functools.partial(_bound_ps, call, run, topology, costs),
+        anew=functools.partial(predict_call, scenario, topology),
+        asked=scenario.algorithm,
+        lowered=call,
+        source=run.source,
+        proof=run.proved,
+        launch_ps=launch_ps,
+        host_ps=call.host_ps(costs),
+    )
+
+
+def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
+    """The time that no schedule can beat, the same for all that answer the question, whatever they run: on links as
+    rated, or as a profile has them where these are faster; where switches could reduce, by these too."""
+    scenario, rated = call.scenario, topology or rated_topology(call.scenario)
+    network = at_best(scenario, rated, costs)
+    asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
+    reducing = bool(network.agents_for(call.places[:1]))
+    return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)
+
+
+def _side_by_side(totals: Totals, count: int) -> Totals:
+    """Totals of so many programs that do the same side by side."""
+    if count == 1:
+        return totals
+    return replace(
+        totals,
+        carried=totals.carried * count,
+        messages=totals.messages * count,
+        wire_bytes=totals.wire_bytes * count,
+        bytes_per_rank=totals.bytes_per_rank * count,
+    )
+
+
+def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
+    """The one predicted to be done first, of those that are not refused."""
+    predicted: list[CallPrediction] = []
+    refused: list[RefusedError] = []
+    for option in options:
+        try:
+            predicted.append(predict_call(option, topology, costs, keep))
+        except RefusedError as error:
+            refused.append(error)
+    if not predicted:
+        raise refused[0]
+    return min(predicted, key=lambda prediction: prediction.called_ps)  # the host takes as long for each
+
+
+def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> CallPrediction:
+    """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
+    bucket is a loop of the schedule with separate channels. Timelines are those of the whole."""
+    buckets, chunk = scenario.measure.buckets, scenario.params().chunk
+    alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
+    again = functools.partial(predict_call, scenario, topology)
+    whole = predict_call(scenario.model_copy(update=alone), topology, costs)
+    if scenario.measure.async_op:
+        chunks, width = whole.source.n_chunks, scenario.itemsize
+        piece = -(-scenario.nbytes // (chunks * buckets * width)) * width
+        own = {"chunk": min(chunk or piece, piece), "channels": chunks * buckets}
+        apart = {**alone, "model": scenario.model.model_copy(update=own)}
+        together = predict_call(scenario.model_copy(update=apart), topology, costs)
+        return replace(together, scenario=scenario, host_ps=buckets * together.host_ps, anew=again)
+    sizes = Counter(split(scenario.nbytes, buckets, scenario.itemsize).tolist())
+    parts: list[tuple[int, CallPrediction]] = []
+    for size, times in sizes.items():
+        if size:
+            part = scenario.model_copy(update={**alone, "size": size})
+            parts.append((times, predict_call(part, topology, costs)))
+    totals = Totals(
+        makespan_ps=sum(times * (part.totals.makespan_ps + part.launch_ps) for times, part in parts) - whole.launch_ps,
+        carried=np.sum([times * part.totals.carried for times, part in parts], axis=0),
+        bytes_per_rank=sum(times * part.totals.bytes_per_rank for times, part in parts),
+        messages=sum(times * part.totals.messages for times, part in parts),
+        wire_bytes=sum(times * part.totals.wire_bytes for times, part in parts),
+        shortcut=parts[0][1].totals.shortcut,
+    )
+    host_ps = sum(times * part.host_ps for times, part in parts)
+    return replace(whole, scenario=scenario, totals=totals, host_ps=host_ps, anew=again)
+
+
 T = TypeVar("T")
 
 
-def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
+def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
     """The prediction of a workload's plan. Raises like `predict`."""
     binder = _Binder(scenario, topology or rated_topology(scenario), costs)
-    plan, columns = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
+    plan, facts = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, calls, kinds = _operations(plan, binder, apart)
     lengths = [len(operation.ranks) for operation in operations]
@@ -81,26 +273,25 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         durations=[operation.duration for operation in operations],
         alone=otherwise,
     )
-    prediction = Prediction(
+    return StepPrediction(
         scenario=scenario,
         costs=costs,
         topology=binder.topology,
         devices=binder.places,
-        plan=plan,
-        calls=binder.calls,
         run=ran,
-        totals=_of_all(ran.totals, carried, rates, operations, calls, links, binder),
+        totals=_step_totals(ran.totals, carried, rates, operations, calls, links, binder),
         bound_ps=lambda: max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),
+        plan=plan,
+        calls=binder.calls,
         tasks=tasks,
-        seen=links,
-        columns=columns,
-        only=_only(scenario, plan, binder, topology),
+        counted=links,
+        facts=facts,
+        alone=functools.partial(_only, scenario, plan, binder, topology),
     )
-    return replace(prediction, columns={**columns, "protocol": prediction.protocol}) if binder.calls else prediction
 
 
-def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> Prediction | None:
+def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> CallPrediction | None:
     """The call by itself that the plan is no more than; None of another plan, or of a disturbed one."""
     if len(plan.works) != 1 or scenario.faults or scenario.variability or scenario.replications:
         return None
@@ -171,7 +362,7 @@ def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
     return CountedLinks(names, kinds, np.array(rates, np.int64))
 
 
-def _of_all(
+def _step_totals(
     totals: Totals,
     carried: Numbers,
     rates: Numbers,

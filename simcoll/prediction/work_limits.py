@@ -1,5 +1,4 @@
-"""Work that a question is, by its numbers alone: what no memory holds or nobody waits for is refused before a
-topology of its size is built."""
+"""Estimate memory and time of a point from its sizes, and refuse it before its topology is built."""
 
 from __future__ import annotations
 
@@ -7,8 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from simcoll.config.machine_memory import check_memory
-from simcoll.config.machine_time import check_time
+from simcoll.config.machine_limits import check_memory, check_time
 from simcoll.engine.binding import BYTES
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
@@ -16,8 +14,8 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.scenario.key_types import Placement
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
+from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.registry import Groups
-from simcoll.schedule.streamed import StreamedSchedule
 from simcoll.topology.systems import described, leaf_width, nodes_of
 from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count

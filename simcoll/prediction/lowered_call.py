@@ -1,4 +1,7 @@
-"""Calls as plain schedules, of which a scenario's `model` says how they are run."""
+"""A call as engines run it, and the executors that make it of a scenario: plain, NCCL's, or one kernel's.
+
+The profile decides which executor it is, and the scenario's `executor` where the profile has kernels. Executors are
+imported when a call needs them."""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from numpy.typing import NDArray
 from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import algorithm_names
-from simcoll.prediction._schedule_source import copy_orders
-from simcoll.prediction.placing import placed, rated_topology, scaled, served_by
-from simcoll.prediction.work import check_work
+from simcoll.prediction.placed_topology import placed, rated_topology, scaled, served_by
+from simcoll.prediction.schedules import copy_orders
+from simcoll.prediction.work_limits import check_work
 from simcoll.scenario.launch import Process, processes, uploads
-from simcoll.scenario.profile import CostSetting, Profile
+from simcoll.scenario.profile import CostSetting, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.topology.graph import Topology
+from simcoll.workload.plan import CollectiveCall
 
 BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one node
 
@@ -225,3 +229,59 @@ class PlainExecutor:
     def release(self, scenario: Scenario) -> str | None:
         """NCCL's release that is modelled; None: the newest."""
         return scenario.library_version
+
+
+__all__ = ["PlainCall", "PlainExecutor", "alone", "executor", "library", "lower"]
+
+
+def executor(scenario: Scenario) -> PlainExecutor:
+    """The executor of a scenario's call; raises InputError for a profile that cannot be read."""
+    by = scenario.executed_by
+    if by not in ("msccl", "p2p"):
+        return library(scenario.profile)
+    from simcoll.prediction.kernel_calls import KernelExecutor, MessagesExecutor
+
+    return (KernelExecutor if by == "msccl" else MessagesExecutor)(load_profile(scenario.profile))
+
+
+def library(profile: str) -> PlainExecutor:
+    """The executor of the library's own calls with a profile. Raises like `executor`."""
+    known = load_profile(profile)
+    if known.as_nccl:
+        from simcoll.prediction.nccl_calls import NcclExecutor
+
+        return NcclExecutor(known)
+    if known.bound:
+        from simcoll.prediction.calls_at_best import IdealExecutor
+
+        return IdealExecutor(known)
+    return PlainExecutor(known)
+
+
+def lower(scenario: Scenario, topology: Topology | None = None) -> PlainCall:
+    """The call of a scenario as engines run it, on rated links of a `topology` of one's own or of the scenario's.
+
+    Raises RefusedError for what cannot be run so, InputError for a wrong placement.
+    """
+    return executor(scenario).lower(scenario, topology)
+
+
+def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks: Sequence[int]) -> Scenario:
+    """The scenario of a call of a workload by itself, by some of the ranks at `places`."""
+    devices = tuple(places[rank] for rank in ranks)
+    own: dict[str, Any] = {
+        "workload": None,
+        "faults": (),
+        "variability": None,
+        "replications": None,
+        "collective": call.collective,
+        "algorithm": call.algorithm,
+        "protocol": call.protocol or scenario.protocol,
+        "size": call.nbytes,
+        "root": call.root,
+        "weights": call.weights,
+        "placement": devices,
+        "ranks": None,
+        "groups": scenario.groups if devices == tuple(places) else None,
+    }
+    return scenario.model_copy(update=own)

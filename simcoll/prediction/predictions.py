@@ -1,0 +1,465 @@
+"""Predictions: what was run of a point, and the times and numbers that this gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.engine import link_usage
+from simcoll.engine.program import Program
+from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, makespan_ps, run
+from simcoll.engine.staging_buffers import Staged, staged
+from simcoll.engine.timeline import Timeline, Totals
+from simcoll.prediction.lowered_call import PlainCall
+from simcoll.prediction.placed_topology import arrivals_of
+from simcoll.scenario import caveats
+from simcoll.scenario.profile import CostSetting
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.ir import AnySchedule
+from simcoll.topology.graph import Topology
+from simcoll.units import format_duration, format_size
+from simcoll.workload.plan import CollectiveCall, WorkloadPlan
+
+if TYPE_CHECKING:
+    from simcoll.engine.call_program import CallProgram
+    from simcoll.scenario.faults import Fault, FaultWindow
+
+
+COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
+
+
+class ProgramRun:
+    """A program that an engine ran for a point. The timeline of a large one, and what was not kept of it, is made when
+    asked for."""
+
+    def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
+        self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine
+        if program:
+            self.program = program
+        if outcome.kept:
+            self.timeline = outcome.kept
+
+    @cached_property
+    def program(self) -> Program:
+        """The program, as it was bound."""
+        return self.make()
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Times of everything that happened."""
+        return run(self.program, policy(self.point, "hops")).timeline
+
+    @property
+    def went(self) -> Program:
+        """The program with the ways that its transfers took in the end, which are those of the timeline."""
+        return self.program.as_it_went(self.timeline.way)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the timeline is at hand."""
+        return "timeline" in vars(self)
+
+
+def policy(point: Scenario, keep: Keep = "auto") -> Policy:
+    """The engine and the shortcuts that a point allows."""
+    return Policy("event" if point.engine == "event" else "auto", point.shortcuts == "on", keep)
+
+
+class PlannedCall(NamedTuple):
+    """A call of a plan as it is run."""
+
+    lowered: PlainCall
+    proved: str
+    bound: CallProgram | None = None  # None of a call that is run by itself
+
+
+class CountedLinks(NamedTuple):
+    """Links, by name, kind and B/s, on which totals count bytes: those of the topology, and others that calls see."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    capacities: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanTasks:
+    """Rank, kind and duration in ps of each task of a joined program, (tasks,), laid out when they are asked for:
+    those of each operation together, which has its ranks, its kind, and the duration of each or of all. `alone` gives
+    the time of the plan, in ps, with other durations, from its calls alone; None where these meet, or are not to be run
+    so."""
+
+    ranks: Sequence[NDArray[Any]]
+    kinds: Sequence[int]
+    durations: Sequence[int | NDArray[Any]]
+    alone: Callable[[NDArray[np.int64]], int | None]
+
+    @cached_property
+    def rank(self) -> NDArray[Any]:
+        """The rank of each."""
+        return np.concatenate(self.ranks)
+
+    @cached_property
+    def kind(self) -> NDArray[Any]:
+        """The kind of each."""
+        return np.repeat(self.kinds, list(map(len, self.ranks)))
+
+    @cached_property
+    def duration(self) -> NDArray[np.int64]:
+        """The duration of each."""
+        both = zip(self.durations, self.ranks, strict=True)
+        return np.concatenate([np.broadcast_to(each, len(ranks)) for each, ranks in both]).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Prediction(ABC):
+    """The time of one point, and what engines ran for it: a `CallPrediction` or a `StepPrediction`.
+
+    `totals` are of all channels, of which the program that ran may be one. `asked` is the algorithm as the point asked
+    for it; `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other
+    costs. `launch_ps` is the time before the program begins, and `host_ps` the host's time: the next call begins no
+    sooner; a step has neither, as launches are part of it. `struck` are the faults that happened.
+
+    >>> from simcoll import predict
+    >>> hosts = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
+    >>> found = predict("all_reduce", on=hosts, size="4 kB", algorithm="ring")
+    >>> found.time_us, found.steps
+    (12.0, 6)
+    """
+
+    scenario: Scenario
+    costs: CostSetting
+    topology: Topology
+    devices: tuple[str, ...]
+    run: ProgramRun
+    totals: Totals
+    bound_ps: Callable[[], int]
+    anew: Callable[[CostSetting], Prediction]
+    launch_ps: int = 0
+    host_ps: int = 0
+    asked: str = ""
+    struck: tuple[Fault, ...] = ()
+
+    def __repr__(self) -> str:
+        size = [] if self.scenario.workload or not self.scenario.nbytes else [format_size(self.scenario.nbytes)]
+        call = ", ".join([self.scenario.collective, *filter(None, [self.algorithm]), *size])
+        return f"Prediction({call}, {self.n} ranks, {format_duration(self.time_ps)})"
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        from simcoll.prediction.predict import row
+        from simcoll.prediction.row_verdicts import of_rows
+
+        return of_rows([row(self)])
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *caveats.notes([self.scenario])])
+
+    # --- what a call and a step have each in its own way ---
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """All ranks of the point."""
+
+    @property
+    @abstractmethod
+    def planned(self) -> Sequence[PlannedCall]:
+        """Its calls, those that are alike once."""
+
+    @property
+    def columns(self) -> Mapping[str, object]:
+        """Columns of results that the workload's template adds; none of a call."""
+        return {}
+
+    @property
+    @abstractmethod
+    def _served(self) -> CountedLinks:
+        """Links without faults."""
+
+    @property
+    @abstractmethod
+    def lead(self) -> dict[str, int]:
+        """Time before the program begins, in ps, by cause."""
+
+    @abstractmethod
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each used link, by number, the links that carry the same at the same time."""
+
+    @abstractmethod
+    def retimed(self, costs: CostSetting) -> int:
+        """The time under other costs, in ps."""
+
+    # --- times ---
+
+    @property
+    def compute_ps(self) -> int | None:
+        """Computation of the rank that computes longest, in ps; None of a call."""
+        return None
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the schedule; None of a workload."""
+        return None
+
+    @property
+    def staged(self) -> Staged | None:
+        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        return None
+
+    @cached_property
+    def time_ps(self) -> int:
+        """Time of the point in ps: that on the GPUs, or that of the host where it is longer."""
+        return max(self.called_ps, self.host_ps)
+
+    @property
+    def time_us(self) -> float:
+        """Time of the point in us, for reading; `time_ps` is exact."""
+        return self.time_ps / 1e6
+
+    @cached_property
+    def called_ps(self) -> int:
+        """Time on the GPUs, in ps: the launch, and until the last transfer has ended and the last rank has come."""
+        return self._until(self.totals.makespan_ps) + self.launch_ps
+
+    def _until(self, makespan_ps: int) -> int:
+        return max(makespan_ps, *arrivals_of(self.scenario, len(self.devices)).values(), 0)
+
+    @property
+    def waited_ps(self) -> int:
+        """Time in ps that GPUs wait for the host."""
+        return self.time_ps - self.called_ps
+
+    @property
+    def exposed_ps(self) -> int | None:
+        """Time of a step beyond that of computation, in ps; None of a call."""
+        return None if self.compute_ps is None else self.time_ps - self.compute_ps
+
+    @cached_property
+    def lower_bound_ps(self) -> int:
+        """Time that nothing can beat, in ps."""
+        return self.bound_ps()
+
+    @cached_property
+    def fault_windows(self) -> Sequence[FaultWindow]:
+        """The times, from the call on, in which faults acted on links of the topology."""
+        if not self.struck:
+            return ()
+        from simcoll.scenario.faults import windows
+
+        return windows(self.struck, self.topology.link_names)
+
+    # --- names of what ran ---
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithms of its calls; empty where there is none."""
+        return ", ".join(dict.fromkeys(call.lowered.algorithm for call in self.planned))
+
+    @property
+    def executor(self) -> str | None:
+        """The executors of its calls."""
+        return ", ".join(dict.fromkeys(call.lowered.executor for call in self.planned if call.lowered.executor)) or None
+
+    @property
+    def protocol(self) -> str:
+        """NCCL's protocols of its calls."""
+        return ", ".join(dict.fromkeys(call.lowered.protocol for call in self.planned)) or self.scenario.protocol
+
+    @property
+    def sharing(self) -> str:
+        """The ways in which its calls share links."""
+        ways = dict.fromkeys(call.lowered.point(self.costs).params().sharing for call in self.planned)
+        return ", ".join(ways) or self.scenario.params().sharing
+
+    @property
+    def proved(self) -> str:
+        """Levels at which the schedules of its calls were proved."""
+        return ", ".join(dict.fromkeys(call.proved for call in self.planned))
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that take part, or those of one sub-group."""
+        return len(self.scenario.subgroups[0]) if self.scenario.subgroups else self.n
+
+    @property
+    def algbw(self) -> float | None:
+        """Size over time, in GB/s; None of a barrier or a workload."""
+        nbytes = self.scenario.nbytes
+        return nbytes / (self.time_ps / 1e12) / 1e9 if self.time_ps and nbytes else None
+
+    @property
+    def busbw(self) -> float | None:
+        """Bus bandwidth as nccl-tests defines it, in GB/s; None of a barrier or a workload."""
+        algbw = self.algbw
+        return None if algbw is None else algbw * float(collective(self.scenario.collective).busbw(self.ranks))
+
+    # --- what engines ran ---
+
+    @property
+    def engine(self) -> str:
+        """The engine that ran it."""
+        return self.run.engine
+
+    @property
+    def program(self) -> Program:
+        """The program, with the ways that its transfers took in the end; a long one is made only when asked for."""
+        return self.run.went if self.run.program.changes else self.run.program
+
+    @property
+    def timeline(self) -> Timeline:
+        """Times of everything that happened."""
+        return self.run.timeline
+
+    @cached_property
+    def links(self) -> CountedLinks:
+        """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
+        it uses; of links that change, those of the mean of the run."""
+        links = self._served
+        if not self.scenario.striking:  # else a long program would be made
+            return links
+        kept = link_usage.kept(self.run.program, self.totals.makespan_ps).reshape(-1, len(links.names))
+        return links._replace(capacities=links.capacities * kept.min(axis=0))
+
+    @cached_property
+    def rails(self) -> dict[int, tuple[int, ...]]:
+        """For each link that the program used, by number: those that carry the same at the same time in the call."""
+        return self._rails_of(np.flatnonzero(self.totals.carried).tolist())
+
+    @cached_property
+    def busy(self) -> NDArray[np.float64]:
+        """Share of the time in which each link of the whole call carried bytes at full rate, float64 (links,)."""
+        ran = link_usage.busy(self.totals.carried, self.links.capacities, self.time_ps)
+        whole = np.zeros(len(ran))
+        for link, alike in self.rails.items():
+            whole[list(alike)] += ran[link]
+        return whole
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class CallPrediction(Prediction):
+    """The prediction of a call: `lowered`, as engines run it, and its `source`, a schedule or the stream of its steps,
+    which was proved at level `proof`."""
+
+    lowered: PlainCall
+    source: AnySchedule
+    proof: str
+
+    @property
+    def n(self) -> int:
+        """All ranks of the point."""
+        return self.source.n
+
+    @property
+    def planned(self) -> Sequence[PlannedCall]:
+        """The call."""
+        return (PlannedCall(self.lowered, self.proof),)
+
+    @property
+    def steps(self) -> int:
+        """Steps of its schedule."""
+        return self.source.n_steps
+
+    @property
+    def staged(self) -> Staged | None:
+        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        whole = self.lowered.whole and not self.scenario.in_buckets
+        return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
+
+    @property
+    def _served(self) -> CountedLinks:
+        return CountedLinks(self.topology.link_names, self.topology.link_kinds, self.lowered.capacities(self.costs))
+
+    @property
+    def lead(self) -> dict[str, int]:
+        """Time before the program begins, in ps, by cause."""
+        waited = {"host": self.waited_ps} if self.waited_ps else {}
+        return {**waited, **self.lowered.lead(self.costs)}
+
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each used link, by number, the links that carry the same at the same time."""
+        return self.lowered.rails(used)
+
+    def retimed(self, costs: CostSetting) -> int:
+        """The time under other costs, in ps.
+
+        Schedule, proof, routes and dependencies do not depend on costs, and are kept where the program is.
+        """
+        if costs is self.costs:
+            return self.time_ps
+        call = self.lowered
+        apart = self.scenario.striking or self.scenario.in_buckets  # links change, or calls are several
+        if apart or self.run.totals.messages > MOST_HELD:
+            return self.anew(costs).time_ps
+        program = dataclasses.replace(
+            self.program,
+            params=dataclasses.replace(self.program.params, **call.params(costs)),
+            bandwidths=call.bandwidths(costs),
+            latencies=call.latencies(costs),
+        )
+        took = makespan_ps(program, self.totals.shortcut != "none")  # no shortcut then helps now, as a rule
+        return max(self._until(took) + call.launch_ps(costs), call.host_ps(costs))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class StepPrediction(Prediction):
+    """The prediction of a workload's plan: its `calls` as they are bound, the `tasks` of the program that joins them,
+    and the `counted` links that they see. `facts` are columns of the workload's template. `alone` predicts the call by
+    itself where an undisturbed plan is no more than one call of all ranks, else it gives None."""
+
+    plan: WorkloadPlan
+    calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
+    tasks: PlanTasks
+    counted: CountedLinks
+    facts: Mapping[str, object]
+    alone: Callable[[], CallPrediction | None]
+
+    @property
+    def n(self) -> int:
+        """All ranks of the point."""
+        return self.plan.n
+
+    @property
+    def planned(self) -> Sequence[PlannedCall]:
+        """Its calls, those that are alike once."""
+        return tuple(self.calls.values())
+
+    @property
+    def columns(self) -> Mapping[str, object]:
+        """Columns of results that the workload's template adds, and the protocols of its calls."""
+        return {**self.facts, "protocol": self.protocol} if self.calls else self.facts
+
+    @cached_property
+    def only(self) -> CallPrediction | None:
+        """The one call that the plan is, by itself; None of another plan."""
+        return self.alone()
+
+    @property
+    def compute_ps(self) -> int:
+        """Computation of the rank that computes longest, in ps."""
+        return max(self.plan.computed_ps())
+
+    @property
+    def _served(self) -> CountedLinks:
+        return self.counted
+
+    @property
+    def lead(self) -> dict[str, int]:
+        """Nothing comes before a plan."""
+        return {}
+
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each used link, by number, the link itself."""
+        return {link: (link,) for link in used}
+
+    def retimed(self, costs: CostSetting) -> int:
+        """The time under other costs, in ps."""
+        return self.time_ps if costs is self.costs else self.anew(costs).time_ps
