@@ -38,9 +38,9 @@ def no_terminal() -> None:
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands say nothing of how far they are, however long a busy machine takes over them."""
-    from simcoll.cli import _progress
+    from simcoll.cli import _terminal
 
-    monkeypatch.setattr(_progress, "EVERY_S", 10_000)
+    monkeypatch.setattr(_terminal, "EVERY_S", 10_000)
 
 
 @pytest.fixture(scope="module", autouse=True)

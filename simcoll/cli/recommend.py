@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, check_jobs, with_machine
-from simcoll.cli._progress import progress
+from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
