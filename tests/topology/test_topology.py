@@ -19,8 +19,8 @@ from simcoll.config import yaml_tree
 from simcoll.config.arrays import Sets
 from simcoll.errors import TopologyError
 from simcoll.topology import fabrics
+from simcoll.topology.cuts_and_distances import UNREACHED
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.layout import UNREACHED
 from simcoll.topology.systems import bisection_bandwidth, build, dump
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -183,19 +183,6 @@ def test_routes_at_once_are_those_of_each_on_any_graph(rng: random.Random, polic
             hop, links = topology.routes(ends, np.tile(src, times), np.tile(dst, times))
             assert np.array_equal(np.diff(hop), [*map(len, routed.values())] * times)
             assert np.array_equal(links, [*itertools.chain(*routed.values())] * times)
-
-
-def test_routes_between_more_switches_than_a_table_holds() -> None:
-    """They are those of each pair, too, whether all are asked at once or some before: 4,200 leaves, whose pairs are
-    17,640,000."""
-    tree = make(fabric="fat-tree", hosts=4_200, hosts_per_leaf=1, spines=2, link=CABLE)
-    src = np.random.default_rng(0).integers(0, 4_200, 6_000)
-    dst = (src + 1 + np.arange(6_000) % 4_199) % 4_200
-    tree.routes(tree.ranks, src[::2], dst[::2])
-    hop, links = tree.routes(tree.ranks, src, dst)
-    for at in range(0, 6_000, 25):
-        route = tree.route(tree.ranks[src[at]], tree.ranks[dst[at]])
-        assert tuple(links[hop[at] : hop[at + 1]]) == route
 
 
 def test_a_route_takes_as_much_work_in_a_larger_tree() -> None:
@@ -547,19 +534,6 @@ def test_bisection_bandwidth(keys: dict[str, object], bandwidth: float) -> None:
     assert bisection_bandwidth(make(**keys)) == pytest.approx(bandwidth * 1e9)
 
 
-def test_cuts() -> None:
-    """What crosses a cut is its links, each way; enclosures are the nodes and what hangs on one switch."""
-    tree = make(**SEVERAL["tree"], links={"host0->leaf0": {"bandwidth": "1 GB/s"}})
-    sets, names = tree.enclosures(tree.ranks), list(tree.kinds)
-    out, into = tree.crossing(sets)
-    assert tree.bandwidths[out.members[:1]] == [1_000_000_000] and tree.bandwidths[into.members[:1]] == [50_000_000_000]
-    enclosures = [{names[device] for device in part} for part in parted(sets)]
-    assert enclosures[:11] == [{rank} for rank in tree.ranks] and len(enclosures) == 11 + 3
-    assert enclosures[-1] == {"leaf2", "host8", "host9", "host10"}
-    whole = Sets(np.arange(len(names)), np.array([len(names)]))
-    assert not any(crossed.members.size for crossed in tree.crossing(whole))
-
-
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(sorted(SEVERAL)), data=st.data())
 def test_what_crosses_a_set_leaves_or_enters_it(name: str, data: st.DataObject) -> None:
@@ -592,16 +566,6 @@ def test_enclosures_are_ranks_nodes_and_what_hangs_on_a_switch(name: str, data: 
     assert sorted(map(sorted, found)) == sorted(map(sorted, want + list(hanging.values())))
 
 
-@settings(max_examples=30, deadline=None)
-@given(name=st.sampled_from(sorted(SEVERAL)), data=st.data())
-def test_no_route_beats_the_least_latency(name: str, data: st.DataObject) -> None:
-    """The least latency to a device is never above that of the route to it."""
-    topology = make(**SEVERAL[name])
-    src, dst = data.draw(st.sampled_from(topology.ranks)), data.draw(st.sampled_from(topology.ranks))
-    if src != dst:
-        assert topology.least_latencies([src], [dst])[0, 0] <= sum(topology.latencies[list(topology.route(src, dst))])
-
-
 @pytest.mark.parametrize("name", [*SEVERAL, "long ring"])
 def test_least_latencies_are_those_of_dijkstra(name: str) -> None:
     """The least latency to every device is the one that networkx finds, and so is the least number of links, also by
@@ -616,14 +580,6 @@ def test_least_latencies_are_those_of_dijkstra(name: str) -> None:
     for source, least in zip(sources, topology.least_hops(sources, list(topology.kinds)).tolist(), strict=True):
         hops = nx.single_source_shortest_path_length(topology.graph, source)
         assert {device: count for device, count in zip(topology.kinds, least, strict=True) if count < UNREACHED} == hops
-
-
-def test_agents_reach_all_ranks() -> None:
-    """An NVSwitch that reduces serves the GPUs of its own node, and nobody else."""
-    topology = make(system="hgx-h100", nodes=2)
-    assert topology.agents_for(topology.ranks[8:]) == ("node1.nvswitch0",)
-    assert topology.agents_for(topology.ranks) == ()
-    assert make(system="dgx-a100").agents == ()
 
 
 @given(st.randoms(use_true_random=False))
