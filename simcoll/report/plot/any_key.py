@@ -74,7 +74,7 @@ PLAIN: Final = Look("#4477AA", "o")  # of bars that no name sets apart
 _QUANTILES: Final = {f"time_us_p{p}": (f"time_us_p{p}_low", f"time_us_p{p}_high") for p in (50, 95, 99)}
 _ENDS: Final = {"time_us": ("low_us", "high_us"), **_QUANTILES}
 
-Series = Mapping[str, Sequence[Mark]]  # the name of a line, or of a series of bars → its marks
+NamedMarks = Mapping[str, Sequence[Mark]]  # the name of a line, or of a series of bars → its marks
 
 
 def key_figure(
@@ -133,7 +133,7 @@ def _labels(lines: Sequence[str]) -> Callable[[PlotRow], str]:
     return lambda row: label_of(row, lines)
 
 
-def _are_many(series: Sequence[Series]) -> bool:
+def _are_many(series: Sequence[NamedMarks]) -> bool:
     """Whether a panel has so many lines that bands around them would be a fog."""
     return max(map(len, series)) > MAX_BANDS
 
@@ -218,7 +218,7 @@ def _marks(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, f
 
 
 def _lines(
-    panels: Sequence[Panel], series: Sequence[Series], styles: Mapping[str, dict[str, Any]]
+    panels: Sequence[Panel], series: Sequence[NamedMarks], styles: Mapping[str, dict[str, Any]]
 ) -> tuple[Figure, dict[str, Artist]]:
     figure, grid = grid_of(panels)
     for axes, one in zip(grid, series, strict=True):
@@ -232,7 +232,7 @@ def _finish_axes(
     across: str,
     up: str,
     ticks: Mapping[float, str] | None,
-    series: Sequence[Series],
+    series: Sequence[NamedMarks],
 ) -> None:
     marks = [mark for one in series for of_line in one.values() for mark in of_line]
     values = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
@@ -258,7 +258,11 @@ def _finish_axes(
 
 
 def _bars(
-    panels: Sequence[Panel], series: Sequence[Series], ticks: Mapping[float, str], up: str, looks: Mapping[str, Look]
+    panels: Sequence[Panel],
+    series: Sequence[NamedMarks],
+    ticks: Mapping[float, str],
+    up: str,
+    looks: Mapping[str, Look],
 ) -> tuple[Figure, dict[str, Artist]]:
     """Draw a panel of lying bars for each series, each with its number; `ticks` name the rows that bars stand in.
 

@@ -36,7 +36,7 @@ TICK: Final = 0.55  # inches between the ticks of sizes, "256 MiB" and some air
 ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
 
 
-class Cell(NamedTuple):
+class Winner(NamedTuple):
     """The winner of a point, how many times as long the runner-up takes (None without one), and what it ties with."""
 
     winner: str
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
     tied: str | None = None
 
 
-MapCells = dict[tuple[int, int], Cell]  # (ranks, size) → its winner
+MapCells = dict[tuple[int, int], Winner]  # (ranks, size) → its winner
 
 
 def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
@@ -91,14 +91,14 @@ def _maps(rows: Sequence[PlotRow]) -> dict[str, MapCells]:
     return {title: {key: _best(group, columns) for key, group in cells.items()} for title, cells in points.items()}
 
 
-def _best(rows: Sequence[PlotRow], columns: Sequence[str]) -> Cell:
+def _best(rows: Sequence[PlotRow], columns: Sequence[str]) -> Winner:
     times: dict[str, float] = {}
     for row in rows:
         name = label(row, columns)
         times[name] = min(row["time_us"], times.get(name, row["time_us"]))
     first, *others = sorted(times, key=lambda name: times[name])  # of equals the first of the scenario
     margin = times[others[0]] / times[first] if others else None
-    return Cell(first, margin, others[0] if margin is not None and margin < TIE else None)
+    return Winner(first, margin, others[0] if margin is not None and margin < TIE else None)
 
 
 def _notes(rows: Sequence[PlotRow], maps: dict[str, MapCells], room: bool) -> list[str]:
