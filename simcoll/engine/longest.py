@@ -159,7 +159,7 @@ def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[N
     (first, links), tables, rows = program.hops, run_.ways, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]
-    receive = run_.receive() if len(run_.receive()) else np.zeros(rows, np.int64)
+    receive = _receive_ps(program, tables)
     visits = _visits(program, tables, row, service, receive)
     waits_ = _ahead(program, visits, loops, slots)
     if waits_ is None:
@@ -174,6 +174,14 @@ def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[N
     np.add.at(takes, row, program.latencies[program.hops.links])
     np.add.at(takes, visits.row, waits_)
     return held, takes
+
+
+def _receive_ps(program: Program, tables: LinkTables) -> Numbers:
+    """The time for which each transfer keeps its receive side."""
+    src, dst, *_ = program.routes
+    o_recv, gamma = np.where(src == dst, 0, program.by_way("o_recv")), program.by_kind("gamma")
+    found: Numbers = o_recv[program.way] + (tables.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else 0)
+    return found
 
 
 def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers, receive: Numbers) -> _Visits:
