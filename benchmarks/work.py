@@ -24,8 +24,8 @@ from simcoll.engine.binding import bind
 from simcoll.engine.kernels.stream_parts import RoutedParts
 from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
-from simcoll.prediction._schedule_source import FULL_PROOF
 from simcoll.prediction.predict import predict, row
+from simcoll.prediction.schedules import FULL_PROOF
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof
 from simcoll.topology import systems

@@ -31,8 +31,8 @@ from typing import Any, Final, NamedTuple
 import simcoll
 from simcoll import api, units
 from simcoll.nccl.call import NcclCall
-from simcoll.prediction import lowering
-from simcoll.prediction._nccl_channel import NcclChannel
+from simcoll.prediction import lowered_call
+from simcoll.prediction.nccl_calls import NcclChannel
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
 
@@ -116,7 +116,7 @@ def cuts(call: Call) -> dict[str, Any]:
     """Return how NCCL cuts a call: what its rules give, by their names."""
     asked = {"topology": {"system": call.system, "nodes": call.nodes}, "collective": call.collective}
     [point] = simcoll.load({**asked, "size": f"{call.size} B", "algorithm": "auto"})
-    lowered = lowering.lower(point.scenario)
+    lowered = lowered_call.lower(point.scenario)
     if not isinstance(lowered, NcclChannel):
         return {}
     made: NcclCall = lowered.call

@@ -1,6 +1,6 @@
-"""Learn from measured tables how wrong the model is, and write `simcoll/prediction/model_errors.yaml`.
+"""Learn from measured tables how wrong the model is, and write `simcoll/prediction/confidence.yaml`.
 
-    python tools/model_errors.py TABLES      the folder of measured tables (nccl-tests, CSV) of several clusters
+    python tools/confidence.py TABLES      the folder of measured tables (nccl-tests, CSV) of several clusters
 
 Run it after every change of the model or of a shipped profile: intervals of predictions are made of these numbers. It
 predicts all tables, fits clusters of many nodes to their rows on one and two, and takes a minute or two of CPU.
@@ -17,11 +17,11 @@ from clusters import left_out, lessons
 from clusters.rows import fitted, rows_of
 
 from simcoll.config import yaml_tree
-from simcoll.prediction import model_errors
+from simcoll.prediction import confidence
 from simcoll.prediction.result_rows import write_atomically
 
 ABOUT = """# Errors of the model on clusters that others measured: standard deviations of log(measured / predicted). By
-# tools/model_errors.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or links between
+# tools/confidence.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or links between
 # GPUs), on one node whose GPUs the costs are of, kind of collective and how busy links are: nine rows in ten have no
 # larger error, where each cluster counts once. On several nodes a cluster is left out of the fit of its transport;
 # where no other has it, its rows are in the cells of what its family has in common, and in one of its own.
@@ -42,12 +42,10 @@ def main() -> int:
 
     rows, networks = left_out.with_left_out(rows_of(asked.tables, asked.folder, tell), tell)
     _, new = fitted(rows, tell, networks)
-    learnt = lessons.learnt(rows, {**model_errors.shipped().left_out, **new})
+    learnt = lessons.learnt(rows, {**confidence.shipped().left_out, **new})
     about = ABOUT.format(rows=len(rows), clusters=len({row.cluster for row in rows}))
-    write_atomically(model_errors.FILE, about + yaml_tree.dump(learnt.model_dump(), inline=True))
-    print(
-        f"{model_errors.FILE}: {len(rows)} rows, {len(learnt.cells)} cells, {time.process_time() - began:.0f} s of CPU"
-    )
+    write_atomically(confidence.FILE, about + yaml_tree.dump(learnt.model_dump(), inline=True))
+    print(f"{confidence.FILE}: {len(rows)} rows, {len(learnt.cells)} cells, {time.process_time() - began:.0f} s of CPU")
     return 0
 
 

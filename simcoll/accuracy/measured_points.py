@@ -13,8 +13,8 @@ from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction
 from simcoll.nccl.algorithm_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
-from simcoll.prediction.lowering import library
-from simcoll.prediction.placing import network_of
+from simcoll.prediction.lowered_call import library
+from simcoll.prediction.placed_topology import network_of
 from simcoll.scenario import loading
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
@@ -22,8 +22,7 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_choice import UNFITTED, check_gpus, profile_of
 from simcoll.scenario.scenario import machine_named
 from simcoll.schedule import registry
-from simcoll.schedule.collectives import collective
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS, collective
 from simcoll.schedule.names import WORKLOAD
 from simcoll.topology import systems
 from simcoll.units import float_of

@@ -25,7 +25,7 @@ from simcoll.api.questions import run as run
 from simcoll.api.results import Reply as Reply
 from simcoll.api.results import Results as Results
 from simcoll.errors import SimcollError as SimcollError
-from simcoll.prediction.predicted import Prediction as Prediction
+from simcoll.prediction.predictions import Prediction as Prediction
 from simcoll.scenario.loading import Point as Point
 from simcoll.scenario.scenario import Scenario as Scenario
 from simcoll.schedule.algorithms import build as build

@@ -15,7 +15,7 @@ from simcoll.config.decoding import decoded
 from simcoll.errors import InputError, Place, did_you_mean
 from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
-from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
 from simcoll.scenario import caveats, loading
 from simcoll.scenario.loading import Point
@@ -165,7 +165,7 @@ def compare(
     21
     """
     from simcoll.accuracy.compare import compared
-    from simcoll.report import console
+    from simcoll.report import accuracy_text
     from simcoll.report.verdicts import of_comparison
 
     text, source = table(measured)
@@ -174,7 +174,7 @@ def compare(
     else:
         rows, sets = _of_rows(where, keys)
         found = compared(f"system={_named_machine(on)}", text, source, rows, sets)
-    return Reply(found, of_comparison(found), console.comparison_table(found))
+    return Reply(found, of_comparison(found), accuracy_text.comparison_table(found))
 
 
 @_question
@@ -190,13 +190,13 @@ def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where |
     'Healthy: 21 points are as hgx-h100 should be by nccl-hopper.'
     """
     from simcoll.accuracy.diagnosis.diagnose import diagnosed
-    from simcoll.report import diagnosis_text
+    from simcoll.report import accuracy_text
     from simcoll.report.verdicts import of_diagnosis
 
     text, source = table(measured)
     rows, sets = _of_rows(where, keys)
     found = named(diagnosed(text, source, _named_machine(on), rows, sets))
-    return Reply(found, of_diagnosis(found), diagnosis_text.text(found))
+    return Reply(found, of_diagnosis(found), accuracy_text.diagnosis_text(found))
 
 
 @_question
@@ -221,7 +221,7 @@ def calibrate(
     'description: fitted to 11 rows of the harness library on hgx-h100'
     """
     from simcoll.accuracy.fit import calibrate as fits
-    from simcoll.report import console
+    from simcoll.report import accuracy_text
     from simcoll.report.verdicts import of_calibration
 
     if output:
@@ -233,7 +233,7 @@ def calibrate(
     if output:
         write_atomically(Path(output), fitted.text)
     found = fitted.document
-    return Reply({**found, "profile_text": fitted.text}, of_calibration(found), console.calibration_table(found))
+    return Reply({**found, "profile_text": fitted.text}, of_calibration(found), accuracy_text.calibration_table(found))
 
 
 @_question
@@ -280,14 +280,14 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     '<algo'
     """
     from simcoll.config.import_log import ImportLog
-    from simcoll.report import exporters
+    from simcoll.report import exports
 
     for name in options:
-        if name not in exporters.Options.__annotations__:
-            raise InputError(f"{name}= is no option", did_you_mean(name, exporters.Options.__annotations__))
+        if name not in exports.Options.__annotations__:
+            raise InputError(f"{name}= is no option", did_you_mean(name, exports.Options.__annotations__))
     notes = ImportLog()
-    written = exporters.convert(
-        file_of(what), to, exporters.Options(**{name: unboxed(value) for name, value in options.items()}), notes
+    written = exports.convert(
+        file_of(what), to, exports.Options(**{name: unboxed(value) for name, value in options.items()}), notes
     )
     for line in notes.warnings:
         warnings.warn(line, stacklevel=2)

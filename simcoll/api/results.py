@@ -113,7 +113,7 @@ class Results(list[dict[str, Any]]):
         """The answer and the table, for notebooks."""
         from html import escape
 
-        from simcoll.report.html.page import fragment
+        from simcoll.report.html import fragment
 
         return fragment(self.rows()) + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
@@ -158,22 +158,22 @@ class Results(list[dict[str, Any]]):
     def to_parquet(self, path: str | Path | IO[bytes]) -> None:
         """Write a Parquet file, or to a binary stream; needs the extra `parquet`. Raises SimcollError where that is
         missing."""
-        from simcoll.report.exports import arrow
+        from simcoll.report.exports import arrow_and_torch
 
-        _write(path, arrow.parquet(self.rows()))
+        _write(path, arrow_and_torch.parquet(self.rows()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
         `parquet`."""
-        from simcoll.report.exports import arrow
+        from simcoll.report.exports import arrow_and_torch
 
-        return arrow.table(self.rows()).__arrow_c_stream__(requested_schema)
+        return arrow_and_torch.arrow_table(self.rows()).__arrow_c_stream__(requested_schema)
 
     def to_torch(self) -> list[Any]:
         """A torch.utils.benchmark.Measurement for each row that has a time. Raises SimcollError without torch."""
-        from simcoll.report import torch_benchmark
+        from simcoll.report.exports import arrow_and_torch
 
-        return torch_benchmark.measurements(self.rows())
+        return arrow_and_torch.measurements(self.rows())
 
     @overload
     def to_csv(self) -> str: ...

@@ -42,9 +42,9 @@ def calibrate(
     """
     from simcoll.accuracy.fit import calibrate as fits
     from simcoll.prediction import result_rows
-    from simcoll.report import console
+    from simcoll.report import accuracy_text
     from simcoll.report.plot import save
-    from simcoll.report.plot.residuals import residual_figure
+    from simcoll.report.plot.curves import residual_figure
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
@@ -63,5 +63,5 @@ def calibrate(
         print(f"{picture}: not drawn: {reason}", file=sys.stderr)
     else:
         print(picture, file=sys.stderr)
-    print(json.dumps(fitted.document, indent=1) if as_json else console.calibration_table(fitted.document))
+    print(json.dumps(fitted.document, indent=1) if as_json else accuracy_text.calibration_table(fitted.document))
     return 0

@@ -19,9 +19,9 @@ from simcoll.cli._options import JSON, SETS, Whole, completed
 )
 def list_(kind: str) -> None:
     """List what simcoll knows."""
-    from simcoll.report import console
+    from simcoll.report import catalog_text
 
-    print(console.listing(kind))
+    print(catalog_text.listing(kind))
 
 
 @click.group()
@@ -32,9 +32,9 @@ def topology() -> None:
 @topology.command(name="list")
 def topology_list() -> None:
     """List the shipped systems."""
-    from simcoll.report import console
+    from simcoll.report import catalog_text
 
-    print(console.listing("topologies"))
+    print(catalog_text.listing("topologies"))
 
 
 @topology.command(name="show")
@@ -45,7 +45,7 @@ def topology_list() -> None:
 @SETS
 def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
     """Devices, links and bisection bandwidth of a system or a topology file."""
-    from simcoll.report import console
+    from simcoll.report import catalog_text
     from simcoll.scenario import loading
     from simcoll.topology import systems
 
@@ -57,7 +57,7 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
         save(topology_figure(graph), png)
         print(f"drawn: {png}", file=sys.stderr)
     description = systems.describe(graph)
-    print(json.dumps(description, indent=1) if as_json else console.topology_text(description))
+    print(json.dumps(description, indent=1) if as_json else catalog_text.topology_text(description))
 
 
 @click.command()

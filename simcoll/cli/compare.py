@@ -52,7 +52,7 @@ def compare(
     order.
     """
     from simcoll.accuracy.compare import compared
-    from simcoll.report import console, run_plots
+    from simcoll.report import accuracy_text, run_plots
 
     if max_mape is not None and not max_mape >= 0:
         raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
@@ -66,7 +66,7 @@ def compare(
     if output:
         for path in run_plots.comparison(document, output):
             print(path, file=sys.stderr)
-    print(json.dumps(document, indent=1) if as_json else console.comparison_table(document))
+    print(json.dumps(document, indent=1) if as_json else accuracy_text.comparison_table(document))
     mape = document["summary"][-1]["mape"]
     if max_mape is not None and mape > max_mape:
         print(f"mean error {mape:.1f} % exceeds {max_mape:g} %", file=sys.stderr)

@@ -132,7 +132,7 @@ def export(
     from simcoll import units
     from simcoll.config.import_log import ImportLog
     from simcoll.prediction import result_rows
-    from simcoll.report import exporters
+    from simcoll.report import exports
 
     try:
         nbytes = units.parse(size, "size")
@@ -141,7 +141,7 @@ def export(
     if ranks is not None and root >= ranks:
         raise InputError(f"--root: there is no rank {root} among {ranks} ranks", f"give 0 … {ranks - 1}")
     notes = ImportLog()
-    written = exporters.convert(what, to, exporters.Options(ranks, root, nodes, nbytes, groups, protocol), notes)
+    written = exports.convert(what, to, exports.Options(ranks, root, nodes, nbytes, groups, protocol), notes)
     if output:
         result_rows.write_atomically(output, written)
         print(f"{to}: {output}")

@@ -24,8 +24,8 @@ def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: 
     status 1 unless the machine is healthy: no region is off.
     """
     from simcoll.accuracy.diagnosis.diagnose import diagnosed
-    from simcoll.report.diagnosis_text import text
+    from simcoll.report.accuracy_text import diagnosis_text
 
     document = diagnosed(measured_text(measured), measured, measured_on(topology), where, sets, Lines())
-    print(json.dumps(document, indent=1) if as_json else text(document))
+    print(json.dumps(document, indent=1) if as_json else diagnosis_text(document))
     return 0 if document["verdict"] == "healthy" else 1

@@ -36,8 +36,8 @@ from simcoll.cli._progress import progress
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
-    from simcoll.prediction.journal import Journal
     from simcoll.prediction.result_rows import ResultRow
+    from simcoll.prediction.sweep import Journal
     from simcoll.report.run_plots import Named
     from simcoll.scenario.loading import Point
 
@@ -71,7 +71,7 @@ def run(
 ) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll.prediction import sweep
-    from simcoll.prediction.journal import Journal, Shard
+    from simcoll.prediction.sweep import Journal, Shard
     from simcoll.scenario.loading import load
 
     check_jobs(jobs)
@@ -150,7 +150,7 @@ def predict(
     from simcoll.config.yaml_tree import Node, parse
     from simcoll.errors import Place
     from simcoll.prediction import sweep
-    from simcoll.prediction.journal import Journal
+    from simcoll.prediction.sweep import Journal
     from simcoll.scenario.loading import points_of_call
     from simcoll.topology.machine_files import shipped_systems
 
@@ -299,7 +299,7 @@ def _write_report(
     """Write the page, with `figures` that are drawn: drawn again they would say their notes again."""
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report import run_plots
-    from simcoll.report.html.page import report
+    from simcoll.report.html import report
     from simcoll.scenario.loading import find_scenario, names_collective
 
     asked_by_name = names_collective(scenario)

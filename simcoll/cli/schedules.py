@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_json: bool) -> None:
     """Show what an algorithm does: transfers, counts, data."""
     from simcoll.formats.schedules import schedule_json
-    from simcoll.report import console, schedule_view
+    from simcoll.report import schedule_view
 
     if schedule_json.is_file(name):
         _show_one(schedule_json.read(name), data, diagram, as_json)
@@ -44,19 +44,19 @@ def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_
         documents = [schedule_json.dump(schedule_view.build(name, n, root)) for n in numbers]
         print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
     elif len(numbers) > 1:
-        print(console.count_table(name, schedule_view.count_rows(name, numbers)))
+        print(schedule_view.count_table(name, schedule_view.count_rows(name, numbers)))
     else:
         _show_one(schedule_view.build(name, numbers[0], root), data, diagram, as_json=False)
 
 
 def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> None:
     from simcoll.formats.schedules import schedule_json
-    from simcoll.report import console, schedule_view
+    from simcoll.report import schedule_view
 
     if as_json:
         print(schedule_json.dump(schedule))
         return
-    print(console.counts_line(schedule))
+    print(schedule_view.counts_line(schedule))
     views = [*([schedule_view.data(schedule)] * data), *([schedule_view.diagram(schedule)] * diagram)]
     print("\n\n".join(views) if views else schedule)
 
@@ -72,11 +72,11 @@ def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -
     All algorithms that are registered if none is named.
     """
     from simcoll.formats.schedules import schedule_json
-    from simcoll.report import console, schedule_view
+    from simcoll.report import schedule_view
 
     if schedule:
         rows = [schedule_view.verdict_on(schedule_json.parse(read_text(schedule), str(schedule)))]
     else:
         rows = [schedule_view.verdict(pair, ranks) for pair in ([name] if name else schedule_view.every_pair())]
-    print(json.dumps({"rows": rows}, indent=1) if as_json else console.proof_table(rows))
+    print(json.dumps({"rows": rows}, indent=1) if as_json else schedule_view.proof_table(rows))
     return 1 if any(row["status"] == "wrong" for row in rows) else 0

@@ -132,7 +132,7 @@ def _scenarios(options: Sequence[str]) -> list[Scenario]:
 
 
 def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
-    from simcoll.prediction.lowering import library
+    from simcoll.prediction.lowered_call import library
 
     if output and not profile:
         raise InputError("-o without --profile has nothing to draw", "add e.g. --profile nccl-hopper")
@@ -157,7 +157,7 @@ def _regrets(
         raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
     if output:
         from simcoll.report.plot import save
-        from simcoll.report.plot.regret import regret_figure
+        from simcoll.report.plot.maps import regret_figure
 
         comm = table.communicator
         where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"

@@ -20,7 +20,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
-from simcoll.schedule.streamed import StreamedSchedule
+from simcoll.schedule.ir import StreamedSchedule
 
 LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
 

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import Array, Numbers, distinct, pieces
 from simcoll.engine.timing_model import RoutedNetwork
-from simcoll.schedule.ir import Schedule
-from simcoll.schedule.steps import Repeat, Step, StepPattern, join, stable_order
-from simcoll.schedule.streamed import StreamedSchedule
-from simcoll.schedule.symmetry import Rotation
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.ir import Schedule, StreamedSchedule
+from simcoll.schedule.steps import Repeat, Rotation, Step, StepPattern, join, stable_order
 
 MOST_TURNS: Final = 8  # taken together so that nobody sends to one who stands for itself
 
@@ -76,7 +75,7 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
     if stream.rotation is None or stream.agents:
         return None
     turn = _repeated(list(stream.rotation.repeated(n)), stream, network, devices)
-    if turn is None or not turn.holds(stream.parts(), stream.collective, n, stream.n_chunks):
+    if turn is None or not turn.holds(stream.parts(), collective(stream.collective).turns, n, stream.n_chunks):
         return None
     few = _enough(turn, stream)
     if not few:

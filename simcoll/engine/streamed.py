@@ -23,8 +23,8 @@ from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
 from simcoll.schedule.collectives import collective, cut
+from simcoll.schedule.ir import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, StepPattern
-from simcoll.schedule.streamed import AnySchedule, StreamedSchedule
 from simcoll.units import format_count
 
 WIDTH: Final = 8  # versions a participant is remembered by, before a table of all its slots takes over

@@ -7,20 +7,120 @@ rules of time (docs/time.md) decide the cause of a segment: see `CAUSES` in `_pa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from simcoll.config.arrays import Array
+from simcoll.config.arrays import Array, distinct
 from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.tasks import grouped
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE, service_ps
 from simcoll.errors import SimcollError
-from simcoll.explanation._crowd import Crowd
-from simcoll.explanation._path_columns import CODES, VIAS, CriticalPath
+
+Owner = TypeVar("Owner")  # a link, rank or task, or the name of one
+
+CAUSES: Final = {
+    "serialisation": "bytes over the link that limits them, in its queue those of their own channel to the same rank",
+    "contention": "bytes of other flows before them in a link's queue (fifo), or longer for sharing a link (fair)",
+    "latency": "of the links",
+    "o_send": "overhead of the sender",
+    "o_recv": "overhead of the receiver",
+    "reduction": "of what came, at gamma",
+    "gap": "g between two messages of a channel",
+    "channel": "bytes at the cap of the channel, where it is less than any link of the way has",
+    "local": "a copy on a device without a memory link",
+    "computation": "of a task",
+    "straggler": "a rank that comes late",
+    "fault": "a link that is down or slow for a time; until what was lost with it sets out again, without a link",
+}
+CODES: Final = {name: code for code, name in enumerate(CAUSES)}
+LINKED: Final = ("serialisation", "contention", "fault")  # causes that lie on a link
+VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "link", "task", "barrier", "blocking", "end")
+
+
+class Segment(NamedTuple):
+    """A stretch of the path: `begin_ps` to `end_ps`, spent on `cause`.
+
+    `link` (for causes on a link), `rank` (straggler), `transfer` (index in the program; not for computation and
+    stragglers) and `task` (computation) are NONE where they do not apply. `then` is the relation to the next segment:
+    it belongs to the transfer or task `itself`, or to one that waited for this one's `data`, `channel`, `credit`, at
+    the `receiver`, or behind a `task`, a `barrier` or a `blocking` rank; `end` for the last.
+    """
+
+    begin_ps: int
+    end_ps: int
+    cause: str
+    link: int
+    rank: int
+    transfer: int
+    task: int
+    then: str
+
+
+@dataclass(frozen=True, eq=False)
+class CriticalPath:
+    """The segments in order of time, as columns of shape (segments,).
+
+    int64 `begin` and `end` in ps; `cause` is a place in CAUSES, `where` a link, rank or task, `transfer` an index or
+    NONE, and `via`, a place in VIAS, the relation to the next segment.
+    """
+
+    begin: Array
+    end: Array
+    cause: Array
+    where: Array
+    transfer: Array
+    via: Array
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def total_ps(self) -> int:
+        """The sum of all segments, in ps: the time of the run."""
+        return int((self.end - self.begin).sum())
+
+    def __getitem__(self, selected: slice) -> CriticalPath:
+        return CriticalPath(*(column[selected] for column in vars(self).values()))
+
+    def __iter__(self) -> Iterator[Segment]:
+        names = list(CAUSES)
+        columns = (column.tolist() for column in vars(self).values())
+        for begin, end, code, where, transfer, via in zip(*columns, strict=True):
+            cause = names[code]
+            kinds = (LINKED, ("straggler",), ("computation",))
+            link, rank, task = (where if cause in causes else NONE for causes in kinds)
+            yield Segment(begin, end, cause, link, rank, transfer, task, VIAS[via])
+
+    def shares(self) -> dict[tuple[str, int], int]:
+        """Return the time in ps for each cause and place (link, rank, task or NONE); the longest first."""
+        keys, place = np.unique(np.stack([self.cause, self.where]), axis=1, return_inverse=True)
+        took = np.zeros(keys.shape[1], np.int64)
+        np.add.at(took, place.ravel(), self.end - self.begin)
+        names = list(CAUSES)
+        pairs = [(names[code], where) for code, where in keys.T.tolist()]
+        return dict(Counter(dict(zip(pairs, took.tolist(), strict=True))).most_common())
+
+    def leads(self) -> dict[str, int]:
+        """Count each relation by which the path goes on to another transfer or task; the most frequent first."""
+        counts = np.bincount(self.via, minlength=len(VIAS)).tolist()
+        ways = Counter(dict(zip(VIAS, counts, strict=True))).most_common()
+        return {via: count for via, count in ways if count and via not in ("itself", "end")}
+
+
+def by_cause(shares: Mapping[tuple[str, Owner], int]) -> dict[str, int]:
+    """Return the time in ps for each cause, of the times for each cause and place; the longest first."""
+    sums: Counter[str] = Counter()
+    for (cause, _), ps in shares.items():
+        sums[cause] += ps
+    return dict(sums.most_common())
+
 
 Spans = Mapping[int, Sequence[BandwidthSpan]]  # link -> its bandwidths over time, for links that change during the run
 PathNode = tuple[str, int]  # an event and its transfer or task: ("sent", 3), ("done", 0)
@@ -377,3 +477,50 @@ class _Walk:
     def flow_of(self, i: int) -> tuple[int, int]:
         """Return the channel of a transfer and its receiver: transfers of both are one flow."""
         return self.program.channel.item(i), self.program.dst.item(i)
+
+
+class Crowd:
+    """The traffic on each link of a `fair` run, computed for a link when it is asked for."""
+
+    def __init__(self, program: Program, timeline: Timeline):
+        self.program, self.timeline = program, timeline
+        self.known: dict[int, tuple[Array, Array, Array, int]] = {}
+
+    def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
+        """Return the link of the route of `i` that others kept busiest from `ready` until it was sent; the slowest if
+        none.
+        """
+        until = self.timeline.sent.item(i)
+        own = self.program.nbytes.item(i)
+        busy = [(self.carried(link, ready, until) - own) / max(1, self.program.bandwidths.item(link)) for link in route]
+        most = max(busy)
+        return route[busy.index(most)] if most > 0 else slowest
+
+    def carried(self, link: int, begin: int, end: int) -> float:
+        """Return the bytes over a link in an interval, if each message went evenly from ready to sent."""
+        came, left, rate, longest = self.known.get(link) or self.known.setdefault(link, self.on(link))
+        overlapping = slice(int(np.searchsorted(came, begin - longest)), int(np.searchsorted(came, end)))
+        within = np.minimum(left[overlapping], end) - np.maximum(came[overlapping], begin)
+        return float((np.maximum(within, 0) * rate[overlapping]).sum())
+
+    def on(self, link: int) -> tuple[Array, Array, Array, int]:
+        """Return all messages over a link, sorted by the time at which they came, and the longest time that one took.
+
+        The columns: when they came and were sent, in ps, and their bytes per ps.
+        """
+        program, (first, transfers) = self.program, self.by_way
+        hop, links = program.routes[2:]
+        ways = distinct(np.searchsorted(hop, np.flatnonzero(links == link), side="right") - 1)
+        on_link = np.concatenate([transfers[first[way] : first[way + 1]] for way in ways])
+        way = program.way[on_link]
+        lead = np.where(program.routes.src[way] == program.routes.dst[way], 0, program.by_way("o_send")[way])
+        came, left = self.timeline.start[on_link] + lead, self.timeline.sent[on_link]
+        order = np.argsort(came, kind="stable")
+        took = np.maximum(left - came, 1)
+        return came[order], left[order], (program.nbytes[on_link] / took)[order], int(took.max(initial=0))
+
+    @cached_property
+    def by_way(self) -> tuple[Array, Array]:
+        """The transfers of each way."""
+        everyone = np.arange(len(self.program), dtype=np.int32)
+        return grouped(self.program.way, everyone, len(self.program.routes.src))

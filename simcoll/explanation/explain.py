@@ -11,7 +11,7 @@ import simcoll
 from simcoll.config import text_table
 from simcoll.config.groups import grouped
 from simcoll.errors import ScheduleError
-from simcoll.explanation._path_columns import LINKED, by_cause
+from simcoll.explanation.critical_path import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
 from simcoll.scenario import caveats

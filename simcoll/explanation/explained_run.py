@@ -14,14 +14,12 @@ from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError, wrong
-from simcoll.explanation._path_columns import CAUSES, LINKED, CriticalPath, Segment
-from simcoll.explanation.critical_path import critical_path
-from simcoll.prediction import monte_carlo
-from simcoll.prediction.lowering import executor
+from simcoll.explanation.critical_path import CAUSES, LINKED, CriticalPath, Segment, critical_path
+from simcoll.prediction import replications
+from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
-from simcoll.prediction.predicted import LAUNCHING
-from simcoll.prediction.program_run import ProgramRun, policy
+from simcoll.prediction.predictions import LAUNCHING, ProgramRun, policy
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
 from simcoll.scenario.loading import Point
@@ -224,7 +222,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
     if isinstance(point, Point):
         with point.placing():
             return explained_run(scenario, replication, most)
-    drawn = None if replication is None else monte_carlo.drawing(scenario, replication)
+    drawn = None if replication is None else replications.drawing(scenario, replication)
     plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     if scenario.in_buckets:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
@@ -245,7 +243,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
         if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):
             problem = f"a run of a collective with {min(changed)} cannot be explained"
             raise wrong("variability", problem, f"take another replication, or leave out {min(changed)}")
-        late = monte_carlo.arriving(plain, drawn, ran.plan.n)
+        late = replications.arriving(plain, drawn, ran.plan.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)
     ran = dataclasses.replace(predict(known), asked=ran.asked) if drawn else ran
@@ -270,7 +268,7 @@ def _check_replication(scenario: Scenario, replication: int) -> None:
 def _disturbed(ran: Prediction, drawn: Drawn) -> Prediction:
     """A joined plan with one set of draws."""
     assert ran.tasks
-    program = monte_carlo.disturbed(ran, ran.tasks, drawn)
+    program = replications.disturbed(ran, ran.tasks, drawn)
     outcome = run(program, policy(ran.scenario, "totals"))
     totals = dataclasses.replace(ran.totals, makespan_ps=outcome.totals.makespan_ps)
     return dataclasses.replace(ran, run=ProgramRun(ran.scenario, lambda: program, outcome, program), totals=totals)

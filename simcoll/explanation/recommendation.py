@@ -12,14 +12,13 @@ from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from simcoll.config.groups import grouped
-from simcoll.engine.timing_model import NEVER
+from simcoll.config.machine_time import check_time
 from simcoll.errors import Diagnostic, InputError, RefusedError
-from simcoll.explanation._race import LeastTimes, Race, Spent
-from simcoll.explanation._search_space import LARGE, Candidate, candidates, distinct, nccl_choice, rank_count
+from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import TIE
-from simcoll.prediction.work import check_runs
+from simcoll.prediction.work_limits import check_runs
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
@@ -29,8 +28,6 @@ SCHEMA: Final = "simcoll.recommend/1"
 CLOSE: Final = 1.01  # the bisection ends when the sizes on both sides of a change differ by at most 1 %
 APART: Final = 8  # sizes further apart may have another winner between them, though both have the same
 NEAR: Final = 2.0  # between two sizes only candidates within twice the best time at one of them are simulated
-
-BATCH: Final = 16  # runs that are asked of workers at a time, before it is looked at which of the others may matter
 
 OnProgress = Callable[[], None]
 Timed = dict[int, dict[Candidate, ResultRow]]
@@ -55,6 +52,20 @@ class Best(NamedTuple):
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
 
+class Spent:
+    """The runs of all recommendations that are asked for together, and the seconds that they have taken."""
+
+    def __init__(self) -> None:
+        self.runs, self.seconds = 0, 0.0
+
+    def check(self, left: int, cure: str) -> None:
+        """Raise InputError where runs are left and the earlier ones took as long as all may: few ranks that differ may
+        take longer than was reckoned with."""
+        if left:
+            what = f"{self.runs} of {self.runs + left} runs, one for each choice and size,"
+            check_time(self.seconds, what, cure, "algorithm")
+
+
 class Recommendation:
     """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest.
 
@@ -65,7 +76,6 @@ class Recommendation:
         self.scenario, self.sizes, self.of = point.scenario, sorted(set(sizes)), list(of)
         self.places, self.spent = point.places, spent
         self.timed: Timed = {}
-        self.least = LeastTimes(point.scenario)
         self.left_out: dict[str, str] = {}
         self.nccl: dict[int, ResultRow] = {}
         own = [candidate for candidate in of if self._by_nccl(candidate)]
@@ -90,8 +100,7 @@ class Recommendation:
                 asked = list(self._beside())
         else:
             try:
-                for size in self.sizes:
-                    self._race(size, self.of, jobs, done)
+                self._take([(size, candidate) for size in self.sizes for candidate in self.of], jobs, done)
             except InputError:
                 self.timed.clear()
                 raise
@@ -108,23 +117,8 @@ class Recommendation:
             for size, timed in self.timed.items():
                 self.own.timed[size] = {each: row for each, row in timed.items() if self._by_nccl(each)}
             self.own.nccl = self.nccl
-            self.own._bisect(jobs, done)
-        self._bisect(jobs, done)
-
-    def _race(self, size: int, of: Sequence[Candidate], jobs: int, done: OnProgress) -> None:
-        """Simulate candidates at a size, those of the least time first, until none of the others can change anything:
-        branch and bound, which finds what a simulation of all finds."""
-        self.timed[size] = {}
-        # Few ranks run as quickly as their least time is found; between sizes few candidates are left.
-        looked_at = size not in self.sizes or rank_count(self.scenario) <= LARGE
-        race, clock = Race(self.least, self.timed[size], size, of, looked_at), _clock(jobs)
-        while race.left:
-            begun, before = clock(), len(race.left)
-            batch = race.next(1 if jobs == 1 else BATCH, lambda each: self._point(size, each).scenario)
-            self.spent.seconds += clock() - begun
-            self._take([(size, candidate) for candidate in batch], jobs, done, len(race.left))
-            for _ in range(before - len(race.left) - len(batch)):
-                done()
+            self.own._bisect(jobs)
+        self._bisect(jobs)
 
     def _beside(self) -> Iterator[Candidate]:
         """Yield what was not tried of a workload and has the method of the best so far, or its settings."""
@@ -134,46 +128,22 @@ class Recommendation:
                 if alike and each not in self.timed[best.size] and str(each) not in self.left_out:
                     yield each
 
-    def _bisect(self, jobs: int, done: OnProgress) -> None:
-        while True:
-            open_ = list(dict.fromkeys(self._open()))  # a size may lie between two changes
-            self._take(open_, jobs, lambda: None)
-            for size, candidate in open_:
-                del self.least.beaten[size][candidate]
-            gaps = [] if open_ else list(self._gaps())
-            for middle, near in gaps:
-                self._race(middle, near, jobs, done)
-            if not (open_ or gaps):
-                return
+    def _bisect(self, jobs: int) -> None:
+        while gaps := list(self._gaps()):
+            self._take([(middle, each) for middle, near in gaps for each in near], jobs, lambda: None)
 
-    def _open(self) -> Iterator[tuple[int, Candidate]]:
-        """Yield a size on a side of a gap, and what was left out there, if it may be the best between."""
-        for low, high in self._changes():
-            for each in self.of:
-                at_low, at_high = self._least_at(low.size, each), self._least_at(high.size, each)
-                if at_low is None or at_low > high.row.time_ps:
-                    continue
-                if at_low <= NEAR * low.row.time_ps or (at_high or NEVER) <= NEAR * high.row.time_ps:
-                    sides = (low.size, high.size)
-                    yield from ((size, each) for size in sides if each in self.least.beaten.get(size, {}))
-
-    def _least_at(self, size: int, candidate: Candidate) -> int | None:
-        """The time of a candidate at a size, or its least time if it did not have to run there."""
-        row = self.timed[size].get(candidate)
-        return row.time_ps if row else self.least.beaten.get(size, {}).get(candidate)
-
-    def _take(self, asked: Sequence[tuple[int, Candidate]], jobs: int, done: OnProgress, left: int = 0) -> None:
+    def _take(self, asked: Sequence[tuple[int, Candidate]], jobs: int, done: OnProgress) -> None:
         points = {number: self._point(*pair) for number, pair in enumerate(asked)}
         results: dict[int, ResultRow] = {}
         clock = _clock(jobs)
         cure, begun = _fewer(self.of), clock()
-        self.spent.check(left + len(points), cure)
+        self.spent.check(len(points), cure)
         for number, row in workers.compute(sweep.run_point, points, jobs):
             results[number] = row
             done()
             self.spent.runs += 1
             self.spent.seconds, begun = self.spent.seconds + clock() - begun, clock()
-            self.spent.check(left + len(points) - len(results), cure)
+            self.spent.check(len(points) - len(results), cure)
         for number, (size, candidate) in enumerate(asked):
             rows = self.timed.setdefault(size, {})
             if results[number].status == "ok":

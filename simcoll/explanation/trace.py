@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter as Count
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.groups import grouped
+from simcoll.engine.program import Program
+from simcoll.engine.timeline import Timeline
+from simcoll.engine.timing_model import NONE
 
 FAULTS: Final = "faults"  # the process whose tracks are faults
 
@@ -91,3 +100,174 @@ def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
         heapq.heappush(busy, (end, lane))
         numbers.append(lane)
     return numbers
+
+
+LINKS: Final = "links"  # the process whose tracks are directions of links
+
+
+class Played(NamedTuple):
+    """A program that ran, with its timeline.
+
+    Participant p is called `names[p]`; channel c belongs to a stream, `streams[c]` ('' if there is only one). The trace
+    shows everything `shift` ps later, and each transfer as `times` of its size: one number, or one each.
+    """
+
+    program: Program
+    timeline: Timeline
+    names: Sequence[str]
+    streams: Sequence[str]
+    shift: int = 0
+    times: int | NDArray[Any] = 1
+
+
+class _TracedTransfer(NamedTuple):
+    """One transfer with its shifted times, in ps; `first` is the number of its first hop."""
+
+    number: int
+    src: int
+    dst: int
+    nbytes: int
+    chunk: int
+    step: int
+    loop: int
+    reduce: bool
+    channel: int
+    first: int
+    hops: int
+    start: int
+    sent: int
+    arrive: int
+    end: int
+
+    @property
+    def local(self) -> bool:
+        return self.src == self.dst
+
+    def args(self) -> dict[str, Any]:
+        """Return the facts that trace viewers show."""
+        facts = {"bytes": self.nbytes, "chunk": self.chunk, "step": self.step, "loop": self.loop}
+        return {**facts, "from": self.src, "to": self.dst, "reduces": self.reduce, "transfer": self.number}
+
+
+class Tracks:
+    """The tracks and arrows of the transfers; they follow the `tracks` given."""
+
+    def __init__(self, played: Played, tracks: Iterable[Track]):
+        self.played, self.tracks, self.arrows = played, list(tracks), list[Arrow]()
+        self.hop_begin, self.hop_end = (
+            (times + played.shift).tolist() for times in (played.timeline.hop_begin, played.timeline.hop_end)
+        )
+        self.transfers = list(_transfers(played))
+        sends = self._sends()
+        receptions = self._receptions()
+        self.counters = self._links()
+        for transfer in self.transfers:
+            if transfer.number in receptions:
+                self.arrows.append(Arrow(sends[transfer.number], receptions[transfer.number], "send"))
+        for number, before in enumerate(played.program.reads.tolist()):
+            if before != NONE:
+                self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
+
+    def _lay(self, process: str, name: str, slices: Mapping[int, Slice]) -> dict[int, Spot]:
+        """Put slices, which may overlap, on as many new tracks as keep them apart; return the spot of each,
+        by number.
+        """
+        order = sorted(slices.items(), key=lambda item: item[1][:2])
+        numbers = lanes(slice_[:2] for _, slice_ in order)
+        at = len(self.tracks)
+        for lane in range(max(numbers, default=-1) + 1):
+            self.tracks.append(Track(process, name + (f" ({lane + 1})" if lane else "")))
+        placed = zip(order, numbers, strict=True)
+        return {number: Spot(at + lane, self.tracks[at + lane].add(slice_)) for (number, slice_), lane in placed}
+
+    def _sends(self) -> dict[int, Spot]:
+        """Add a track for each channel of each rank: a slice lasts from the start of a transfer until it is sent."""
+        program, spots = self.played.program, dict[int, Spot]()
+        tasks = program.tasks
+        lane = tasks.lane.tolist() if tasks else range(len(self.played.streams))
+        of = grouped(self.transfers, lambda transfer: int(lane[transfer.channel]))
+        seen: Count[tuple[int, str]] = Count()
+        for _, sent in sorted(of.items(), key=lambda item: (item[1][0].src, item[0])):
+            owner, stream = sent[0].src, self.played.streams[sent[0].channel]
+            name = f"{stream} channel {seen[owner, stream]}".strip()
+            seen[owner, stream] += 1
+            slices = {each.number: Slice(each.start, each.sent, *self._sent(each), each.args()) for each in sent}
+            spots |= self._lay(self.played.names[owner], name, slices)
+        return spots
+
+    def _sent(self, transfer: _TracedTransfer) -> tuple[str, str]:
+        """Return the name and kind of the slice of a send."""
+        if transfer.local:
+            return f"copy {transfer.chunk}", "copy"
+        return f"{transfer.chunk} to {self._short(transfer.dst)}", "send"
+
+    def _short(self, participant: int) -> str:
+        return self.played.names[participant].partition(" (")[0]
+
+    def _receptions(self) -> dict[int, Spot]:
+        """Add a track of receptions for each rank: from when the last link begins to carry a transfer until it is done.
+
+        Local copies have a receive side only where it takes time.
+        """
+        seen = [transfer for transfer in self.transfers if not transfer.local or transfer.end > transfer.arrive]
+        of = grouped(seen, lambda transfer: transfer.dst)
+        spots: dict[int, Spot] = {}
+        for rank, received in sorted(of.items()):
+            slices = {each.number: self._reception(each) for each in received}
+            spots |= self._lay(self.played.names[rank], "receives", slices)
+        return spots
+
+    def _reception(self, transfer: _TracedTransfer) -> Slice:
+        direct = transfer.local or not transfer.hops
+        begin = transfer.arrive if direct else int(self.hop_begin[transfer.first + transfer.hops - 1])
+        name = f"{transfer.chunk} from {self._short(transfer.src)}"
+        return Slice(begin, transfer.end, name, "receive", transfer.args())
+
+    def _links(self) -> list[Counter]:
+        """Add a track for each direction of a link, several where transfers share it; return the counters
+        of its use.
+        """
+        program = self.played.program
+        of: dict[int, dict[int, Slice]] = {}
+        links = (program.hops.links % program.servers).tolist()
+        for transfer in self.transfers:
+            name, args = f"{transfer.chunk}: {transfer.src} to {transfer.dst}", transfer.args()
+            for hop in range(transfer.first, transfer.first + transfer.hops):
+                kind = "memory" if transfer.local else "link"
+                held = Slice(self.hop_begin[hop], self.hop_end[hop], name, kind, args)
+                of.setdefault(links[hop], {})[hop] = held
+        counters = []
+        for link, slices in sorted(of.items()):
+            name = str(program.link_names[link])
+            self._lay(LINKS, name, slices)
+            counters.append(Counter(name, in_use(slices.values())))
+        return counters
+
+
+def in_use(slices: Iterable[Slice]) -> list[tuple[int, float]]:
+    """Return the bandwidth in use on a link, in GB/s, from each time (ps) on.
+
+    A transfer counts with its mean rate over its slice, in whole kB/s, so that sums come back to exactly 0.
+    """
+    changes: Count[int] = Count()
+    for slice_ in slices:
+        if slice_.end > slice_.begin:
+            rate = slice_.args["bytes"] * 10**9 // (slice_.end - slice_.begin)
+            changes[slice_.begin] += rate
+            changes[slice_.end] -= rate
+    rates, rate = list[tuple[int, float]](), 0
+    for time, change in sorted(changes.items()):
+        if change:
+            rate += change
+            rates.append((time, rate / 1e6))
+    return rates
+
+
+def _transfers(played: Played) -> Iterable[_TracedTransfer]:
+    program, timeline, shift = played.program, played.timeline, played.shift
+    chunk = program.schedule.src_slot[program.origin]
+    columns: list[NDArray[Any]] = [np.arange(len(program)), program.src, program.dst, program.nbytes * played.times]
+    columns += [chunk, program.schedule.step[program.origin], program.loop, program.reduce, program.channel]
+    columns += [program.hops.first[:-1], np.diff(program.hops.first)]
+    columns += [times + shift for times in (timeline.start, timeline.sent, timeline.arrive, timeline.end)]
+    return map(_TracedTransfer, *(column.tolist() for column in columns))

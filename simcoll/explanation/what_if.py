@@ -13,10 +13,10 @@ from simcoll.engine.run import makespan_ps
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError, StuckError
 from simcoll.explanation.explained_run import ExplainedRun
-from simcoll.prediction.lowering import executor
-from simcoll.prediction.placing import rated_topology
+from simcoll.prediction.lowered_call import executor
+from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import Prediction, predict
-from simcoll.prediction.predicted import COMPUTING, LAUNCHING, PlanTasks
+from simcoll.prediction.predictions import COMPUTING, LAUNCHING, PlanTasks
 from simcoll.scenario.faults import struck
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, load_profile

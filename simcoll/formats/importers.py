@@ -10,16 +10,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.decoding import decoded
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
-from simcoll.formats.measured import MeasuredRow, gpu_names
+from simcoll.formats.measured import gpu_names
 from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
 from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi
+from simcoll.formats.topologies._sketch import Sketch
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
@@ -80,7 +81,7 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
     if kind not in KINDS:
         raise InputError(f"{kind!r} is no kind of file", did_you_mean(kind, KINDS))
     try:
-        return KINDS[kind](text, source, asked)
+        return KINDS[kind].read(text, source, asked)
     except RecursionError:
         raise InputError([Diagnostic("nested too deeply", "flatten the file", "", Place(source, 1, 1))]) from None
 
@@ -89,49 +90,37 @@ _WHAT: Final = (
     "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, node-link JSON, "
     "or a measured table"
 )
-_TRACES: Final = (
-    '"traceEvents"',
-    '"workload_graph"',
-    '"ctrl_deps"',
-    "is_cpu_op",
-    "comm_type",
-)  # events, graphs of nodes
+_TRACES: Final = ('"traceEvents"', '"workload_graph"', '"ctrl_deps"', "is_cpu_op", "comm_type")  # words of traces only
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
-_ROOTS: Final = {
-    nccl_xml.TOPOLOGY_ROOT: "nccl-topology",
-    nccl_xml.GRAPHS_ROOT: "nccl-graph",
-    networkx_graphs.GRAPHML_ROOT: "graphml",
-    msccl.ROOT: "msccl",
-}
 
 
 def recognise(text: str) -> str | None:
     """The kind of file that a text is, recognised by something that only that kind has; None if it is unknown."""
-    start = text.lstrip("\ufeff \t\r\n")
-    if start.startswith("<"):
-        root = _ROOT.search(_REMARK.sub("", start[:65536]))
-        if root and root[1] in _ROOTS:
-            return _ROOTS[root[1]]  # of others a page may hold a log
-    if nvidia_smi.looks(text):
-        return "nvidia-smi"
-    if start.startswith("{") and schedule_json.looks(text):
-        return "schedule"
-    if start.startswith("{") and mscclpp.looks(text):
-        return "mscclpp"
-    if goal.looks(text):
-        return "goal"
-    if infragraph.looks(text):
-        return "infragraph"
-    if start.startswith("{") and networkx_graphs.looks_like_node_link(text):
-        return "node-link"
-    return "measured" if measured.looks(text) else None
+    return next((name for name, kind in KINDS.items() if kind.looks(text)), None)
 
 
-def _topology(reader: Callable[[str, str, str | None], Any], kind: str) -> Reader:
+def _root(name: str) -> Callable[[str], bool]:
+    """Whether a text is XML with a root of this name."""
+
+    def looks(text: str) -> bool:
+        start = text.lstrip("\ufeff \t\r\n")[:65536]
+        root = _ROOT.search(_REMARK.sub("", start)) if start.startswith("<") else None
+        return root is not None and root[1] == name
+
+    return looks
+
+
+def _json(looks: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Whether a text begins as a mapping in JSON does, and `looks` is true of it."""
+    return lambda text: text.lstrip("\ufeff \t\r\n").startswith("{") and looks(text)
+
+
+def _topology(reader: Callable[[str, str, str | None], Sketch]) -> Reader:
     def read(text: str, source: str, asked: ImportOptions) -> Imported:
         sketch = reader(text, source, asked.assumed)
-        return Imported(kind, _loadable(sketch.document(Path(source).name), source), (".yaml", ".yml"), sketch.notes)
+        written = _loadable(sketch.document(Path(source).name), source)
+        return Imported("topology", written, (".yaml", ".yml"), sketch.notes)
 
     return read
 
@@ -149,7 +138,8 @@ def _loadable(written: str, source: str) -> str:
     """The text of a topology file, which the reader of such files takes: what it refuses is refused at the import.
     Raises InputError with the key of the file that would have been written."""
     try:
-        template(read_machine(yaml_tree.parse(written, source)), None)
+        machine = read_machine(yaml_tree.parse(written, source))
+        template(machine.file, machine.tree)
     except InputError as error:
         raise InputError([replace(wrong, place=Place(source, 1, 1)) for wrong in error.diagnostics]) from None
     return written
@@ -158,9 +148,13 @@ def _loadable(written: str, source: str) -> str:
 def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> Reader:
     def read(text: str, source: str, asked: ImportOptions) -> Imported:
         notes = ImportLog()
-        return Imported(
-            "schedule", schedule_json.dump(reader(text, source, asked.collective, notes)), (".json",), notes
-        )
+        try:
+            schedule = reader(text, source, asked.collective, notes)
+        except ScheduleError as error:
+            cure = "it does not do what its collective promises"
+            raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
+        notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
+        return Imported("schedule", schedule_json.dump(schedule), (".json",), notes)
 
     return read
 
@@ -190,10 +184,12 @@ def _which(names: Sequence[str], numbers: range) -> str:
 
 
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:
-    named = {} if asked.collective is None else {"collective": asked.collective}
-    defaults = {**named, **asked.columns}
+    defaults = {**({"collective": asked.collective} if asked.collective else {}), **asked.columns}
     rows = measured.parse_measured(text, source, defaults)
-    _check_given(defaults, rows, source)
+    if given := defaults.get("collective"):
+        there = sorted({row.collective for row in rows})
+        if measured.normal("collective", given) not in there:  # the table says, or shows, another
+            raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there: leave it out")
     notes = ImportLog()
     named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
     notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
@@ -214,38 +210,31 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     return Imported("measured table", measured.dump(rows), (".csv",), notes)
 
 
-def _check_given(defaults: Mapping[str, str], rows: Sequence[MeasuredRow], source: str) -> None:
-    """Raise InputError where no row is of the collective that is given: the table says, or shows, another."""
-    if given := defaults.get("collective"):
-        there = sorted({row.collective for row in rows})
-        if measured.normal("collective", given) not in there:
-            raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there: leave it out")
-
-
 def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """A schedule of ours; proved, as any."""
     schedule = schedule_json.parse(text, source)
-    try:
-        thread_programs.prove(schedule)
-    except ScheduleError as error:
-        mistake = Diagnostic.of(f"{source}: {error}", cure="it does not do what its collective promises")
-        raise InputError([mistake]) from None
-    notes.read.append(
-        f"proved {schedule.name}: {schedule.n} ranks, {schedule.n_steps} steps, {schedule.messages} messages"
-    )
+    thread_programs.prove(schedule)
+    notes.read.append(f"{schedule.name} of {schedule.n} ranks")
     return schedule
 
 
-KINDS: Final[Mapping[str, Reader]] = {
-    "nvidia-smi": _topology(nvidia_smi.read, "topology"),
-    "nccl-topology": _topology(nccl_xml.read_topology, "topology"),
-    "nccl-graph": _topology(nccl_xml.read_graphs, "topology"),
-    "infragraph": _topology(infragraph.read, "topology"),
-    "graphml": _graph(networkx_graphs.read_graphml),
-    "node-link": _graph(networkx_graphs.read_node_link),
-    "msccl": _msccl,
-    "mscclpp": _schedule(mscclpp.read),
-    "goal": _schedule(goal.read),
-    "schedule": _schedule(_own),
-    "measured": _table,
+class Kind(NamedTuple):
+    """A kind of file: whether a text looks like one, and the reader of it."""
+
+    looks: Callable[[str], bool]
+    read: Reader
+
+
+KINDS: Final[Mapping[str, Kind]] = {  # in the order in which a text is tried
+    "nccl-topology": Kind(_root(nccl_xml.TOPOLOGY_ROOT), _topology(nccl_xml.read_topology)),
+    "nccl-graph": Kind(_root(nccl_xml.GRAPHS_ROOT), _topology(nccl_xml.read_graphs)),
+    "graphml": Kind(_root(networkx_graphs.GRAPHML_ROOT), _graph(networkx_graphs.read_graphml)),
+    "msccl": Kind(_root(msccl.ROOT), _msccl),
+    "nvidia-smi": Kind(nvidia_smi.looks, _topology(nvidia_smi.read)),
+    "schedule": Kind(_json(schedule_json.looks), _schedule(_own)),
+    "mscclpp": Kind(_json(mscclpp.looks), _schedule(mscclpp.read)),
+    "goal": Kind(goal.looks, _schedule(goal.read)),
+    "infragraph": Kind(infragraph.looks, _topology(infragraph.read)),
+    "node-link": Kind(_json(networkx_graphs.looks_like_node_link), _graph(networkx_graphs.read_node_link)),
+    "measured": Kind(measured.looks, _table),
 }

@@ -33,8 +33,7 @@ from simcoll.measurement.torch_backend._send_recv import Exchange, Post, Transfe
 from simcoll.measurement.torch_backend._small_programs import RankSetting as SmallSetting
 from simcoll.measurement.torch_backend._small_programs import SmallProgram as SmallProgram
 from simcoll.measurement.torch_backend.session import Session, Timing, meeting
-from simcoll.schedule.collectives import collective
-from simcoll.schedule.group_contracts import cut_slots, promised
+from simcoll.schedule.collectives import collective, cut_slots, promised
 from simcoll.workload.workload_keys import Ddp
 
 PASSES: Final = 4  # over all tasks, so that changes on the machine affect all of them alike

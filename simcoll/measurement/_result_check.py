@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.measurement._rank_messages import RankTask
-from simcoll.schedule.group_contracts import BITWISE, expected, promised
+from simcoll.schedule.collectives import BITWISE, expected, promised
 
 _LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # whole numbers up to here are exact
 

@@ -13,7 +13,7 @@ import numpy as np
 from simcoll.errors import RefusedError
 from simcoll.measurement._rank_messages import TaskResult, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, Backend, widths
-from simcoll.prediction.placing import placed, topology_of
+from simcoll.prediction.placed_topology import placed, topology_of
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import WORKLOAD

@@ -48,8 +48,8 @@ from simcoll.measurement._workload_tasks import work_row
 from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
-from simcoll.prediction.journal import RowLog
 from simcoll.prediction.result_rows import write_atomically
+from simcoll.prediction.sweep import RowLog
 from simcoll.scenario.loading import Point
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size

@@ -15,8 +15,7 @@ from simcoll.nccl.graph_search import DEFAULTS, SearchSettings
 from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
-from simcoll.topology.listed_machines import node_of
-from simcoll.topology.machine_files import SystemFile
+from simcoll.topology.machine_files import SystemFile, node_file
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, Graphs, Path
 
 GRAPH_OF: Final[Mapping[NcclAlgorithm, GraphKind]] = {
@@ -124,7 +123,7 @@ def communicator(
 
     Raises InputError for systems without GPUs, and where the search is RCCL's, which is not known.
     """
-    system = node_of(system)
+    system = node_file(system)
     devices = system.devices if isinstance(system.devices, dict) else {}
     if system.gpu is None or "gpu" not in devices:
         what = "gpu: {model: …, generation: …, compute_capability: …}"

@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place
+from simcoll.errors import InputError
 from simcoll.nccl.channel_search import Draft, Round
 from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
 from simcoll.nccl.tuner_constants import Generation, Library, numbers
 from simcoll.schedule.algorithms.nvls import MOST_HEADS
-from simcoll.topology.machine_files import MachineFile, SystemFile, template
+from simcoll.topology.machine_files import SystemFile, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
 from simcoll.topology.wiring import Link, Wiring
 
@@ -141,7 +140,7 @@ def _rules(system: SystemFile, release: tuple[int, int], settings: SearchSetting
 
 def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: SearchSettings) -> NodePaths:
     """Devices and links of a node, of which those GPUs and NICs are left that take part."""
-    plan = template(MachineFile(system, yaml_tree.located({}, Place(system.name, 1, 1))), None)
+    plan = template(system)
     devices = [(name, data["kind"]) for name, data in plan.devices]
     all_gpus = [name for name, kind in devices if kind == "gpu"]
     all_nics = [name for name, kind in devices if kind == "nic"]

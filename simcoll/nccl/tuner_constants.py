@@ -139,7 +139,7 @@ def check(version: str | None, collective: str) -> None:
 def nearest(version: str, collective: str = "") -> str | None:
     """The release of NCCL in a text (`2.27.3+cuda12.4`), at least the oldest that is known; None if the text has
     none."""
-    release = re.search(r"\d+\.\d+", version)
+    release = re.search(r"[0-9]+\.[0-9]+", version)
     return max(_oldest_of(collective), release[0], key=numbers) if release else None
 
 
@@ -160,7 +160,7 @@ def _checked(version: str | None, oldest: str, newest: str, library: Library) ->
     wanted = numbers(newest if version is None else version)
     if wanted < numbers(oldest):
         problem = f"{library.upper()} {version}: the constants of this release are not known"
-        lost = re.fullmatch(r"\d\.\d", version or "")  # Python's numbers lose their last zero
+        lost = re.fullmatch(r"[0-9]\.[0-9]", version or "")  # Python's numbers lose their last zero
         cut = lost and numbers(oldest) <= numbers(f"{version}0") <= numbers(newest)
         text = f"; quote it, '{version}0', if that is meant" if cut else ""
         raise wrong("library_version", problem, f"the oldest is {oldest}{text}")
@@ -169,7 +169,7 @@ def _checked(version: str | None, oldest: str, newest: str, library: Library) ->
 
 def numbers(version: str) -> tuple[int, int]:
     """Major and minor number of a release: constants do not move between patches. Raises InputError."""
-    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*(?:-\d+)?", version.strip(), re.ASCII)
+    match = re.fullmatch(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:-[0-9]+)?", version.strip(), re.ASCII)
     if match is None:
         raise InputError(f"{version!r} is no release", "write e.g. 2.27 or 2.27.3")
     return int(match[1]), int(match[2])

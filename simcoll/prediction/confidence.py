@@ -1,20 +1,244 @@
-"""Judge a prediction by the rows that its profile was fitted to, and by the errors of the fit there."""
+"""Judge a prediction: by the rows that its profile was fitted to, by the errors of the fit there, and by those of the
+model on measured machines."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated, Final, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from simcoll.config import yaml_tree
+from simcoll.config.arrays import Floats
+from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
+from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
-from simcoll.prediction.intervals import DOUBT, NORMAL_90, Noise, Parts, shrunk
-from simcoll.prediction.model_errors import Kind, ModelErrors, Setting, error_of, noise_of, shipped
 from simcoll.scenario.launch import LaunchWay
 from simcoll.scenario.profile import Calibration, ModelSpec, Profile, Series
 from simcoll.topology.graph import Topology
+
+NORMAL_90: Final = 1.6449  # standard deviations from the middle of a normal distribution to its 95th percentile
+FAR: Final = 4.0  # standard deviations from which on a measurement is an outlier: normal noise is there once in 16000
+MOST_OUTLIERS: Final = 0.09  # below the tenth that may lie outside, so that the rest decides the width
+LEAST_NOISE: Final = 0.01  # below is luck of few rows: repeated runs of one machine differ by a percent
+FEWEST: Final = 4  # differences from which a spread is taken
+DOUBT: Final = 2.0  # groups for which what is known of other machines counts beside the groups of a table
+
+
+class Noise(NamedTuple):
+    """Noise of single measurements: the standard deviation of most, and the share of outliers."""
+
+    spread: float
+    outliers: float
+
+
+class Parts(NamedTuple):
+    """The uncertainty of a prediction by its causes; `groups` is how many independent errors show that of the model."""
+
+    noise: Noise
+    parameters: float
+    model: float
+    groups: float
+
+    @property
+    def median(self) -> float:
+        """Logarithm of the factor from the prediction to either end of the interval of the median."""
+        return math.hypot(NORMAL_90 * self.parameters, student(self.groups) * self.model)
+
+    @property
+    def single(self) -> float:
+        """The same for a single measurement: 90 % of all, outliers among those outside."""
+        inside = 0.9 / (1 - min(self.noise.outliers, MOST_OUTLIERS))
+        return math.hypot(self.median, NormalDist().inv_cdf(0.5 + inside / 2) * self.noise.spread)
+
+
+def student(groups: float) -> float:
+    """Return the 95th percentile of Student's distribution, in standard deviations that so many groups show, by the
+    first term of its expansion in 1 / groups: few groups show their spread badly."""
+    return NORMAL_90 * (1 + (NORMAL_90**2 + 1) / 4 / max(1.0, groups))
+
+
+def noise(residuals: Floats, series: Sequence[Hashable], sizes: Sequence[int]) -> tuple[Noise, NDArray[np.bool_]]:
+    """Estimate noise from logarithms of measured / predicted, (rows,), and flag the rows that are outliers.
+
+    Noise is how neighbours in size of a series differ: what the model does wrong is alike for them. Outliers do not
+    count.
+    """
+    around = np.zeros(len(residuals))
+    steps: list[float] = []
+    for numbers in grouped(range(len(residuals)), series.__getitem__).values():
+        ordered = sorted(numbers, key=sizes.__getitem__)
+        steps += np.diff(residuals[ordered]).tolist()
+        for at, number in enumerate(ordered):
+            around[number] = residuals[number] - np.median(residuals[ordered[max(0, at - 2) : at + 3]])
+    lone = len(steps) < FEWEST
+    spread = _robust(residuals - np.median(residuals)) if lone else _robust(np.array(steps)) / math.sqrt(2)
+    spread = max(LEAST_NOISE, spread)
+    outliers = np.abs(around) > FAR * spread
+    return Noise(spread, float(np.mean(outliers))), outliers
+
+
+def _robust(deviations: Floats) -> float:
+    """Return the standard deviation of normal deviations around 0 with this median absolute value."""
+    return 1.4826 * float(np.median(np.abs(deviations)))  # 1/0.6745, the normal upper quartile
+
+
+def shrunk(own: float, groups: int, known: float) -> float:
+    """Return the spread that so many groups showed, drawn to what is `known` of other machines as if by DOUBT more."""
+    return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))
+
+
+# Clusters for which the cell around counts beside the clusters of a cell. With 1.5 to 3 what intervals hold of clusters
+# that are left out moves by about a point.
+AROUND: Final = 2.0
+FILE: Final = Path(__file__).with_name("model_errors.yaml")
+Kind = Literal["sizes", "ranks", "collectives", "nodes"]
+ZONES: Final = ((0.2, "to 20 % busy"), (0.6, "to 60 % busy"), (math.inf, "above"))
+BLEND: Final = 0.2  # from an edge to the middle of the zone between both
+PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs
+CHAINS: Final = (
+    "broadcast",
+    "reduce",
+)  # from a root or to it; others go by rings and trees
+
+LogError = Annotated[float, Field(ge=0)]
+
+
+class CellErrors(Model):
+    """Standard deviation of normal errors of which as many are as small: logarithms of measured / predicted; and from
+    how many clusters."""
+
+    error: Annotated[float, Field(gt=0)]
+    clusters: Annotated[int, Field(ge=1)]
+
+
+class ModelErrors(Model):
+    """Errors on measured machines: of cells, see `cells_of`; of kinds of rows that a fit did not see, `left_out`;
+    `nodes` are the most that a cluster has."""
+
+    noise: LogError
+    outliers: LogError
+    left_out: dict[Kind, LogError]
+    nodes: Annotated[int, Field(ge=1)]
+    cells: dict[str, CellErrors]
+
+
+class Setting(NamedTuple):
+    """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs; `busy` the share of its
+    time in which its busiest link carries data; `launch` as `Launch.way`: launches of a graph, or by one process for
+    all GPUs, take another time, and small calls little else. `lent`: costs of GPUs were fitted to another model of GPU.
+    """
+
+    collective: str
+    nodes: int
+    place: str
+    busy: float
+    launch: LaunchWay = ""
+    lent: bool = False
+
+
+def cells_of(setting: Setting) -> Iterator[str]:
+    """Yield the names of the cells of a call, the narrowest first: all are of its zone of ZONES. Calls that are
+    launched in another way have one of their own, inside those of other calls, until links are busy.
+
+    >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, launch="graph")))
+    ['graph on one node, to 20 % busy', 'one node, nvlink, own costs, rings, to 20 % busy', \
+'one node, nvlink, own costs, to 20 % busy', 'one node, nvlink, to 20 % busy', 'one node, own costs, to 20 % busy', \
+'one node, to 20 % busy']
+    >>> list(cells_of(Setting("all_to_all", 4, "efa", 0.9)))[:3]
+    ['more nodes, efa, pairs, above', 'several nodes, efa, above', 'more nodes, pairs, above']
+    """
+    reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
+    collective, place, zone = setting.collective, setting.place, zone_of(setting.busy)
+    family = "pairs" if collective in PAIRS else "chains" if collective in CHAINS else "rings"
+    if has_own_cell(setting):
+        yield f"{setting.launch} on {reach}, {zone}"
+    # what links and costs are of counts more than the family of a collective
+    if setting.nodes == 1:
+        costs = "lent costs" if setting.lent else "own costs"
+        around = (f"{place}, {costs}, {family}", f"{place}, {costs}", place, costs)
+        yield from (f"{reach}, {each}, {zone}" for each in around)
+        yield f"{reach}, {zone}"
+        return
+    yield f"{reach}, {place}, {family}, {zone}"
+    yield f"several nodes, {place}, {zone}"
+    yield f"{reach}, {family}, {zone}"
+    yield f"several nodes, {family}, {zone}"
+    yield f"several nodes, {zone}"
+
+
+def has_own_cell(setting: Setting) -> bool:
+    """Whether what launches take may be most of a call that is launched in a way of its own."""
+    return bool(setting.launch) and zone_of(setting.busy) != ZONES[-1][1]
+
+
+def zone_of(busy: float) -> str:
+    """Return the name of the zone of ZONES that a share of busy time is in."""
+    return next(name for most, name in ZONES if busy <= most)
+
+
+def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
+    """Return the standard deviation of the model's own error, in logarithms, on a machine that it was not fitted to;
+    `known` replaces what is shipped.
+
+    Around an edge of a zone the variance goes over evenly to that of the next: errors do not jump.
+    """
+    learnt = known or shipped()
+    doublings = math.log2(max(1.0, setting.nodes / learnt.nodes))
+    return math.hypot(_of_zones(setting, known), doublings * learnt.left_out["nodes"])
+
+
+def _of_zones(setting: Setting, known: ModelErrors | None) -> float:
+    edge = next((most for most, _ in ZONES[:-1] if abs(setting.busy - most) < BLEND), None)
+    if edge is None:
+        return _of_zone(setting, known)
+    below, above = (_of_zone(setting._replace(busy=edge + beyond), known) for beyond in (-BLEND, BLEND))
+    share = (1 + (setting.busy - edge) / BLEND) / 2
+    return math.sqrt((1 - share) * below**2 + share * above**2)
+
+
+def _of_zone(setting: Setting, known: ModelErrors | None) -> float:
+    if known is not None:
+        return _error(tuple(cells_of(setting)), known)
+    return _shipped_error(
+        setting._replace(nodes=min(setting.nodes, 3), busy=next(most for most, _ in ZONES if setting.busy <= most))
+    )
+
+
+def _error(cells: Sequence[str], known: ModelErrors) -> float:
+    """Draw each cell to the one around it."""
+    found: float | None = None
+    for name in reversed(cells):
+        if cell := known.cells.get(name):
+            share = cell.clusters / (cell.clusters + AROUND) if found else 1.0
+            found = cell.error**share * (found or 1.0) ** (1 - share)
+    return found or max((cell.error for cell in known.cells.values()), default=1.0)
+
+
+@functools.cache
+def _shipped_error(setting: Setting) -> float:
+    return _error(tuple(cells_of(setting)), shipped())
+
+
+def noise_of(known: ModelErrors | None = None) -> Noise:
+    """Return the noise of single measurements where no table of a machine shows it."""
+    known = known or shipped()
+    return Noise(known.noise, known.outliers)
+
+
+@functools.cache
+def shipped() -> ModelErrors:
+    """Read what is shipped."""
+    return yaml_tree.validate(ModelErrors, [yaml_tree.read(FILE)])[0]
+
 
 Confidence = Literal["uncalibrated", "calibrated", "interpolated", "extrapolated", "modelled"]
 

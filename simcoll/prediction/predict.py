@@ -8,15 +8,13 @@ from typing import Any, Final
 
 from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
-from simcoll.engine.rows import RunSteps, answered
 from simcoll.engine.run import Keep
 from simcoll.nccl import algorithm_names
-from simcoll.prediction._call_run import call_steps
-from simcoll.prediction.confidence import PredictedCase, fingerprint, follows, judge
-from simcoll.prediction.model_errors import ModelErrors
-from simcoll.prediction.placing import rated_topology
-from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.confidence import ModelErrors, PredictedCase, fingerprint, follows, judge
+from simcoll.prediction.placed_topology import rated_topology
+from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import ResultRow
+from simcoll.prediction.runs import predict_call
 from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import (
     Calibration,
@@ -34,7 +32,7 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import described, load_system
 
-__all__ = ["Prediction", "describe", "lent", "place", "predict", "row", "steps"]
+__all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 
 
 _OF_WORKLOADS: Final = (
@@ -58,21 +56,9 @@ def predict(
     Raises InputError for what the user can mend, RefusedError when an algorithm cannot serve, StuckError when the run
     cannot finish, ScheduleError when the proof fails.
     """
-    return answered(steps(point, topology, costs=costs, related=related, keep=keep))
-
-
-def steps(
-    point: Scenario | Point,
-    topology: Topology | None = None,
-    *,
-    costs: CostSetting | None = None,
-    related: bool = False,
-    keep: Keep = "auto",
-) -> RunSteps[Prediction]:
-    """The same in steps, so that several points may have alike runs made together."""
     if isinstance(point, Point):
         with point.placing():
-            return (yield from steps(point.scenario, topology, costs=costs, related=related, keep=keep))
+            return predict(point.scenario, topology, costs=costs, related=related, keep=keep)
     scenario = point
     struck = scenario.striking
     profile = load_profile(scenario.profile)
@@ -87,11 +73,11 @@ def steps(
     # the same time.
     costed = costs or costs_of(profile)
     if scenario.workload:
-        from simcoll.prediction._plan_run import predict_plan
+        from simcoll.prediction.runs import predict_plan
 
         prediction = predict_plan(scenario, topology, costed)
     else:
-        prediction = yield from call_steps(scenario, topology, costed, keep)
+        prediction = predict_call(scenario, topology, costed, keep)
     if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
         profile.check_pull()
     elif costs is None:

@@ -1,34 +1,30 @@
 """Many points: in order, in parallel, resumable.
 
-Each finished row goes to a log at once (`journal`), under a key made of everything that decides it; when all are there
-`results.csv` is written and the logs go. A killed run started again computes only what is missing.
-"""
+Each finished row goes to a log at once (`Journal`), under a key made of everything that decides it; when all are there
+`results.csv` is written and the logs go. A killed run started again computes only what is missing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections import Counter, deque
+import os
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
 import simcoll
-from simcoll.engine.rows import RunSteps, all_answered, answered
 from simcoll.engine.run import Keep
-from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError
+from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, SimcollError, unwritable
 from simcoll.prediction import workers
-from simcoll.prediction.journal import Journal, Shard
-from simcoll.prediction.predict import describe, row, steps
+from simcoll.prediction.predict import describe, predict, row
 from simcoll.prediction.result_rows import ResultRow, own_pictures, to_csv, write_atomically
 from simcoll.scenario.loading import Point
 from simcoll.units import format_size
 
 MANIFEST = "manifest.json"
-MOST_TOGETHER: Final = 1024  # points that begin before the first of them is finished
-MOMENT_S: Final = 1.0  # of the processor: rows that are not there yet are lost when a run is killed
 PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
 TOGETHER: Final = 256  # replications of a share where there are no workers
 
@@ -42,21 +38,19 @@ def key(point: Point) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def run_point(point: Point, *, related: bool = False) -> ResultRow:
-    """The row of one point; an impossible point is a row whose `status` says why. `related`: see `predict`."""
-    return _swept(_merged([_row(part, related) for part in parts(point)]), point)
+def run_point(point: Point, *, related: bool = False, keep: Keep = "auto") -> ResultRow:
+    """The row of one point; an impossible point is a row whose `status` says why. For `related` and `keep` see
+    `predict`."""
+    return _swept(_merged([_row(part, related, keep) for part in parts(point)]), point)
 
 
 def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, keep: Keep = "auto") -> list[ResultRow]:
-    """The row of each point, as `run_point` has it. The larger half is run first: then it is known soon whether it pays
-    to load compiled loops; and it is run from the smallest on: a call of more loops goes on from that of fewer."""
-    rising = sorted(range(len(points)), key=lambda number: points[number].scenario.nbytes)
-    order = rising[len(rising) // 2 :] + rising[: len(rising) // 2]
-    of = [(number, part) for number in order for part in parts(points[number])]
-    shares: dict[int, list[ResultRow]] = {number: [] for number in order}
-    for task, row_ in _in_turn(dict(enumerate(part for _, part in of)), lambda task: begun(of[task][0]), keep):
-        shares[of[task][0]].append(row_)
-    return [_swept(_merged(shares[number]), point) for number, point in enumerate(points)]
+    """The row of each point, as `run_point` has it; `keep`: see `Policy`."""
+    rows: list[ResultRow] = []
+    for number, point in enumerate(points):
+        begun(number)
+        rows.append(run_point(point, keep=keep))
+    return rows
 
 
 def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
@@ -74,22 +68,18 @@ def _merged(shares: Sequence[ResultRow]) -> ResultRow:
     failed = next((share for share in shares if share.status != "ok"), None)
     if failed or shares[0].times_ps is None:
         return failed or shares[0]
-    from simcoll.prediction.monte_carlo import merged
+    from simcoll.prediction.replications import merged
 
     return merged(shares)
 
 
-def _row(point: Point, related: bool = False) -> ResultRow:
-    return answered(_row_steps(point, related))
-
-
-def _row_steps(point: Point, related: bool = False, keep: Keep = "auto") -> RunSteps[ResultRow]:
+def _row(point: Point, related: bool = False, keep: Keep = "auto") -> ResultRow:
     try:
         if point.replicas:
-            from simcoll.prediction import monte_carlo
+            from simcoll.prediction import replications
 
-            return monte_carlo.part(point)
-        return row((yield from steps(point.scenario, related=related, keep=keep)))
+            return replications.part(point)
+        return row(predict(point.scenario, related=related, keep=keep))
     except RefusedError as error:
         marks = {"left_out": point.optional, "wrong_input": bool(error.path)}
         return describe(point.scenario, refusal(error, point), **marks)
@@ -172,9 +162,7 @@ def _computed(
     def begins(number: int) -> None:
         begun(of[number][0])
 
-    here = jobs == 1 and cluster is None
-    computed = _in_turn(tasks, begins) if here else workers.compute(_row, tasks, jobs, cluster, begins)
-    for number, fresh in computed:
+    for number, fresh in workers.compute(_row, tasks, jobs, cluster, begins):
         index = of[number][0]
         done.setdefault(index, {})[number] = fresh
         left[index] -= 1
@@ -183,27 +171,6 @@ def _computed(
             replicated(index, replications[index], missing[index].scenario.replications or 0)
         if not left[index]:
             yield index, _merged([row for _, row in sorted(done.pop(index).items())])
-
-
-def _in_turn(tasks: Mapping[int, Point], begun: workers.Begun, keep: Keep = "auto") -> Iterator[tuple[int, ResultRow]]:
-    """Number and row of every task, in order; those that begin within a moment have alike runs made together, so that
-    rows are there soon after their points were begun."""
-    left = deque(tasks.items())
-    while left:
-        numbers: list[int] = []
-        rows = all_answered(_begun_soon(left, numbers, begun, keep))
-        yield from zip(numbers, rows, strict=True)
-
-
-def _begun_soon(
-    left: deque[tuple[int, Point]], numbers: list[int], begun: workers.Begun, keep: Keep
-) -> Iterator[RunSteps[ResultRow]]:
-    until = time.process_time() + MOMENT_S
-    while left and len(numbers) < MOST_TOGETHER and (not numbers or time.process_time() < until):
-        number, point = left.popleft()
-        numbers.append(number)
-        begun(number)
-        yield _row_steps(point, keep=keep)
 
 
 def _swept(row: ResultRow, point: Point) -> ResultRow:
@@ -279,3 +246,101 @@ def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
             if value not in values.setdefault(key, []):
                 values[key].append(value)
     return values
+
+
+LOG: Final = "results.jsonl"
+
+Row = TypeVar("Row")
+
+
+class Shard(NamedTuple):
+    """Share `number`, from 1, of the `of` shares that the points of a sweep are dealt out to."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read `2/4`; raises InputError.
+
+        >>> Shard.parse("2/4")
+        Shard(number=2, of=4)
+        """
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise InputError(f"--shard: {text!r} is no share", "write i/n with i from 1 to n, e.g. 2/4")
+        return cls(int(match[1]), int(match[2]))
+
+    def share(self, keys: Sequence[str]) -> list[int]:
+        """The indices of the keys that are this shard's, whatever the other shards have done.
+
+        Keys are hashes, so every n-th in their order mixes sizes and algorithms: no shard gets all of the long ones.
+        """
+        return sorted(sorted(range(len(keys)), key=keys.__getitem__)[self.number - 1 :: self.of])
+
+
+class RowLog(Generic[Row]):
+    """A log of rows, each under the key of what decides it; `read` makes a row of what `written` made of it, and fails
+    for what is none."""
+
+    def __init__(self, own: Path, read: Callable[[Any], Row], written: Callable[[Row], Any]):
+        self.own, self._read, self._written = own, read, written
+
+    def _all(self) -> list[Path]:
+        return [self.own]
+
+    def rows(self) -> dict[str, Row]:
+        """Key and row of every line that is whole."""
+        rows = {}
+        for log in self._all():
+            for line in _text(log).splitlines():
+                try:
+                    entry = json.loads(line)
+                    rows[entry["key"]] = self._read(entry["row"])
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    continue  # cut short by a kill, or not ours
+        return rows
+
+    def append(self, key: str, row: Row) -> None:
+        """Write a row; raises SimcollError if that cannot be, e.g. on a full disk."""
+        line = json.dumps({"key": key, "row": self._written(row)}) + "\n"
+        try:
+            self.own.parent.mkdir(parents=True, exist_ok=True)
+            with self.own.open("a+b") as file:
+                file.write(line.encode() if _at_a_line(file) else f"\n{line}".encode())
+        except OSError as error:
+            raise unwritable(self.own, error) from None
+
+    def drop(self) -> None:
+        """Remove all logs: their rows stand in results.csv."""
+        for log in self._all():
+            log.unlink(missing_ok=True)
+
+
+class Journal(RowLog[ResultRow]):
+    """The logs of a folder, of which one's own is appended to."""
+
+    def __init__(self, folder: Path, shard: Shard | None = None):
+        self.folder = folder
+        name = LOG if shard is None else f"results.{shard.number}of{shard.of}.jsonl"
+        super().__init__(folder / name, ResultRow.of, ResultRow.record)
+
+    def _all(self) -> list[Path]:
+        return [self.folder / LOG, *sorted(self.folder.glob("results.*of*.jsonl"))]
+
+
+def _text(log: Path) -> str:
+    try:
+        return log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:  # also when another shard has just written results.csv and dropped the logs
+        return ""
+    except OSError as error:
+        raise InputError(f"{log}: cannot be read: {error.strerror}", "give another folder with -o") from None
+
+
+def _at_a_line(file: IO[bytes]) -> bool:
+    """Whether what is written next begins a line; what a kill or a full disk cut short has no end."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -26,6 +26,8 @@ from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
 
 ANSWER_S: Final = 10.0  # seconds in which a scheduler must answer, on a machine that is busy too
+MOST_TASKS: Final = 256  # of a cluster; of more points several are one task: a quick one costs less than its task
+SENT_TOGETHER: Final = 32  # tasks: 100,000 points, half a kB each, go in parts of 6 MB, below those that Dask warns of
 
 PointFunction = Callable[[Point], ResultRow]
 Begun = Callable[[int], None]  # called with the index of each point when a worker begins it
@@ -53,25 +55,26 @@ def compute(
 
 
 @dataclass(frozen=True)
-class _WorkerTask:
-    index: int
-    point: Point
-    algorithms: Mapping[str, Mapping[str, Algorithm]]  # of each collective that it may run
+class _Luggage:
+    """What a worker cannot know: registered algorithms, by collective and name, and the contents of files."""
+
+    algorithms: Mapping[str, Mapping[str, Algorithm]]
     files: Mapping[str, bytes]
 
-    def answer(self, function: PointFunction) -> ResultRow:
-        """The row of the task, computed in the worker."""
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> _Luggage:
+        """The luggage of all points: one object, which tasks that are sent together share."""
+        alike = {(id(each.topology), each.profile, each.algorithm): each for each in (p.scenario for p in points)}
+        files: dict[str, bytes] = {}
+        for scenario in alike.values():
+            files |= input_files.to_carry(scenario.files())
+        return cls(registry.ALGORITHMS, files)
+
+    def answer(self, function: PointFunction, point: Point) -> ResultRow:
+        """The row of a point, computed in the worker."""
         registry.ALGORITHMS.update({collective: dict(named) for collective, named in self.algorithms.items()})
         with input_files.carrying(self.files):
-            return function(self.point)
-
-
-def _tasks(points: Mapping[int, Point]) -> Iterator[_WorkerTask]:
-    for index, point in points.items():
-        files = input_files.to_carry(point.scenario.files())
-        name = point.scenario.collective
-        known = {name: registry.ALGORITHMS[name]} if name in registry.ALGORITHMS else registry.ALGORITHMS
-        yield _WorkerTask(index, point, known, files)
+            return function(point)
 
 
 # --- processes of this machine ---
@@ -84,13 +87,15 @@ def _in_processes(
     from joblib.externals.loky import BrokenProcessPool
 
     def handed_out() -> Iterator[Any]:
-        for task in _tasks(points):
-            begun(task.index)
-            yield delayed(_in_process)(task, function, os.getpid())
+        luggage, parent = _Luggage.of(points.values()), os.getpid()
+        for index, point in points.items():
+            begun(index)
+            yield delayed(_in_process)(index, point, luggage, function, parent)
 
-    # One point at a time to each process: a row is kept as soon as it is there, and no process hoards the long ones.
+    # joblib sends as many points at a time as take a fraction of a second: a quick point costs more to send than to
+    # compute, and a slow one must not wait in one process while another has nothing to do.
     few = min(jobs, len(points)) if jobs > 0 else jobs
-    run = Parallel(n_jobs=few, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
+    run = Parallel(n_jobs=few, return_as="generator_unordered", batch_size="auto", pre_dispatch="n_jobs")
     try:
         with _uninterrupted():
             rows = run(handed_out())
@@ -113,9 +118,11 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _in_process(task: _WorkerTask, function: PointFunction, parent: int) -> tuple[int, ResultRow]:
+def _in_process(
+    index: int, point: Point, luggage: _Luggage, function: PointFunction, parent: int
+) -> tuple[int, ResultRow]:
     _end_with(parent)
-    return task.index, task.answer(function)
+    return index, luggage.answer(function, point)
 
 
 @functools.cache
@@ -141,8 +148,9 @@ def _on_cluster(
     except ImportError:
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
 
-    def answer(packed: bytes, index: int, topic: str, version: str) -> tuple[int | None, Any]:
-        """In the worker. A nested function travels as code: neither scheduler nor worker need simcoll to hear of it."""
+    def answer(packed: bytes, luggage: bytes, topic: str, version: str) -> list[tuple[int, Any]] | str:
+        """In the worker: index and row of some points, or why it has none. A nested function travels as code: neither
+        scheduler nor worker need simcoll to hear of it."""
         import cloudpickle
         from distributed import get_worker
 
@@ -151,19 +159,25 @@ def _on_cluster(
         except ImportError:
             own = ""
         if own != version:
-            return None, f"the worker {get_worker().address} has {f'simcoll {own}' if own else 'no simcoll'}"
-        get_worker().log_event(topic, index)
-        task, function = cloudpickle.loads(packed)
-        return index, task.answer(function)
+            return f"the worker {get_worker().address} has {f'simcoll {own}' if own else 'no simcoll'}"
+        brought, function = cloudpickle.loads(luggage)
+        rows: list[tuple[int, Any]] = []
+        for index, point in cloudpickle.loads(packed):
+            get_worker().log_event(topic, index)
+            rows.append((index, brought.answer(function, point)))
+        return rows
 
     from uuid import uuid4
 
     with _client(address) as client:
         topic = f"simcoll-{uuid4().hex}"
         client.subscribe_topic(topic, lambda event: begun(event[1]))
-        known = {"topic": topic, "version": simcoll.__version__}
+        luggage = _packed(_Luggage.of(points.values()), function)
+        known = {"luggage": luggage, "topic": topic, "version": simcoll.__version__}
         # not joblib's Dask backend: it waits for ever for a task whose worker died
-        futures = client.map(answer, _packed(function, points), list(points), **known, pure=False, batch_size=500)
+        numbered, each = list(points.items()), 1 + len(points) // MOST_TASKS
+        tasks = [_packed(numbered[first : first + each]) for first in range(0, len(numbered), each)]
+        futures = client.map(answer, tasks, **known, pure=False, batch_size=SENT_TOGETHER)
         lost: BaseException | None = None
         for future, answered in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
             if future.status != "finished":
@@ -171,10 +185,10 @@ def _on_cluster(
                 if isinstance(answered, tuple) and isinstance(answered[1], KilledWorker):
                     continue  # rows of other points are kept, also those that finish later
                 raise lost
-            index, row = answered
-            if index is None:
-                raise InputError(f"--cluster {address}: {row}", f"install simcoll {simcoll.__version__} where it runs")
-            yield index, row
+            if isinstance(answered, str):
+                cure = f"install simcoll {simcoll.__version__} where it runs"
+                raise InputError(f"--cluster {address}: {answered}", cure)
+            yield from answered
         if lost:
             raise lost
 
@@ -220,19 +234,19 @@ def _knock(address: str) -> None:
                 raise ValueError("what answers there is no Dask scheduler")
 
 
-def _packed(function: PointFunction, points: Mapping[int, Point]) -> list[bytes]:
-    """Tasks with the code of algorithms that the user registered: their module need not be on the other machine."""
+def _packed(*values: object) -> bytes:
+    """Pickled values, with the code of algorithms that the user registered: their module need not be on the other
+    machine."""
     import cloudpickle
 
-    tasks = list(_tasks(points))
-    entries = (entry for task in tasks for named in task.algorithms.values() for entry in named.values())
+    entries = (entry for named in registry.ALGORITHMS.values() for entry in named.values())
     homes = {entry.steps.__module__ for entry in entries}
     own = {name for name in homes if name in sys.modules and name.partition(".")[0] not in ("simcoll", "__main__")}
     by_value = [sys.modules[name] for name in own - set(cloudpickle.list_registry_pickle_by_value())]
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return [cloudpickle.dumps((task, function)) for task in tasks]
+        return bytes(cloudpickle.dumps(values[0] if len(values) == 1 else values))
     finally:
         for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)

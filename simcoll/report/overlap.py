@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcoll.prediction.predicted import CALLING, COMPUTING, Prediction
+from simcoll.prediction.predictions import CALLING, COMPUTING, Prediction
 from simcoll.report.point_trace import rank_names
 
 Interval = tuple[int, int]  # begin and end, in ps

@@ -38,8 +38,7 @@ from simcoll.scenario.profile import ModelSpec, files_of, find_profile, load_pro
 from simcoll.scenario.profile_choice import check_named, own_profile, peak_of, system_of
 from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
-from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.schedule.group_contracts import BITWISE, OPERATORS
+from simcoll.schedule.collectives import BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import nodes_of

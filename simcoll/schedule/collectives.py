@@ -12,19 +12,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config.arrays import Numbers
-from simcoll.config.lru import LruCache
 from simcoll.errors import did_you_mean
-from simcoll.schedule.ir import split
+from simcoll.schedule.ir import AnySchedule, Schedule, split
 
 NOTHING: Final = -1  # before: the slot is undefined; after: nothing is promised
 ALL: Final = -2  # after: the reduction over all ranks
 
+OPERATORS: Final[dict[str, np.ufunc]] = {
+    "sum": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    "avg": np.add,  # and one final scaling
+}
+BITWISE: Final = ("band", "bor", "bxor")  # for integers only
 
 Held = Callable[[Numbers, Numbers, int, int, int], tuple[ArrayLike, ArrayLike]]
 """From ranks, slots, n, n_chunks and root to the rank whose value each holds (NOTHING, ALL), and that value's block."""
@@ -69,20 +79,13 @@ class Collective:
         `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank.
         Raises ValueError when they do not fit.
         """
-        nothing, block = _STARTS.get((self.before, n, n_chunks, root), lambda: self._start(n, n_chunks, root))
+        held = self.table(self.before, n, n_chunks, root)
+        nothing, block = held[..., 0] == NOTHING, held[..., 1]
         cuts = cut(nbytes, n, n_chunks, itemsize, weights, self.blocks(n))
         if len(cuts) == 1 and (cuts == cuts[0, 0]).all():
             return np.where(nothing, 0, cuts[0, 0])
         of_block = cuts[0][block] if len(cuts) == 1 else np.take_along_axis(cuts, block, axis=1)
         return np.where(nothing, 0, of_block)
-
-    def _start(self, n: int, n_chunks: int, root: int) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
-        """Whether each slot of each rank holds nothing before the first step, and the block in it, (n, n_chunks)."""
-        held = self.table(self.before, n, n_chunks, root)
-        return held[..., 0] == NOTHING, held[..., 1].astype(np.int32)
-
-
-_STARTS: Final[LruCache[tuple[NDArray[np.bool_], NDArray[np.int32]]]] = LruCache(1 << 20, lambda start: start[1].size)
 
 
 def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, blocks: int) -> NDArray[np.int64]:
@@ -205,3 +208,79 @@ def collective(name: str) -> Collective:
     if name not in COLLECTIVES:
         raise ValueError(f"{name!r} is no collective; {did_you_mean(name, COLLECTIVES)}")
     return COLLECTIVES[name]
+
+
+# --- the contract of a schedule, group by group ---
+
+
+def contracts(
+    schedule: AnySchedule, which: Literal["before", "after"], slots: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """The contract of every group over all ranks, ranks named globally: (n, slots, 2); `slots`: default all."""
+    contract = collective(schedule.collective)
+    table = np.full((schedule.n, schedule.n_chunks if slots is None else len(slots), 2), NOTHING, np.int64)
+    for group in schedule.groups:
+        members = np.asarray(group)
+        held = contract.before if which == "before" else contract.after
+        local = contract.table(held, len(group), schedule.n_chunks, schedule.root, slots)
+        named = local[..., 0] >= 0
+        local[..., 0] = np.where(named, members[np.where(named, local[..., 0], 0)], local[..., 0])
+        table[members] = local
+    return table
+
+
+def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict[int, list[slice]]:
+    """For every rank of a group the range of each slot in its buffer of `elements`, whether it holds the slot or not.
+
+    Raises ValueError when the weights do not fit.
+    """
+    contract = collective(schedule.collective)
+    cuts: dict[int, list[slice]] = {}
+    for group in schedule.groups:
+        n = len(group)
+        rows = cut(elements, n, schedule.n_chunks, 1, weights, contract.blocks(n))
+        for member, row in zip(group, np.broadcast_to(rows, (n, schedule.n_chunks)), strict=True):
+            ends = np.cumsum(row).tolist()
+            cuts[member] = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    return cuts
+
+
+def promised(schedule: Schedule, rank: int) -> list[int]:
+    """The slots about which the contract promises a rank something."""
+    return np.flatnonzero(contracts(schedule, "after")[rank, :, 0] != NOTHING).tolist()
+
+
+def expected(
+    schedule: Schedule, rank: int, buffer_of: Callable[[int], NDArray[Any]], op: str, weights: object = None
+) -> NDArray[Any]:
+    """The contents that the promised slots of a rank must have, end to end.
+
+    `buffer_of(r)` is the whole buffer of rank r before the collective.
+
+    Depends on the contract alone, not on the schedule. One buffer at a time is in memory.
+    """
+    slots = promised(schedule, rank)
+    after, cuts = contracts(schedule, "after")[rank], cut_slots(schedule, len(buffer_of(rank)), weights)
+    parts: dict[int, NDArray[Any]] = {}
+    owners = {int(owner) for owner in after[slots, 0]}
+    if ALL in owners:
+        members = next(group for group in schedule.groups if rank in group)
+        whole = buffer_of(members[0])
+        for member in members[1:]:
+            whole = OPERATORS[op](whole, buffer_of(member))
+        parts |= {slot: whole[cuts[rank][after[slot, 1]]] for slot in slots if after[slot, 0] == ALL}
+    for owner in sorted(owners - {ALL}):
+        owned = buffer_of(owner)
+        parts |= {slot: owned[cuts[owner][after[slot, 1]]] for slot in slots if after[slot, 0] == owner}
+    if not slots:
+        return buffer_of(rank)[:0]
+    values = np.concatenate([parts[slot] for slot in slots])
+    return scaled(schedule, rank, values, values.dtype, op)
+
+
+def scaled(schedule: Schedule, rank: int, values: NDArray[Any], dtype: np.dtype[Any], op: str) -> NDArray[Any]:
+    """With `avg` a sum divided by the number of ranks that made it, integers rounded down; other values as they are."""
+    if op != "avg" or not collective(schedule.collective).reduces:
+        return values
+    members = next(len(group) for group in schedule.groups if rank in group)
+    return (values / members).astype(dtype) if dtype.kind == "f" else values // members

@@ -12,7 +12,8 @@ A schedule holds no size, time, link or channel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -21,8 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config.arrays import all_differ
+from simcoll.config.machine_memory import check_memory
 from simcoll.errors import ScheduleError
-from simcoll.schedule.steps import Bools, Ints, Repeat, Step, StepPattern
+from simcoll.schedule.steps import Bools, Ints, Repeat, Rotation, Step, StepPattern
 
 
 class Transfer(NamedTuple):
@@ -45,6 +47,8 @@ class Transfer(NamedTuple):
 
 
 COLUMNS: Final = Transfer._fields
+HELD: Final = 5_000_000  # rows up to which the parts of a stream are kept, and the whole of it: some 90 MB each
+ROW_BYTES: Final = 21  # of a transfer in a table: five int32 and a bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +240,123 @@ def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
     columns = [np.concatenate(column)[order] for column in zip(*(s.columns for s in schedules), strict=True)]
     groups = tuple(g for s in schedules for g in s.groups)
     return first.replace(groups=groups, **dict(zip(COLUMNS, columns, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedSchedule:
+    """A `Schedule` without stored transfers: `make` yields them anew each time, see `parts`.
+
+    `rotation` is one that should turn the schedule into itself; whoever relies on it has to verify it.
+    """
+
+    collective: str
+    algorithm: str
+    n: int
+    n_chunks: int
+    make: Callable[[], Iterable[StepPattern]]
+    agents: int = 0
+    pipelined: bool = False
+    root: int = 0
+    rotation: Rotation | None = None
+
+    @property
+    def name(self) -> str:
+        """`collective/algorithm`."""
+        return f"{self.collective}/{self.algorithm}"
+
+    @property
+    def participants(self) -> int:
+        """Ranks and agents."""
+        return self.n + self.agents
+
+    def parts(self) -> Iterator[StepPattern]:
+        """Steps and repeats in turn, rows in the order in which a schedule has them; short ones are kept."""
+        return iter(self._held) if self._held is not None else map(self._checked, self.make())
+
+    @property
+    def held(self) -> bool:
+        """Whether the parts are kept: `parts` yields the same objects each time."""
+        return self._held is not None
+
+    @cached_property
+    def _held(self) -> list[StepPattern] | None:
+        held, rows = [], 0
+        for part in self.make():
+            rows += part.rows
+            if rows > HELD:
+                return None
+            held.append(self._checked(part))
+        return held
+
+    def _checked(self, part: StepPattern) -> StepPattern:
+        """In order; raises ScheduleError if it names what is not there."""
+        rows = part.first
+        for low, high in ((rows.src, self.participants), (rows.dst, self.participants)):
+            if len(low) and not 0 <= low.min() <= low.max() < high:
+                raise ScheduleError(f"{self.name}: no such participant in a step")
+        if rows.transfers and min(rows.src_slot.min(), rows.dst_slot.min()) < 0:
+            raise ScheduleError(f"{self.name}: no such slot in a step")
+        return part.in_order()
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """One group of all ranks."""
+        return (tuple(range(self.n)),)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in memory."""
+        return sum(part.rows for part in self._held or ())
+
+    @cached_property
+    def n_steps(self) -> int:
+        """Number of steps."""
+        return self._sums[0]
+
+    @cached_property
+    def transfers(self) -> int:
+        """Number of transfers, local copies included."""
+        return self._sums[1]
+
+    @cached_property
+    def n_slots(self) -> int:
+        """Buffer and scratch."""
+        return max(self.n_chunks, self._sums[2] + 1)
+
+    @cached_property
+    def _sums(self) -> tuple[int, int, int]:
+        """Steps, transfers and the highest slot, from one look at the parts, which may have to be made."""
+        each = [(part.steps, part.transfers, _highest(part)) for part in self.parts()]
+        steps, transfers, slots = zip(*each, strict=True) if each else ((), (), ())
+        return sum(steps), sum(transfers), max(slots, default=-1)
+
+    def schedule(self) -> Schedule:
+        """The schedule with all its transfers in memory; the same each time where these are few enough to be kept.
+
+        Raises InputError where they need more memory than there is."""
+        return self._whole if self.transfers <= HELD else self._written_out()
+
+    @cached_property
+    def _whole(self) -> Schedule:
+        return self._written_out()
+
+    def _written_out(self) -> Schedule:
+        check_memory(ROW_BYTES * self.transfers, f"{self.transfers} transfers in a table", "take fewer ranks", "ranks")
+        names = ("collective", "algorithm", "n", "n_chunks", "agents", "pipelined", "root")
+        return Schedule.from_steps(self.parts(), in_order=True, **{name: getattr(self, name) for name in names})
+
+
+def _highest(part: StepPattern) -> int:
+    """The highest slot that is used, or a bound where slots go round."""
+    if isinstance(part, Step):
+        return max(int(part.src_slot.max(initial=-1)), int(part.dst_slot.max(initial=-1)))
+    stride = math.gcd(part.shift, part.span)
+    columns = (part.first.src_slot, part.first.dst_slot)
+    highest = [part.base + (slot - part.base) % stride + part.span - stride for slot in columns]
+    return max(int(column.max(initial=-1)) for column in highest)
+
+
+AnySchedule = Schedule | StreamedSchedule
 
 
 def split(nbytes: int, parts: int, itemsize: int = 1, weights: ArrayLike | None = None) -> NDArray[np.int64]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,13 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import alike, grouped, nested
-from simcoll.config.lru import LruCache
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import graph_attributes
-from simcoll.topology._homes import Homes
-from simcoll.topology._least_latencies import LinksByEnd
+from simcoll.topology.layout import LinksByEnd, Machines
 from simcoll.topology.route_tables import MANY, RouteTables
-from simcoll.topology.routing import ENDPOINTS, POLICIES, Route, Router, RoutingPolicy
+from simcoll.topology.routing import POLICIES, Route, Router, RoutingPolicy
 from simcoll.topology.wiring import MEMORY, Link, Wiring
 
 if TYPE_CHECKING:
@@ -38,12 +36,7 @@ __all__ = ["MEMORY", "Link", "RankGroups", "Topology"]
 
 RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
-T = TypeVar("T")
-MOST_ASKED: Final = 1000  # answers about devices that a topology keeps
 _OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")  # made of these
-
-_LEAST: Final[LruCache[Numbers]] = LruCache(1 << 20, np.size)
-_WAYS: Final[LruCache[LinksByEnd]] = LruCache(1 << 20, lambda ways: len(ways.tails))
 
 
 class Topology:
@@ -80,8 +73,6 @@ class Topology:
         self.layout: Hashable = object()
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
         self._routes_given = frozenset(self._routes)
-        self._asked_of: dict[tuple[str, Hashable], Any] = {}  # what was asked of devices
-        self._stubs_of: dict[tuple[str, ...], tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]] = {}
         self._route_tables: list[RouteTables] = []  # one, once it is made; copies with other rates have the same
         self._connected()
 
@@ -144,7 +135,7 @@ class Topology:
 
     def nodes_of(self, devices: Sequence[str]) -> int:
         """Number of machines that devices sit in; those between machines count as one."""
-        return self._of("nodes", tuple(devices), lambda some: len(set(map(self.node_of, some))))
+        return len(set(map(self.node_of, devices)))
 
     @cached_property
     def nodes(self) -> int:
@@ -153,18 +144,6 @@ class Topology:
 
     def agents_for(self, devices: Sequence[str]) -> tuple[str, ...]:
         """In-network devices that every one of `devices` is linked with, both ways."""
-        return self._of("agents", tuple(devices), self._agents_for)
-
-    def _of(self, question: str, devices: tuple[str, ...], answer: Callable[[tuple[str, ...]], T]) -> T:
-        """The answer to a question about devices, which does not depend on rates: sweeps ask the same at each point."""
-        if len(self._asked_of) >= MOST_ASKED:
-            self._asked_of.clear()
-        if (question, devices) not in self._asked_of:
-            self._asked_of[question, devices] = answer(devices)
-        found: T = self._asked_of[question, devices]
-        return found
-
-    def _agents_for(self, devices: tuple[str, ...]) -> tuple[str, ...]:
         near: list[Sequence[str]] = [self._agents_near.get(device, ()) for device in devices] or [self.agents]
         return tuple(agent for agent in near[0] if all(agent in some for some in near))
 
@@ -178,9 +157,6 @@ class Topology:
         With one rank on each node of a torus groups are nested by dimension, and a ring is one group. Empty where
         all that gives no two groups.
         """
-        return self._of("groups", tuple(devices), self._default_groups)
-
-    def _default_groups(self, devices: tuple[str, ...]) -> RankGroups:
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
@@ -191,8 +167,8 @@ class Topology:
     def _leaves(self, devices: Sequence[str]) -> list[int]:
         """The number of the first device without a node on the way out of each device's node; its own where there is
         none."""
-        numbers, leaves = [self._number[device] for device in devices], self._homes.leaves()
-        homes = self._homes.of[numbers].tolist()
+        numbers, leaves = [self._number[device] for device in devices], self._machines.leaves()
+        homes = self._machines.of[numbers].tolist()
         return [leaves.get(home, number) for home, number in zip(homes, numbers, strict=True)]
 
     @cached_property
@@ -260,7 +236,7 @@ class Topology:
     @cached_property
     def trunks(self) -> NDArray[np.bool_]:
         """Whether each link joins two devices of no machine, bool (links,)."""
-        outside: NDArray[np.bool_] = self._homes.of < 0
+        outside: NDArray[np.bool_] = self._machines.of < 0
         found: NDArray[np.bool_] = np.logical_and(*outside[self._ends.T])
         return found
 
@@ -315,52 +291,20 @@ class Topology:
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
         """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,
         (rows + 1,), and the links. Raises TopologyError as `route` does."""
-        plain, up, hub, down = self._stubs(tuple(devices))
-        meet = plain[src] & (hub[src] == hub[dst]) & (src != dst)
-        if self._tabled(len(src)) and not meet.all():  # tables serve these too, and then nothing has to be merged
-            count, links = self._searched(devices, src, dst)
-            return np.append(0, np.cumsum(count)), links
-        count = np.full(len(src), 2, np.int64)
-        count[~meet], searched = self._searched(devices, src[~meet], dst[~meet])
-        hop = np.append(0, np.cumsum(count))
-        links = np.empty(hop[-1], np.int64)
-        own = np.repeat(meet, count)
-        links[own] = np.stack([up[src[meet]], down[dst[meet]]], axis=1).ravel()
-        links[~own] = searched
-        return hop, links
-
-    def _tabled(self, pairs: int) -> bool:
-        """Whether routes of so many pairs come from tables."""
-        return pairs >= MANY and not self._routes_given
-
-    def _searched(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """The number of links on the route of each pair, and these laid end to end: by tables where pairs are many, and
-        one by one where these have none."""
         count, tabled = np.full(len(src), -1, np.int64), np.zeros(0, np.int64)
-        if self._tabled(len(src)):
+        if len(src) >= MANY and not self._routes_given:
             number = np.array([self._number[self._known(device)] for device in devices], np.int32)
-            count, tabled = self._tables.once(number[src], number[dst])
+            count, tabled = self._tables.routes(number[src], number[dst])
         if not (left := count < 0).any():
-            return count, tabled
-        routes = [self.route(devices[a], devices[b]) for a, b in zip(src[left], dst[left], strict=True)]
+            return np.append(0, np.cumsum(count)), tabled
+        routes = [
+            self.route(devices[a], devices[b]) for a, b in zip(src[left].tolist(), dst[left].tolist(), strict=True)
+        ]
         count[left] = [len(route) for route in routes]
         links, found = np.empty(count.sum(), np.int64), np.repeat(~left, count)
         links[found] = tabled
         links[~found] = np.fromiter(itertools.chain.from_iterable(routes), np.int64)
-        return count, links
-
-    def _stubs(self, devices: tuple[str, ...]) -> tuple[NDArray[np.bool_], Numbers, Numbers, Numbers]:
-        """Devices that hang on a switch by one link each way: whether each does, its links, its switch.
-
-        Between two such devices of one switch there is one route, so that it need not be searched for.
-        """
-        if devices not in self._stubs_of:
-            number = np.array([self._number[device] for device in devices], np.int64)
-            hands_on = np.array([kind not in ENDPOINTS for kind in self.kinds.values()])
-            up, hub, down = (column[number] for column in self._homes.stubs(hands_on))
-            alone = len({*devices}) == len(devices) and not self._routes_given
-            self._stubs_of = {devices: ((up >= 0) & alone, up, hub, down)}
-        return self._stubs_of[devices]
+        return np.append(0, np.cumsum(count)), links
 
     @cached_property
     def _number(self) -> dict[str, int]:
@@ -374,8 +318,8 @@ class Topology:
         return np.stack([np.fromiter(map(self._number.__getitem__, side), np.int64) for side in sides], axis=1)
 
     @cached_property
-    def _homes(self) -> Homes:
-        return Homes(self._node.values(), self._ends)
+    def _machines(self) -> Machines:
+        return Machines(self._node.values(), self._ends)
 
     def kinds_within_nodes(self) -> frozenset[str]:
         """Kinds of links that join devices of one machine."""
@@ -384,7 +328,7 @@ class Topology:
     @property
     def links_within_nodes(self) -> Numbers:
         """The links that join devices of one machine, by number."""
-        return self._homes.inner
+        return self._machines.inner
 
     @cached_property
     def _router(self) -> Router:
@@ -434,17 +378,18 @@ class Topology:
         return self._least(np.ones(len(self.links), np.int64), sources, targets)
 
     def _least(self, latencies: Numbers, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
-        number = self._number
-        known = self.layout, latencies.tobytes(), tuple(number[self._known(source)] for source in sources)
-        ways = _WAYS.get(self.layout, lambda: LinksByEnd(len(number), self._ends))
-        least = _LEAST.get(known, lambda: ways.least(latencies, np.array(known[2])))
-        return least[:, [number[self._known(target)] for target in targets]]
+        first, last = ([self._number[self._known(device)] for device in devices] for devices in (sources, targets))
+        return self._links_by_end.least(latencies, np.array(first))[:, last]
+
+    @cached_property
+    def _links_by_end(self) -> LinksByEnd:
+        return LinksByEnd(len(self.kinds), self._ends)
 
     def enclosures(self, devices: Sequence[str]) -> Sets:
         """Sets of devices worth cutting out, by number: each of these alone, in their order, then each of their nodes
         that has several devices, and each switch with all of these nodes that hang on it alone."""
-        return self._homes.enclosures(np.array([self._number[self._known(device)] for device in devices], np.int64))
+        return self._machines.enclosures(np.array([self._number[self._known(device)] for device in devices], np.int64))
 
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
         """The links out of each set of devices, and those into it, all by number."""
-        return self._homes.crossing(sets)
+        return self._machines.crossing(sets)

@@ -6,10 +6,11 @@ the models, as they were written, and are read when a topology is built.
 """
 
 import fnmatch
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -17,12 +18,13 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBo
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
+from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.name_field import OneOf
 from simcoll.config.quantity_field import Count, text
 from simcoll.config.yaml_tree import Model, Node
-from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.errors import Diagnostic, InputError, Place, TopologyError, did_you_mean
 from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy
@@ -30,6 +32,9 @@ from simcoll.topology.wiring import Link
 
 # Of memory, for each link: 2,300 while a call on thousands of nodes is predicted, 10,000 while it is explained.
 LINK_BYTES: Final = 5000
+# Of devices in a node, in the order of shipped files: of equal paths NCCL's search takes the first.
+NODE_KINDS: Final = ("gpu", "nvswitch", "pcie_switch", "cpu", "nic")
+_ALIKE: Final = "let nodes be alike, or take a profile without kernels, as one-port"
 LEAST_CAPABILITY: Final = 30  # 3.0, the least that NCCL runs on, as files write it
 
 
@@ -167,37 +172,67 @@ class SystemFile(MachineFacts):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, include=said)
 
 
-class MachineFile(NamedTuple):
+class CountedMachine(NamedTuple):
+    """The file of one `node`, which all nodes are like, and their number."""
+
+    node: SystemFile
+    nodes: int
+
+
+@dataclass(frozen=True)
+class MachineFile:
     """A file of devices and links, with the places of its values."""
 
     file: SystemFile
     tree: Node
 
+    @cached_property
+    def counted(self) -> CountedMachine:
+        """One node of the file, and the number of nodes; the file as it is where its nodes are not alike, as only
+        NCCL's calls need one node (`counted` says why there is none)."""
+        if isinstance(self.file.devices, dict):
+            return CountedMachine(self.file, 1)
+        try:
+            return counted(self.file)
+        except InputError:
+            return CountedMachine(self.file, len({device.node for device in self.file.devices} - {None}) or 1)
 
+
+# Points ask some ten times for the same file. A kept value holds its tree, so that no other tree has that id.
 _READ: Final[LruCache[MachineFile]] = LruCache(64, lambda _: 1)  # as many as `yaml_tree` keeps trees
+_SHIPPED: Final = dict(sorted((path.stem, path) for path in yaml_tree.shipped("topologies").glob("*.yaml")))
+
+
+def shipped_systems() -> dict[str, Path]:
+    """The file of every shipped system, by name."""
+    return _SHIPPED
+
+
+def read_machine(tree: Node) -> MachineFile:
+    """Read the tree of a file. Raises InputError with all mistakes, patterns of links excepted (see `template`)."""
+    return _READ.get(id(tree), lambda: MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree))
+
+
+def read_shipped(name: str) -> MachineFile:
+    """The file of a shipped system."""
+    return read_machine(yaml_tree.read(_SHIPPED[name]))
 
 
 def in_place_of(name: str) -> str:
     """The cure for a name of no shipped system: a file is to be imported, another name misspelt."""
     if input_files.is_file(Path(name)):
         return f"make a topology file of it (simcoll import {name} -o machine.yaml), and name that"
-    return did_you_mean(name, shipped_systems())
+    return did_you_mean(name, _SHIPPED)
 
 
-def read_machine(tree: Node) -> MachineFile:
-    """Raises InputError with all mistakes of the file, those in its patterns excepted: `template` has these."""
-    # A sweep asks for the same files at each point. What is kept holds its tree, so no other tree has that id.
-    return _READ.get(id(tree), lambda: MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree))
-
-
-def template(machine: MachineFile, hosts: int | None) -> FabricPlan:
-    """Devices and links of a file, by the names it gives them."""
-    file, tree = machine
+def template(file: SystemFile, tree: Node | None = None, hosts: int | None = None) -> FabricPlan:
+    """Devices and links of a file, by the names it gives them; `tree` is the file with its places, for mistakes."""
     plan = FabricPlan(list(_devices(file, hosts)))
     names = dict.fromkeys(name for name, _ in plan.devices)
     twice = [name for name, count in Counter(name for name, _ in plan.devices).items() if count > 1]
     if twice:
-        raise InputError(f"{tree.place.source}: device {twice[0]!r} stands twice", "name it once")
+        source = tree.place.source if tree else file.name
+        raise InputError(f"{source}: device {twice[0]!r} stands twice", "name it once")
     kinds: dict[tuple[str, str], int] = {}
     for i, rule in enumerate(file.links):
         link = Link(
@@ -209,8 +244,8 @@ def template(machine: MachineFile, hosts: int | None) -> FabricPlan:
                     raise ValueError(f"{u}->{v} has a link already; join the two into one with their summed bandwidth")
                 plan.links.append((u, v, link))
         except ValueError as error:
-            links = tree.get("links")
-            place = links.value[i].place if links else tree.place
+            links = tree.get("links") if tree else None
+            place = links.value[i].place if links else tree.place if tree else Place(file.name, 1, 1)
             raise InputError([Diagnostic.of(error, f"links.{i}", place)]) from None
     return plan
 
@@ -266,7 +301,112 @@ def _matching(pattern: str, names: Mapping[str, None]) -> list[str]:
     return matching
 
 
-@functools.cache
-def shipped_systems() -> dict[str, Path]:
-    """Name and file of every shipped system, sorted."""
-    return dict(sorted((path.stem, path) for path in yaml_tree.shipped("topologies").glob("*.yaml")))
+# --- the node of a machine whose devices are listed ---
+
+
+def counted(file: SystemFile) -> CountedMachine:
+    """The node of a machine of listed devices, and how many there are. Devices of a node count in the order in which
+    they are listed, kind by kind; a link has the least rate that any node has there, as NCCL takes of channels.
+
+    Raises TopologyError where nodes are not alike, where nothing says what GPUs they have, and for devices in a node
+    of which NCCL knows nothing.
+    """
+    if file.gpu is None:
+        cure = "add gpu: {model: …, generation: …, compute_capability: …}, to a graph as graph.graph['gpu']"
+        raise TopologyError(f"{file.name} lists its devices, and does not say which GPUs these are", cure)
+    plan = template(file)
+    home = {device: data["node"] for device, data in plan.devices}
+    kinds = {device: data["kind"] for device, data in plan.devices}
+    members = grouped(kinds, home.__getitem__)
+    between = members.pop(None, [])
+    if misplaced := [device for device in between if kinds[device] in NODE_KINDS]:
+        problem = f"{file.name}: {kinds[misplaced[0]]} {misplaced[0]!r} is in no node"
+        raise TopologyError(problem, "give it `node`, the number of its machine", about=(misplaced[0],))
+    names = _names(file.name, members, kinds)
+    inside: dict[int, dict[tuple[str, str], Link]] = {node: {} for node in members}
+    out: list[Link] = []
+    cables = {node: Counter[str | None]() for node in members}
+    for u, v, link in plan.links:
+        if home[u] is not None and home[u] == home[v]:
+            inside[home[u]][names[u], names[v]] = link
+        elif "nic" in (kinds[u], kinds[v]):
+            out.append(link)
+            nic = u if kinds[u] == "nic" else v
+            cables[home[nic]][f"{link.kind} {'from' if nic == u else 'to'} {names[nic]}"] += 1
+    first, *others = members
+    _check_alike(file.name, first, others, {node: Counter(map(kinds.get, some)) for node, some in members.items()})
+    marks = {node: Counter[str | None]() for node in members}
+    for device, data in plan.devices:
+        if data["in_network"] and home[device] is not None:
+            marks[home[device]][f"{names[device]} with in_network"] += 1
+    _check_alike(file.name, first, others, marks)
+    _check_alike(file.name, first, others, {node: _wires(links) for node, links in inside.items()})
+    _check_alike(file.name, first, others, cables)
+    counts = Counter(kinds[device] for device in members[first])
+    marked = [names[device] for device, data in plan.devices if home[device] == first and data["in_network"]]
+    document: dict[str, Any] = {
+        **file.facts,
+        "name": file.name,
+        "devices": {kind: counts[kind] for kind in NODE_KINDS if counts[kind]},
+        "in_network": marked,
+        "links": rules({pair: _least(inside[node][pair] for node in inside) for pair in inside[first]}),
+    }
+    if file.nic is None and counts["nic"] and out:
+        rate, latency = min(link.bandwidth for link in out), max(link.latency_ps for link in out)
+        document["nic"] = {"rate": f"{rate} B/s", "latency": f"{latency} ps", "trunk_latency": f"{latency} ps"}
+    return CountedMachine(SystemFile.model_validate(document), len(members))
+
+
+def node_file(file: SystemFile) -> SystemFile:
+    """The file itself, or that of a node where it lists its devices; raises as `counted` does."""
+    return file if isinstance(file.devices, dict) else counted(file).node
+
+
+def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[str, str]) -> dict[str, str]:
+    """The name of each device in its node. Raises TopologyError for those of a kind that NCCL does not know."""
+    names: dict[str, str] = {}
+    for node, devices in members.items():
+        counts: Counter[str] = Counter()
+        for device in devices:
+            kind = kinds[device]
+            if kind not in NODE_KINDS:
+                problem = f"{machine}: device {device!r} of node {node} is a {kind}, of which NCCL knows nothing"
+                raise TopologyError(problem, f"let it be one of {', '.join(NODE_KINDS)}", about=(device,))
+            names[device] = f"{kind}{counts[kind]}"
+            counts[kind] += 1
+    return names
+
+
+def _wires(links: Mapping[tuple[str, str], Link]) -> Counter[str | None]:
+    return Counter(f"{link.kind} {u}->{v}" for (u, v), link in links.items())
+
+
+def _check_alike(machine: str, first: int, others: Iterable[int], has: Mapping[int, Counter[str | None]]) -> None:
+    """Raise TopologyError with the first difference of a node from the first one."""
+    for node in others:
+        for one, other in ((first, node), (node, first)):
+            if more := has[one] - has[other]:
+                what, count = next(iter(more.items()))
+                each = f"{count} more {what}" if count > 1 or has[other][what] else str(what)
+                problem = f"{machine}: node {one} has {each}, and node {other} has not (devices count as listed)"
+                raise TopologyError(problem, _ALIKE)
+
+
+def _least(links: Iterable[Link]) -> Link:
+    every = list(links)
+    latency = max(link.latency_ps for link in every)
+    return Link(min(link.bandwidth for link in every), latency_ps=latency, kind=every[0].kind)
+
+
+def rules(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
+    """Links by their ends as `links` of a file: those that are alike in one rule."""
+    return [
+        {
+            "pairs": [list(pair) for pair in pairs],
+            "bandwidth": f"{link.bandwidth} B/s",
+            "latency": f"{link.latency_ps} ps",
+            "kind": link.kind,
+            "oneway": True,
+        }
+        for link, pairs in grouped(links, links.__getitem__).items()
+    ]

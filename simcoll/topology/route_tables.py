@@ -8,10 +8,10 @@ have a closed form. The others are left to the search.
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Array, Numbers, distinct
-from simcoll.topology._torus_routes import TorusRoutes
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NextSteps, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
 AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time: what is made meanwhile stays in the cache
 MOST_KEYS: Final = 1 << 24  # of a table of answers
+MOST_TORUS_ROUTES: Final = 1 << 40  # more are not told apart: routes are numbered by 32 bits
 NONE: Final = -1
 
 
@@ -40,64 +40,23 @@ Found = tuple[Numbers, list[_Part]]  # the rows of pairs that have routes, and t
 
 
 class _Answers:
-    """Answers of `find` to keys, each asked once. Keys are rows of numbers from −1 on; an answer is a tuple of numbers.
-    A table has the place of each answer as long as keys are small; else it is searched for among the keys."""
+    """Answers of `find` to keys, each asked once. A key is a row of numbers ≥ −1, an answer a tuple of numbers."""
 
     def __init__(self, find: Callable[..., tuple[int, ...]]):
         self.find = find
-        self._spans: tuple[int, ...] = ()
-        self._rows = np.zeros((0, 0), np.int64)  # the keys asked so far, one a row
-        self._columns = np.zeros((0, 0), np.int64)  # of their answers
-        self._table = np.zeros(0, np.int32)
-        self._sorted, self._order = np.zeros(0, np.int64), np.zeros(0, np.int64)  # the keys, and their places
+        self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def __call__(self, *columns: Numbers) -> tuple[Numbers, ...]:
-        """The columns of the answers to keys, of which there are some."""
+        """The columns of the answers to some keys, whose columns are given."""
         spans = tuple(int(column.max()) + 2 for column in columns)
-        if not self._spans or any(map(int.__gt__, spans, self._spans)):
-            have = self._spans or spans
-            self._spans = tuple(max(2 * b, a) if a > b else b for a, b in zip(spans, have, strict=True))
-            self._table = np.full(math.prod(self._spans) if math.prod(self._spans) <= MOST_KEYS else 0, NONE, np.int32)
-            self._lay()
-        key = self._key(columns)
-        place = self._placed(key)
-        unknown = np.flatnonzero(place < 0)
-        if len(unknown):
-            order = unknown[np.argsort(key[unknown], kind="stable")]
-            fresh = order[np.diff(key[order], prepend=-1) > 0]
-            rows = np.stack([column[fresh] for column in columns], axis=1)
-            answers = np.array([self.find(*row) for row in rows.tolist()], np.int64)
-            self._rows = np.concatenate([self._rows, rows]) if len(self._rows) else rows
-            self._columns = np.concatenate([self._columns, answers.T], axis=1) if self._columns.size else answers.T
-            self._lay()
-            place = self._placed(key)
-        return tuple(column[place] for column in self._columns)
-
-    def _key(self, columns: Iterable[Numbers]) -> Numbers:
-        key: Numbers = np.zeros(1, np.int64)
-        for column, span in zip(columns, self._spans, strict=True):
-            key = key * span + (column + 1)
-        return key
-
-    def _placed(self, key: Numbers) -> Numbers:
-        """The place of the answer to each key, −1 where it was not asked for yet."""
-        if len(self._table):
-            return self._table[key].astype(np.int64)
-        if not len(self._sorted):
-            return np.full(len(key), NONE)
-        at = np.minimum(np.searchsorted(self._sorted, key), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == key, self._order[at], NONE)
-
-    def _lay(self) -> None:
-        """Make the places of all answers known."""
-        if not len(self._rows):
-            return
-        key = self._key(self._rows.T)
-        if len(self._table):
-            self._table[key] = np.arange(len(key))
-        else:
-            self._order = np.argsort(key, kind="stable")
-            self._sorted = key[self._order]
+        packed = np.ravel_multi_index(tuple(column + 1 for column in columns), spans)
+        each = distinct(packed)
+        keys = list(zip(*((column - 1).tolist() for column in np.unravel_index(each, spans)), strict=True))
+        for key in keys:
+            if key not in self._known:
+                self._known[key] = self.find(*key)
+        answers = np.array([self._known[key] for key in keys], np.int64)
+        return tuple(answers.T[:, np.searchsorted(each, packed)])
 
 
 class _Legs:
@@ -138,8 +97,6 @@ class RouteTables:
         self._shifted: dict[int, Numbers] = {}  # by the length of the destination's name
         self._node = np.array([NONE if node is None else node for node in router.nodes], np.int64)
         self._place = np.array(router.place, np.int64)
-        self._asked = b""
-        self._answer: tuple[Array, Array] = (np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._inside = _Legs(self._ways_inside, self._leg_inside)
         self._leaving = _Legs(self._ways_out, self._leg_out)
         self._entry, self._leaves = _Answers(self._nic), _Answers(self._leave)
@@ -152,15 +109,6 @@ class RouteTables:
         blocks = [slice(at, at + AT_ONCE) for at in range(0, len(first), AT_ONCE)]
         count, links = zip(*(self._block(first[block], last[block]) for block in blocks), strict=True)
         return np.concatenate(count), np.concatenate(links)
-
-    def once(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """The same; found once where the same pairs are asked for twice in turn, as by a replay that fails and the run
-        that takes over."""
-        asked = hashlib.sha256(np.stack([first, last]).tobytes()).digest()
-        if asked != self._asked:
-            count, links = self.routes(first, last)
-            self._asked, self._answer = asked, (count.astype(np.int32), links)
-        return self._answer[0].astype(np.int64), self._answer[1]
 
     def _block(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
         number, node, to = self._numbers(first, last), self._node[first], self._node[last]
@@ -413,3 +361,87 @@ class _Field:
             paths = sum(self.rings[x].paths for _, x in onward)
             self.rings[y] = _ToRoot(self.hops + 1, paths, sorted(onward))
         self.last, self.hops = list(steps), self.hops + 1
+
+
+# --- on a torus ---
+
+
+class TorusRoutes:
+    """Routes between the devices of a torus, whose numbers are their places, the last of `dims` varying fastest."""
+
+    def __init__(self, dims: Sequence[int], links: Array):
+        """`links` (axes, 2, devices) are those to the next and to the one before along each axis."""
+        self.dims, self.links = np.array(dims), links
+        self.pace = np.append(np.cumprod(self.dims[:0:-1])[::-1], 1)  # from a place to the next along an axis
+        orders = [self._orders(steps) for steps in itertools.product(*(range(size // 2 + 1) for size in dims))]
+        self._count = np.array(orders, np.int64).reshape([size // 2 + 1 for size in dims])
+
+    @staticmethod
+    def _orders(steps: Sequence[int]) -> int:
+        """The orders in which so many steps along each axis can be taken."""
+        totals = list(itertools.accumulate(steps))
+        return min(MOST_TORUS_ROUTES, math.prod(math.comb(a, b) for a, b in zip(totals, steps, strict=True)))
+
+    @classmethod
+    def of(cls, router: Router, dims: Sequence[int]) -> TorusRoutes | None:
+        """None where the links are not those of a torus of machines of one device each."""
+        count, (tail, head) = len(router.kinds), np.array(router.links, np.int64).reshape(-1, 2).T
+        machines = {*router.nodes} - {None}
+        if math.prod(dims) != count or len(machines) < count or {*router.kinds} not in [{kind} for kind in ENDPOINTS]:
+            return None
+        at = np.arange(count).reshape(dims)
+        near = np.array([[np.roll(at, sign, axis).ravel() for sign in (-1, 1)] for axis in range(len(dims))])
+        to, far = near + np.arange(count) * count, np.flatnonzero(tail != head)
+        order = far[np.argsort(tail[far] * count + head[far])]
+        keys = tail[order] * count + head[order]
+        if not np.array_equal(keys, distinct(to[near != np.arange(count)])):
+            return None
+        return cls(dims, np.append(order, 0)[np.searchsorted(keys, to)])
+
+    def find(self, first: Numbers, last: Numbers, number: Numbers) -> tuple[Numbers, Numbers]:
+        """The number of links of the route of each pair, and these laid end to end; of several routes it is `number`
+        modulo how many there are."""
+        sizes, away = (
+            self.dims[:, None],
+            (last // self.pace[:, None] - first // self.pace[:, None]) % self.dims[:, None],
+        )
+        left = np.minimum(away, sizes - away)
+        ways = np.stack([2 * away <= sizes, (2 * away >= sizes) & (sizes > 2)], axis=1) & (away > 0)[:, None]
+        number, at, length = number % self._routes(left, ways.all(axis=1)), first.copy(), left.sum(axis=0)
+        begin = np.cumsum(length) - length
+        links, rows = np.empty(length.sum(), np.int32), np.flatnonzero(length)
+        while len(rows):
+            axis, sign, number[rows] = self._step(at[rows], left[:, rows], ways[:, :, rows], number[rows])
+            links[begin[rows]] = self.links[axis, sign, at[rows]]
+            pace, size, place = self.pace[axis], self.dims[axis], at[rows]
+            here = place // pace % size
+            at[rows] = place + ((here + 1 - 2 * sign) % size - here) * pace
+            left[axis, rows] -= 1
+            ways[axis, :, rows] = np.stack([sign == 0, sign == 1], axis=1) & (left[axis, rows] > 0)[:, None]
+            begin[rows] += 1
+            rows = rows[left[:, rows].any(axis=0)]
+        return length, links
+
+    def _routes(self, left: Array, either: Array) -> Numbers:
+        """The routes with so many steps `left` along each axis, (axes, pairs), the first of which may go by `either`
+        way."""
+        found: Numbers = np.minimum(self._count[tuple(left)] << either.sum(axis=0), MOST_TORUS_ROUTES)
+        return found
+
+    def _step(self, at: Numbers, left: Array, ways: Array, number: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The axis and the sign, 0 or 1, of the step that route `number` takes, and its number among those that do."""
+        axes, pairs = left.shape
+        either, after = np.logical_and.reduce(ways, axis=1), np.zeros((2 * axes, pairs), np.int64)
+        for axis in range(axes):
+            less, own = left.copy(), either.copy()
+            less[axis] = np.maximum(less[axis] - 1, 0)
+            own[axis] = False
+            after[2 * axis : 2 * axis + 2] = self._routes(less, own)
+        allowed = ways.reshape(2 * axes, pairs)
+        link = np.where(allowed, self.links[:, :, at].reshape(2 * axes, pairs), np.iinfo(np.int64).max)
+        order = np.argsort(link, axis=0)
+        after = np.take_along_axis(np.where(allowed, after, 0), order, axis=0)
+        ends = np.cumsum(after, axis=0)
+        rank = (ends <= number).sum(axis=0)
+        taken = order[rank, np.arange(pairs)]
+        return taken // 2, taken % 2, number - (ends - after)[rank, np.arange(pairs)]

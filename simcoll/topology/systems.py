@@ -1,33 +1,30 @@
 """Systems and fabrics by name: from what a scenario says under `topology` (`topology_keys`) to a `Topology`."""
 
 import fnmatch
-import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.lru import LruCache
 from simcoll.config.machine_memory import check_memory
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.topology import fabrics
-from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.fabrics import FABRICS, FabricPlan, FabricShape, count_links
 from simcoll.topology.graph import Topology
-from simcoll.topology.listed_machines import ListedMachine, machine_of, rules
 from simcoll.topology.machine_files import (
     LINK_BYTES,
     MachineFile,
     SystemFile,
     in_place_of,
     read_machine,
+    read_shipped,
+    rules,
     shipped_systems,
     template,
 )
@@ -41,36 +38,17 @@ def load_system(name: str) -> SystemFile:
     them one by one those of a node, where nodes are alike. Raises InputError."""
     known = shipped_systems()
     if name in known:
-        return _shipped(name)
+        return read_shipped(name).file
     if not input_files.names_yaml(name):
         raise InputError(f"{name!r} is no shipped system", in_place_of(name))
     tree = yaml_tree.read(Path(name))
     named = tree.get("system")
     if named is None:
-        return _listed(read_machine(tree)).node
+        return read_machine(tree).counted.node
     if str(named.value) not in known:
         problem = f"{named.plain()!r} is no shipped system"
         raise InputError([Diagnostic(problem, did_you_mean(str(named.value), known), "system", named.place)])
     return load_system(str(named.value))
-
-
-_LISTED: Final[LruCache[tuple[MachineFile, ListedMachine]]] = LruCache(64, lambda _: 1)
-
-
-def _listed(machine: MachineFile) -> ListedMachine:
-    """The node of a file and their number; the file as it is where devices are counted, or their nodes are not alike:
-    whoever needs a node says why (`listed_machines.machine_of`)."""
-    file = machine.file
-    if isinstance(file.devices, dict):
-        return ListedMachine(file, 1)
-    nodes = len({device.node for device in file.devices} - {None}) or 1
-
-    def made() -> tuple[MachineFile, ListedMachine]:  # … which keeps the file, so that no other has its number
-        with suppress(InputError):
-            return machine, machine_of(file)
-        return machine, ListedMachine(file, nodes)
-
-    return _LISTED.get(id(file), made)[1]
 
 
 def nodes_of(spec: TopologySpec) -> int:
@@ -81,7 +59,7 @@ def nodes_of(spec: TopologySpec) -> int:
     devices, nodes = tree.get("devices"), tree.get("nodes")
     if devices is not None and isinstance(devices.value, list):
         machine = read_machine(tree)
-        there = _listed(machine).nodes
+        there = machine.counted.nodes
         _check_listed(machine.file, spec.nodes or 1, there)
         return min(spec.nodes or there, there)
     return spec.nodes or (nodes.value if nodes and isinstance(nodes.value, int) else 1)
@@ -97,17 +75,12 @@ def described(spec: TopologySpec) -> SystemFile | None:
     return None if tree.get("devices") is None and tree.get("system") is None else load_system(spec.file)
 
 
-@functools.cache
-def _shipped(name: str) -> SystemFile:  # a file that does not change
-    return read_machine(yaml_tree.read(shipped_systems()[name])).file
-
-
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
     """The topology that `spec` describes, without the devices of each node that have the names `without`; unequal links
     are drawn from `seed`. Raises InputError."""
     title, machine = spec.title, None
     if spec.system is not None:
-        machine = read_machine(yaml_tree.read(shipped_systems()[spec.system]))
+        machine = read_shipped(spec.system)
     elif spec.file is not None:
         spec, machine = _read_file(spec)
     if spec.routing == "adaptive" and machine and isinstance(machine.file.devices, tuple):
@@ -158,7 +131,7 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
     over = yaml_tree.parse(yaml_tree.dump(given), "topology")
     merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
     whole = yaml_tree.validate(TopologySpec, [merged])[0]
-    return whole, read_machine(yaml_tree.read(shipped_systems()[whole.system])) if whole.system else None
+    return whole, read_shipped(whole.system) if whole.system else None
 
 
 Built = tuple[FabricPlan, RoutingPolicy, dict[str, Sequence[str]]]  # … how it is routed, and the explicit routes
@@ -202,7 +175,7 @@ def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
 def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
     """One machine, or `nodes` of them joined by a fabric."""
     file, nodes = machine.file, spec.nodes or 1
-    plain = template(machine, spec.hosts)
+    plain = template(file, machine.tree, spec.hosts)
     if isinstance(file.devices, tuple):
         numbers = list(dict.fromkeys(data["node"] for _, data in plain.devices if data["node"] is not None))
         _check_listed(file, nodes, max(1, len(numbers)))
@@ -350,3 +323,51 @@ def describe(topology: Topology) -> dict[str, Any]:
         ],
         "bisection_GBps": bisection_bandwidth(topology) / 1e9,
     }
+
+
+def bisection_bandwidth(topology: Topology) -> int:
+    """B/s, one direction, that the links between two halves of all ranks carry at most.
+
+    The least maximum flow over several ways of halving: halves made of blocks of 1, 2, 4, … in turn, and first
+    half against second half. On several nodes it is the nodes that are halved, and each counts as one point: the
+    fabric is what is measured. On one node the ranks are halved, and only links on their routes count.
+    """
+    groups: Sequence[Collection[str]] = [
+        topology.members[node] for node in dict.fromkeys(map(topology.node_of, topology.ranks)) if node is not None
+    ]
+    if len(groups) < 2:
+        groups = [{rank} for rank in topology.ranks]
+    if len(groups) < 2:
+        return 0
+    return min(_flow(topology, *half) for half in _halves(groups))
+
+
+def _flow(topology: Topology, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> int:
+    """Maximum flow from all of `left` to all of `right`, each seen as one point."""
+    import networkx as nx
+
+    point: dict[str, str] = {d: "left" for group in left for d in group}
+    point |= {d: "right" for group in right for d in group}
+    flow: nx.DiGraph[str] = nx.DiGraph()
+    flow.add_nodes_from(("left", "right"))
+    for link in _used(topology, left, right):
+        u, v = (point.get(device, f"device {device}") for device in topology.links[link])
+        if u != v:
+            before = flow.get_edge_data(u, v, {"capacity": 0})["capacity"]
+            flow.add_edge(u, v, capacity=before + int(topology.bandwidths[link]))
+    return int(nx.maximum_flow_value(flow, "left", "right"))
+
+
+def _used(topology: Topology, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> Collection[int]:
+    if any(len(group) > 1 for group in left) or topology.nodes > 1:
+        return range(len(topology.links))
+    return {link for (u,) in left for (v,) in right for link in topology.route(u, v)}
+
+
+def _halves(groups: Sequence[Collection[str]]) -> Iterator[tuple[list[Collection[str]], list[Collection[str]]]]:
+    n = len(groups)
+    sizes = [size for size in range(1, n // 2) if n % (2 * size) == 0]
+    for size in (*sizes, (n + 1) // 2):
+        left = [group for i, group in enumerate(groups) if i // size % 2 == 0]
+        right = [group for i, group in enumerate(groups) if i // size % 2]
+        yield left, right

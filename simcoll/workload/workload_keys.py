@@ -21,10 +21,11 @@ from simcoll.config.quantity_field import Count, Duration, Share, parsed, text
 from simcoll.config.yaml_tree import BelowError, Model
 from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.workload._buckets import BUCKET_CAP, FIRST_BUCKET
 from simcoll.workload.models import gpus, load_model, models
 
 PS_PER_S: Final = 10**12
+FIRST_BUCKET: Final = 2**20  # bytes: PyTorch's default
+BUCKET_CAP: Final = 25 * 2**20  # bytes: PyTorch's default
 
 
 Bytes = Annotated[int, parsed("size"), text("25 MiB")]

@@ -13,7 +13,7 @@ from simcoll.api._asked import spelt
 from simcoll.config.import_log import ImportLog
 from simcoll.errors import InputError
 from simcoll.formats import importers
-from simcoll.report import exporters
+from simcoll.report import exports
 from simcoll.topology import systems
 from simcoll.topology.machine_files import shipped_systems
 
@@ -43,7 +43,7 @@ def answers(on: Any, nodes: int | None = None, asked: Sequence[tuple[str, str]] 
 
 def written(name: str, nodes: int | None, to: str, folder: Path) -> Path:
     """The machine written in a format, read back where that is not our own, as a file."""
-    text = exporters.convert(name, to, exporters.Options(nodes=nodes), ImportLog())
+    text = exports.convert(name, to, exports.Options(nodes=nodes), ImportLog())
     if to != "yaml":
         imported = importers.convert(text, f"machine.{to}", importers.ImportOptions())
         assert not imported.notes.assumed and not imported.notes.warnings
@@ -96,7 +96,7 @@ def test_fewer_nodes_than_are_listed_are_the_first(tmp_path: Path) -> None:
 def test_a_file_of_another_format_is_to_be_imported(tmp_path: Path) -> None:
     """Who names a graph's file where a machine is asked for is told how to make one of it."""
     path = tmp_path / "machine.graphml"
-    path.write_text(exporters.convert("hgx-h100", "graphml", exporters.Options(nodes=1), ImportLog()))
+    path.write_text(exports.convert("hgx-h100", "graphml", exports.Options(nodes=1), ImportLog()))
     with pytest.raises(InputError, match=f"simcoll import {path} -o"):
         sc.predict("all_reduce", on=str(path), size="1 MiB")
 

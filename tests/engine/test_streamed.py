@@ -22,12 +22,10 @@ from simcoll.engine.folding import fold
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
-from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.collectives import COLLECTIVES, collective
+from simcoll.schedule.ir import Schedule, StreamedSchedule
 from simcoll.schedule.proof import prove
-from simcoll.schedule.steps import Repeat, Step, singles
-from simcoll.schedule.streamed import StreamedSchedule
-from simcoll.schedule.symmetry import Rotation
+from simcoll.schedule.steps import Repeat, Rotation, Step, singles
 from simcoll.topology import systems
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.topology_keys import TopologySpec
@@ -276,7 +274,7 @@ def test_ties_are_not_folded() -> None:
     for step, folds in ((tied, False), (apart, True)):
         source = StreamedSchedule("all_reduce", "own", n, 3, lambda step=step: [step], rotation=Rotation(2, 0, 1))  # type: ignore[misc]
         assert source.rotation is not None
-        assert source.rotation.holds(source.parts(), "all_reduce", n, 3)
+        assert source.rotation.holds(source.parts(), "ranks", n, 3)
         assert (fold(source, star(n, link), [f"h{r}" for r in rank]) is not None) == folds
 
 
@@ -470,7 +468,7 @@ def test_a_rotation_proves_what_the_whole_proof_proves(entry: tuple[str, str], h
     for n in (4, 6, 12):
         source = stream(*entry, n)
         assert source.rotation is not None
-        assert source.rotation.holds(source.parts(), source.collective, n, source.n_chunks)
+        assert source.rotation.holds(source.parts(), collective(source.collective).turns, n, source.n_chunks)
         assert len(source.rotation.representatives(source.n_chunks)) < source.n_chunks
         prove(source, how)
         for _ in range(5):
@@ -489,11 +487,11 @@ def test_a_rotation_that_does_not_hold_is_no_proof() -> None:
     """Wrong rotations of right schedules are refused, and the schedules proved all the same."""
     for rotation in (Rotation(2, 1, 8), Rotation(1, 1, 4), Rotation(1, 2, 8), Rotation(1, 3, 8), Rotation(1, 1, 3)):
         ring = stream("all_reduce", "ring", 8)
-        assert not rotation.holds(ring.parts(), "all_reduce", 8, 8), rotation
+        assert not rotation.holds(ring.parts(), "ranks", 8, 8), rotation
     doubling = stream("all_reduce", "recursive_doubling", 8)
-    assert not Rotation(1, 0, 1).holds(doubling.parts(), "all_reduce", 8, 1)
+    assert not Rotation(1, 0, 1).holds(doubling.parts(), "ranks", 8, 1)
     tree = stream("broadcast", "binomial", 8)
-    assert not Rotation(1, 0, 1).holds(tree.parts(), "broadcast", 8, 1)
+    assert not Rotation(1, 0, 1).holds(tree.parts(), "", 8, 1)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)

@@ -15,8 +15,7 @@ from oracle_programs import changed, joint_program_of, program_of
 from simcoll.engine import event, fast
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import service_ps
-from simcoll.explanation._path_columns import CriticalPath, by_cause
-from simcoll.explanation.critical_path import critical_path
+from simcoll.explanation.critical_path import CriticalPath, by_cause, critical_path
 from simcoll.topology.graph import Link, Topology
 
 

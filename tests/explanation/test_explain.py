@@ -17,12 +17,12 @@ from workloads import mesh, points
 
 from simcoll import api
 from simcoll.cli import main
-from simcoll.explanation._path_columns import by_cause
+from simcoll.explanation.critical_path import by_cause
 from simcoll.explanation.explain import explanation, text
 from simcoll.explanation.explained_run import ALL_CAUSES, explained_run
 from simcoll.explanation.what_if import answers
 from simcoll.prediction import sweep
-from simcoll.prediction.placing import rated_topology
+from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.report import result_tables

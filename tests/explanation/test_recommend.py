@@ -15,14 +15,12 @@ from workloads import mesh, points
 import simcoll as sc
 from simcoll.cli import main
 from simcoll.errors import RefusedError
-from simcoll.explanation._search_space import BUCKETS, candidates
+from simcoll.explanation.candidates import BUCKETS, candidates
 from simcoll.explanation.recommendation import recommendations
 from simcoll.formats.schedules import msccl_writer
-from simcoll.prediction import least, sweep
+from simcoll.prediction import sweep
 from simcoll.prediction.predict import predict
-from simcoll.prediction.result_rows import ResultRow
 from simcoll.report import recommendation_text
-from simcoll.scenario.loading import Point
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.registry import ALGORITHMS
 
@@ -97,29 +95,6 @@ def test_what_is_nearer_than_the_error_of_the_model_is_a_tie(nodes: int, size: s
     assert (best.row.high_us is None, best.tie) == (modelled, tie)
     (told,) = recommended({**keys, "profile": "one-port"}, ["ring", "tree"])["sizes"]
     assert told["margin"] > 0 and not told["tie"]
-
-
-WIDE = {"fabric": "single-switch", "hosts": 65, "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
-
-
-@pytest.mark.parametrize("topology", [WIDE, {"system": "hgx-h100", "nodes": 9}])
-def test_what_cannot_win_is_left_out_and_the_answer_is_that_of_all(
-    topology: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Law: where candidates are left out by their least time, the document is equal to that of a search of all."""
-    keys = {"topology": topology, "collective": "all_reduce", "size": ["16 KiB", "4 MiB"]}
-    ran = []
-    run_point = sweep.run_point
-
-    def counted(point: Point) -> ResultRow:
-        ran.append(point)
-        return run_point(point)
-
-    monkeypatch.setattr(sweep, "run_point", counted)
-    few, count = recommended(keys), len(ran)
-    monkeypatch.setattr(least, "least_ps", lambda scenario: 0)
-    assert few == recommended(keys)
-    assert count < len(ran) - count
 
 
 def test_only_protocols_that_are_named_are_recommended() -> None:

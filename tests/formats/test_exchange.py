@@ -19,7 +19,7 @@ from simcoll.config.yaml_tree import shipped
 from simcoll.formats import importers
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.result_rows import read as read_results
-from simcoll.report import exporters
+from simcoll.report import exports
 from simcoll.scenario import loading
 from simcoll.topology import systems
 
@@ -240,7 +240,7 @@ def test_the_help_names_every_format():
     """What `--to` offers is what there is."""
     from simcoll.cli.convert import FORMATS
 
-    assert tuple(exporters.FORMATS) == FORMATS
+    assert tuple(exports.FORMATS) == FORMATS
 
 
 def test_large_files_are_refused(tmp_path: Path):

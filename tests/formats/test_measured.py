@@ -68,56 +68,34 @@ def test_shipped_tables_are_read_whole():
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("alltoall", "all_to_all"),
-        ("AllReduce", "all_reduce"),
-        ("sendrecv", "send_recv"),
-        ("reduce-scatter", "reduce_scatter"),
-        ("Broadcast", "broadcast"),
-        ("all gather", "all_gather"),
-    ],
-)
-def test_collective_spellings(written: str, meant: str):
-    """A collective may be spelt as libraries spell it."""
-    assert only(f"{HEADER}\n{written},8,64,1.5").collective == meant
-
-
-@pytest.mark.parametrize(("written", "meant"), [("float", "float32"), ("half", "float16"), ("double", "float64")])
-def test_dtype_spellings(written: str, meant: str):
-    """A dtype may be spelt as C does."""
-    assert only(f"{HEADER},dtype\nall_reduce,8,64,1.5,{written}").dtype == meant
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("Ring,SIMPLE", ("ring", "Simple")),
-        ("NVLSTree,ll128", ("nvls_tree", "LL128")),
-        ("none,auto", (None, None)),
-        (",", (None, None)),
-        ("AUTO,ll", (None, "LL")),
-    ],
-)
-def test_algorithm_and_protocol_spellings(written: str, meant: tuple[str | None, str | None]):
-    """Algorithms are in small letters, protocols as NCCL writes them; none, auto and empty mean: not forced."""
-    row = only(f"{HEADER},algorithm,protocol\nall_reduce,8,64,1.5,{written}")
-    assert (row.algorithm, row.protocol) == meant
-
-
-@pytest.mark.parametrize(
     ("columns", "cells", "meant"),
     [
-        ("timing,harness", "nccl-tests,p2p", "p2p"),
-        ("timing,harness", "nccl-tests,", "nccl-tests"),
-        ("timing", "rccl-tests out of place", "nccl-tests"),
-        ("timing", "median of 20", "library"),
-        ("system", "x", "library"),
+        *[
+            ("collective", written, meant)
+            for written, meant in (
+                *(("alltoall", "all_to_all"), ("AllReduce", "all_reduce"), ("sendrecv", "send_recv")),
+                *(("reduce-scatter", "reduce_scatter"), ("Broadcast", "broadcast"), ("all gather", "all_gather")),
+            )
+        ],
+        *[("dtype", *pair) for pair in (("float", "float32"), ("half", "float16"), ("double", "float64"))],
+        ("algorithm,protocol", "Ring,SIMPLE", "ring Simple"),
+        ("algorithm,protocol", "NVLSTree,ll128", "nvls_tree LL128"),
+        *[("algorithm,protocol", none, "None None") for none in ("none,auto", ",")],
+        ("algorithm,protocol", "AUTO,ll", "None LL"),
+        ("harness,timing", "p2p,nccl-tests", "p2p nccl-tests"),
+        ("harness,timing", ",nccl-tests", "nccl-tests nccl-tests"),
+        ("harness,timing", ",rccl-tests out of place", "nccl-tests rccl-tests out of place"),
+        ("harness,timing", ",median of 20", "library median of 20"),
     ],
 )
-def test_harness(columns: str, cells: str, meant: str):
-    """The harness is what the column says, else nccl-tests if `timing` names it, else library."""
-    assert only(f"{HEADER},{columns}\nall_reduce,8,64,1.5,{cells}").harness == meant
+def test_spellings(columns: str, cells: str, meant: str):
+    """Names may be spelt as libraries and C spell them; none, auto and empty mean: not forced. The harness is what the
+    column says, else nccl-tests if `timing` names it, else library."""
+    head, line = (
+        ("ranks,size_bytes,time_us", "8,64,1.5") if columns == "collective" else (HEADER, "all_reduce,8,64,1.5")
+    )
+    row = only(f"{head},{columns}\n{line},{cells}")
+    assert " ".join(str(getattr(row, column)) for column in columns.split(",")) == meant
 
 
 def test_unknown_columns_are_kept_apart():
@@ -158,16 +136,17 @@ def test_mistakes_are_located_and_told_all_at_once():
     )
 
 
-@pytest.mark.parametrize("time", ["-1", "inf", "fast", "1e999", "nan"])
-def test_only_durations_are_times(time: str):
-    """A time is a finite number above 0."""
-    assert complaints(f"{HEADER}\nall_reduce,8,64,{time}")[0].startswith("t.csv:2:17: time_us: ")
-
-
-@pytest.mark.parametrize("ranks", ["0", "-2", "2.5", "inf", "9" * 30, "9" * 5000])
-def test_only_positive_whole_numbers_are_ranks(ranks: str):
-    """Ranks are whole and at least 1."""
-    assert complaints(f"{HEADER}\nall_reduce,{ranks},64,1")[0].startswith("t.csv:2:12: ranks: ")
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        *[("time_us", text) for text in ("-1", "inf", "fast", "1e999", "nan")],
+        *[("ranks", text) for text in ("0", "-2", "2.5", "inf", "9" * 30, "9" * 5000, "８")],
+    ],
+)
+def test_numbers_that_cannot_be(column: str, text: str):
+    """A time is a finite number above 0, ranks are whole and at least 1; full-width digits are none."""
+    line, place = (f"all_reduce,8,64,{text}", "2:17") if column == "time_us" else (f"all_reduce,{text},64,1", "2:12")
+    assert complaints(f"{HEADER}\n{line}")[0].startswith(f"t.csv:{place}: {column}: ")
 
 
 def test_a_required_column_is_missed_once():
@@ -177,18 +156,18 @@ def test_a_required_column_is_missed_once():
     ]
 
 
-def test_rows_that_do_not_fit_the_header():
-    """A row of another length is a mistake: its cells could stand in wrong columns."""
-    assert [c.split(":")[1] for c in complaints(f"{HEADER}\nall_reduce,8,64\nall_reduce,8,64,1\na,8,64,1,2")] == [
-        "2",
-        "4",
-    ]
-
-
-@pytest.mark.parametrize("text", [HEADER, f"{HEADER},ranks\nall_reduce,8,64,1,8", f'"#x",{HEADER}'])
-def test_tables_that_say_nothing_or_twice(text: str):
-    """A header without rows and a column that stands twice are mistakes."""
-    assert len(complaints(text)) >= 1
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (f"{HEADER}\nall_reduce,8,64\nall_reduce,8,64,1\na,8,64,1,2", ["2", "4"]),  # cells could be in wrong columns
+        (HEADER, ["1"]),
+        (f"{HEADER},ranks\nall_reduce,8,64,1,8", ["1"]),
+        (f'"#x",{HEADER}', ["1"] * 4),
+    ],
+)
+def test_tables_whose_header_is_not_that_of_their_rows(text: str, lines: list[str]):
+    """A row of another length, a header without rows and a column that stands twice are mistakes."""
+    assert [complaint.split(":")[1] for complaint in complaints(text)] == lines
 
 
 def test_nodes_are_not_more_than_ranks():
@@ -352,35 +331,18 @@ def test_several_tests_in_one_text():
 DEBUG = "gpu-7.example:4021:4077 [3] NCCL INFO Channel 00/24 : 0 1 2 3 8 16 2.5"
 
 
-@pytest.mark.parametrize("debug", [DEBUG, f"[2025-01-31 10:00:00] {DEBUG}", "10-0-0-1:12:13 [0] NCCL INFO comm 0x5 8"])
-def test_debug_lines_between_rows(debug: str):
-    """NCCL's debug lines between any two lines of the text change nothing."""
-    lines = new().splitlines()
-    assert parse_measured(f"\n{debug}\n".join(lines), "log") == parse_measured(new(), "log")
-
-
 @pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
 def test_debug_lines_within_a_row(host: str):
-    """A row that debug output broke in two is put together again, though the host's name is glued to its number, and
-    begins with digits: no root is below -1."""
-    debug = DEBUG.replace("gpu-7.example", host)
+    """A row that debug output broke in two is put together again, though the host's name is glued to its number and
+    begins with digits. No root is below -1; a count of wrong elements stays where other lines begin with that host."""
+    debug, whole = DEBUG.replace("gpu-7.example", host), parse_measured(new(), "log")
     text = new().replace("    -1   ", f"    -1{debug}\n{debug}\n   ")
-    assert text.count(debug) == 4
-    assert parse_measured(text, "log") == parse_measured(new(), "log")
-
-
-@pytest.mark.parametrize("host", ["gpu-7.example", "38dcf168f605", "7c1f", "7", "10-0-0-1", "203.0.113.1"])
-def test_debug_lines_after_wrong_elements(host: str):
-    """A count of wrong elements stays what it was where a host that begins with digits is glued to it, as other lines
-    begin with that host."""
-    debug = DEBUG.replace("gpu-7.example", host)
+    assert text.count(debug) == 4 and parse_measured(text, "log") == whole
     text = new().replace("       0  ", f"       0{debug}\n  ").replace("# Using", f"{debug}\n{debug}\n# Using")
-    assert text.count(debug) == 4
-    assert parse_measured(text, "log") == parse_measured(new(), "log")
+    assert text.count(debug) == 4 and parse_measured(text, "log") == whole
     for column in ("  100.00", "  200.00", "   87.50"):  # a number that ends where the row is broken
         text = new().replace(column, f"{column}{debug}\n{debug}\n")
-        assert text != new()
-        assert parse_measured(text, "log") == parse_measured(new(), "log")
+        assert text != new() and parse_measured(text, "log") == whole
 
 
 def test_a_time_that_is_not_that_of_its_bandwidth() -> None:
@@ -430,13 +392,16 @@ def test_a_table_that_says_that_all_was_right() -> None:
     assert {row.wrong for row in parse_measured(wrong, "log")} == {3}
 
 
-@pytest.mark.parametrize("columns", [2, 3])
-def test_a_row_that_is_cut_in_its_first_columns_is_said(columns: int) -> None:
-    """Of a text that ends after the size and the count of a row, or the type, a remark names the line."""
+@pytest.mark.parametrize("columns", [2, 3, 7])
+def test_a_row_that_is_cut_off_is_said(columns: int) -> None:
+    """Of a text that ends after the size and the count of a row, or later, a remark names the line; one without a whole
+    row is told from one that is no table."""
     (row,) = re.findall(r"(?m)^ +40000000 .*$", new())
     text = new()[: new().index(row)] + "  ".join(row.split()[:columns])
-    (remark,) = remarks(text, "log", parse_measured(text, "log"))
-    assert "a line looks like a row and was not read (line" in remark
+    rows = parse_measured(text, "log")
+    (remark,) = remarks(text, "log", rows)
+    assert rows == parse_measured(new(), "log")[:1] and "a line looks like a row and was not read (line" in remark
+    assert complaints("\n".join(new().splitlines()[:15]))[0].startswith("t.csv: holds no measurement but a header")
 
 
 @pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
@@ -494,19 +459,6 @@ def test_a_line_of_a_megabyte_is_no_row():
         parse_measured('{"size": 1, "time": 2},' * 50_000 + "#" + " " * 500_000, "trace")
 
 
-def test_labelled_lines():
-    """Labels that a launcher puts before each line change nothing."""
-    text = "\n".join(f"[1,0]<stdout>: {line}" for line in new().splitlines())
-    assert parse_measured(text, "log") == parse_measured(new(), "log")
-
-
-def test_an_end_that_is_cut_off():
-    """Of a text that ends in the middle of a row, the rows before are read and the broken one is not."""
-    whole = new()
-    end = whole.index("40000000") + 60
-    assert parse_measured(whole[:end], "log") == parse_measured(whole, "log")[:1]
-
-
 def test_rows_without_a_measurement_are_left_out():
     """A row of 0 bytes moved nothing, and one without out-of-place time was not measured."""
     lines = new().splitlines()
@@ -547,6 +499,10 @@ DRESSED: dict[str, Callable[[str], str]] = {
     "srun": lambda text: re.sub(r"(?m)^", "0: ", text),
     "kubectl": lambda text: re.sub(r"(?m)^", "2025-01-02T10:11:12.123456Z stdout F ", text),
     "mpirun, all # lost": lambda text: re.sub(r"(?m)^", "[1,0]<stdout>:", bare(text)),
+    **{
+        f"INFO {debug[:8]}": lambda text, debug=debug: text.replace("\n", f"\n{debug}\n")
+        for debug in (DEBUG, f"[2025-01-31 10:00:00] {DEBUG}", "10-0-0-1:12:13 [0] NCCL INFO comm 0x5 8")
+    },
     "mpirun and INFO": lambda text: re.sub(r"(?m)^", "[1,0]<stdout>:", text.replace("\n", f"\n{CALLED}\n")),
     "mpirun and INFO in rows": lambda text: re.sub(
         r"(?m)^", "[1,0]<stdout>:", text.replace("    -1   ", f"    -1{CALLED}\n{CALLED}\n   ")
@@ -767,12 +723,6 @@ def test_rows_that_were_measured_out_of_place_only():
         ]  # fmt: skip
 
 
-def test_a_header_without_a_whole_row():
-    """A text that ends before its first row is whole is told from one that is no table."""
-    text = "\n".join(new().splitlines()[:15])
-    assert complaints(text)[0].startswith("t.csv: holds no measurement but a header")
-
-
 @pytest.mark.parametrize(
     ("redop", "root", "bus", "collective"),
     [("sum", -1, 1.75, "all_reduce"), ("sum", -1, 0.875, "reduce_scatter"), ("max", 0, 1, "reduce"),
@@ -830,24 +780,15 @@ def test_split_groups():
     assert {(row.ranks, row.nodes) for row in parse_measured(text, "t")} == {(4, 1)}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n\n",
-        "hello",
-        "# size count type\n8 2 float",
-        "# size type type time\n8 half half 1.5",
-        "\x00\x00",
-        "a,b,c\n1,2,3",
-    ],
-)
+NO_TABLES = ("", "\n\n", "hello", "# size count type\n8 2 float", "# size type type time\n8 half half 1.5", "\x00\x00",
+             "a,b,c\n1,2,3")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_TABLES)
 def test_texts_that_are_no_table(text: str):
     """A text with neither form is one complaint that names both."""
     (complaint,) = complaints(text)
-    assert "holds no measurement" in complaint
-    assert "CSV" in complaint
-    assert "nccl-tests" in complaint
+    assert all(word in complaint for word in ("holds no measurement", "CSV", "nccl-tests"))
 
 
 def rows_or_complaint(text: str) -> None:

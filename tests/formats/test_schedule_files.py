@@ -261,7 +261,7 @@ def test_goal_of_others_is_read_with_its_collective(tmp_path: Path):
     (tmp_path / "g").write_text(foreign.GOAL)
     assert "say with --collective" in simcoll("import", tmp_path / "g", "-o", tmp_path / "o.json").err
     done = simcoll("import", tmp_path / "g", "--collective", "allreduce", "-o", tmp_path / "o.json")
-    assert done.status == 0 and "proved all_reduce: 4 steps, 6 messages" in done.out
+    assert done.status == 0 and "proved: 4 steps, 6 messages" in done.out
     assert "1 computations are left out" in done.out
     assert simcoll("verify", "--schedule", tmp_path / "o.json").status == 0
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from command import Outcome, simcoll
 
-from simcoll.config.import_log import ImportLog
 from simcoll.formats import importers
-from simcoll.formats.schedules import msccl
+from simcoll.formats.schedules import msccl, schedule_json
 from simcoll.schedule.ir import Schedule
 
 MATRIX: Final = "\n".join(
@@ -491,7 +491,7 @@ def brought(folder: Path, text: str, *options: str) -> tuple[Path, Outcome]:
     return folder / f"made{suffix}", done
 
 
-def read(text: str, reader: object = msccl) -> Schedule:
-    """The schedule of a text."""
-    found: Schedule = reader.read(text, "x", None, ImportLog())  # type: ignore[attr-defined]
-    return found
+def read(text: str, reader: ModuleType = msccl) -> Schedule:
+    """The schedule of a text, by the reader of a format."""
+    kind = reader.__name__.rpartition(".")[2]
+    return schedule_json.parse(importers.convert(text, "x", importers.ImportOptions(), kind).text, "x")

@@ -16,7 +16,7 @@ from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.protocols import chunk_bytes
 from simcoll.nccl.tuner_constants import read
-from simcoll.prediction._nccl_channel import NcclChannel
+from simcoll.prediction.nccl_calls import NcclChannel
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.loading import Point, load
 from simcoll.schedule.names import Protocol

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.errors import ScheduleError
-from simcoll.schedule._data_layout import Places, check_shape
-from simcoll.schedule.collectives import NOTHING
-from simcoll.schedule.group_contracts import OPERATORS, contracts, cut_slots, scaled
+from simcoll.schedule.collectives import NOTHING, OPERATORS, contracts, cut_slots, scaled
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.proof import Places, check_shape
 
 
 def run(

@@ -31,7 +31,7 @@ from simcoll.prediction.predict import predict
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
 from simcoll.schedule import registry
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS
 
 pytestmark = needs("torch")
 

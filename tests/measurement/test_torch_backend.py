@@ -33,7 +33,7 @@ from simcoll.measurement._rank_instructions import part_of
 from simcoll.measurement._rank_messages import RankTask
 from simcoll.measurement._result_check import complaint, sample
 from simcoll.measurement.torch_backend.support import refusal
-from simcoll.schedule.group_contracts import OPERATORS, cut_slots, promised
+from simcoll.schedule.collectives import OPERATORS, cut_slots, promised
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link
 

@@ -13,7 +13,7 @@ from simcoll.nccl import env_filter
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.tuner_constants import read
-from simcoll.prediction.placing import rated_topology
+from simcoll.prediction.placed_topology import rated_topology
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
 from simcoll.topology.machine_files import shipped_systems
@@ -124,14 +124,10 @@ def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
     ],
 )
 def test_what_leaves_nothing_or_is_not_followed_is_refused(env: dict[str, Any], why: str) -> None:
-    """A variable is heeded, or the point is refused, on one node and on two."""
+    """A variable is heeded, or the point is refused, on one node and on two; a refusal names the machine's library."""
     for nodes in (1, 2):
         found = rows(env, topology={"system": "dgx-a100", "nodes": nodes})
         assert all(why in row["status"] for row in found)
-
-
-def test_rccl_refuses_in_its_own_name() -> None:
-    """A refusal names the library of the machine."""
     (row,) = rows({}, topology={"system": "mi300x"}, profile="rccl-cdna3", algorithm="nvls", size=SIZES[0])
     assert "RCCL runs no all_reduce by nvls here" in row["status"]
 

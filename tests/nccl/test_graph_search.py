@@ -12,12 +12,10 @@ import pytest
 
 import simcoll
 from simcoll import units
-from simcoll.config import yaml_tree
-from simcoll.errors import InputError, Place
-from simcoll.nccl import graph_search
+from simcoll.errors import InputError
 from simcoll.nccl.graph_search import SearchSettings, search
 from simcoll.topology import nccl_graphs
-from simcoll.topology.machine_files import MachineFile, SystemFile, shipped_systems, template
+from simcoll.topology.machine_files import SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import ChannelGraph
 from simcoll.topology.systems import load_system
 
@@ -34,50 +32,20 @@ def changed(name: str, nvlink: float = 1.0, **keys: Any) -> SystemFile:
     return SystemFile.model_validate({**document, **keys})
 
 
-@pytest.mark.parametrize(("name", "gpus", "across"), [("dgx1-v100", 4, False), ("mi300x", 8, True)])
-def test_kept_graphs_are_those_that_are_found(
-    name: str, gpus: int, across: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Graphs of a shipped system are kept for the next process; of other settings they are others, what is damaged is
-    found again, and nothing is kept of a system that is not shipped."""
-    monkeypatch.setenv("SIMCOLL_CACHE_DIR", str(tmp_path / "cache"))
-    system, settings = load_system(name), SearchSettings(nvls=False)
-
-    def anew(file: SystemFile, **given: Any) -> nccl_graphs.Graphs:
-        graph_search._cached.cache_clear()
-        return search(file, gpus, across, **given)
-
-    found, (kept,) = anew(system), (tmp_path / "cache").glob("graphs-*")
-    whole = kept.read_bytes()
-    assert anew(system) == found
-    assert all(isinstance(order, tuple) for graph in anew(system).values() for order in graph.orders)
-    other = anew(system, settings=settings)
-    assert len(list((tmp_path / "cache").glob("graphs-*"))) == 2
-    kept.write_bytes(whole.replace(b'"channels"', b'"channel5"', 1))
-    assert anew(system) == found
-    assert kept.read_bytes() == whole
-    assert anew(system, settings=settings) == other
-    anew(system.model_copy(update={"name": "own"}))
-    assert len(list((tmp_path / "cache").glob("graphs-*"))) == 2
-
-
 # --- logs ---
 
 
-def test_rings_of_p5_are_as_logged() -> None:
-    """Two nodes of EC2 P5: NCCL 2.20.3 prints these ways through the first node (KeitaW/p5-nccl-test on GitHub)."""
-    ring = search(load_system("hgx-h100-efa"), 8, across=True, version="2.20")["ring"]
+def test_channels_of_p5_are_as_logged() -> None:
+    """Two nodes of EC2 P5: NCCL 2.20.3 prints these ways through the first node (KeitaW/p5-nccl-test on GitHub). The
+    tree of each channel is a chain from the GPU beside its NIC on, and each GPU is a head."""
+    graphs = search(load_system("hgx-h100-efa"), 8, across=True, version="2.20")
+    ring, tree = graphs["ring"], graphs["tree"]
     down = [tuple((i - k) % 8 for k in range(8)) for i in range(0, 8, 2)]
     up = [tuple((i + k) % 8 for k in range(8)) for i in range(1, 8, 2)]
     assert ring.orders == tuple(itertools.chain(*zip(down, up, strict=True)))
     assert (ring.channels, ring.intra, ring.cross_nic, ring.same_channels) == (8, 48, 2, False)
-
-
-def test_trees_and_heads_of_p5_are_as_logged() -> None:
-    """The same log: the tree of each channel is a chain from the GPU beside its NIC on, and each GPU is a head."""
-    graphs = search(load_system("hgx-h100-efa"), 8, across=True, version="2.20")
-    assert graphs["tree"].orders == tuple(tuple((i + k) % 8 for k in range(8)) for i in range(8))
-    assert (graphs["tree"].channels, graphs["tree"].intra, graphs["tree"].inter) == (8, 48, 48)
+    assert tree.orders == tuple(tuple((i + k) % 8 for k in range(8)) for i in range(8))
+    assert (tree.channels, tree.intra, tree.inter) == (8, 48, 48)
     assert graphs["nvls"].orders == tuple((i,) for i in range(8))
 
 
@@ -177,7 +145,7 @@ def test_every_subset_has_rings_that_visit_each_gpu_once(name: str) -> None:
 
 def link_speeds(system: SystemFile) -> dict[tuple[str, str], float]:
     """GB/s of each link between two devices."""
-    plan = template(MachineFile(system, yaml_tree.located({}, Place(system.name, 1, 1))), None)
+    plan = template(system)
     return {(u, v): link.bandwidth / 1e9 for u, v, link in plan.links if u != v}
 
 
@@ -262,14 +230,11 @@ def test_calls_take_the_gpus_on_which_they_are(tmp_path: Path) -> None:
     assert times[1] / times[0] == pytest.approx(2, rel=0.1)
 
 
-def test_half_the_nvlinks_carry_half() -> None:
-    """H800 has 8 of the 18 NVLinks of an H100."""
+def test_rings_carry_what_links_and_nics_carry() -> None:
+    """H800 has 8 of the 18 NVLinks of an H100. Rings between nodes carry what NICs carry, rounded down to a speed that
+    NCCL tries."""
     whole, half = search(load_system("hgx-h100"), 8, False)["ring"], search(VARIANTS["H800"], 8, False)["ring"]
     assert half.channels * half.intra <= 370.8 * 8 / 18 < whole.channels * whole.intra
-
-
-def test_slower_nics_make_slower_rings() -> None:
-    """Rings between nodes carry what NICs carry, rounded down to a speed that NCCL tries."""
     ring = search(VARIANTS["8 x 200G"], 8, across=True)["ring"]
     assert ring.channels * ring.inter == 8 * 24
 

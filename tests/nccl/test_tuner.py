@@ -22,7 +22,7 @@ from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constant
 from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
@@ -135,14 +135,11 @@ def test_two_nodes_of_h100_are_as_logged() -> None:
 
 @pytest.mark.parametrize(("system", "channels"), [("dgx-a100", 24), ("hgx-h100", 24), ("hgx-b200", 32)])
 def test_channels_are_as_logged(system: str, channels: int) -> None:
-    """Kernels use as many channels on a full machine as logs print, and NVLS 16 on H100."""
+    """Kernels use as many channels on a full machine as logs print, and NVLS 16 on H100. On 2 nodes with one A100 each
+    the ring is 1 × 24 GB/s, the tree 1 × 48/24."""
     assert make(system).communicator.channels == channels
     h100 = make("hgx-h100")
     assert h100.communicator.nvls_channels(h100.constants) == 16
-
-
-def test_one_gpu_a_node_is_as_logged() -> None:
-    """2 nodes with one A100 each: a ring of 1 × 24 GB/s and a tree of 1 × 48/24."""
     found = communicator(load_system("dgx-a100"), 2, 2).graphs
     assert (found["ring"].channels, found["ring"].intra) == (1, 24)
     assert (found["tree"].channels, found["tree"].intra, found["tree"].inter) == (1, 48, 24)
@@ -225,22 +222,18 @@ def test_pcie_has_no_ll128_and_slower_hops(system: str) -> None:
     assert {p for _, _, p in insisting.entries} == {"LL128"}
 
 
-def test_pat_needs_a_gpu_a_node_and_2_23() -> None:
-    """PAT needs one GPU a node and release 2.23, and lost bandwidth in the model of 2.24."""
-    assert ("all_gather", "pat", "Simple") in make("hgx-h100", 16, 16).entries
-    assert ("all_gather", "pat", "Simple") not in make("hgx-h100", 16).entries
-    assert ("all_gather", "pat", "Simple") not in make("hgx-h100", 16, 16, "2.22").entries
-    now, before = (
-        make("hgx-h100", 16, 16, v).entries["all_gather", "pat", "Simple"].bandwidth_GBps for v in ("2.24", "2.23")
-    )
+def test_pairs_that_need_a_release_or_few_gpus() -> None:
+    """PAT needs one GPU a node and release 2.23, and lost bandwidth in the model of 2.24. In a rack NVLS reduces over
+    all GPUs, but gathers over 32 at most. The time of a pair that NCCL cannot use is an error that names it."""
+    pat, nvls = ("all_gather", "pat", "Simple"), ("all_gather", "nvls", "Simple")
+    assert pat in make("hgx-h100", 16, 16).entries
+    assert pat not in make("hgx-h100", 16).entries and pat not in make("hgx-h100", 16, 16, "2.22").entries
+    now, before = (make("hgx-h100", 16, 16, v).entries[pat].bandwidth_GBps for v in ("2.24", "2.23"))
     assert now / before == pytest.approx(0.75 / 0.85)
-
-
-def test_nvls_of_all_gather_stops_at_32_gpus() -> None:
-    """In a rack NVLS reduces over all GPUs, but gathers over 32 at most."""
-    assert ("all_gather", "nvls", "Simple") in make("gb200-nvl72", 1, 32).entries
-    assert ("all_gather", "nvls", "Simple") not in make("gb200-nvl72", 1, 33).entries
+    assert nvls in make("gb200-nvl72", 1, 32).entries and nvls not in make("gb200-nvl72", 1, 33).entries
     assert ("all_reduce", "nvls", "Simple") in make("gb200-nvl72", 1, 72).entries
+    with pytest.raises(RefusedError, match="no all_reduce by nvls with Simple"):
+        tuner.time_us(make("hgx-h100", 2), "all_reduce", "nvls", "Simple", 8)
 
 
 @pytest.mark.parametrize(("capability", "farthest"), [(90, "PXN"), (80, "PXB"), (70, "PXB")])
@@ -319,12 +312,6 @@ def test_channels_of_nvls_on_blackwell(nodes: int, gpus: int, nic: float, channe
     assert comm.nvls_channels(tuner_constants.read("nccl")) == channels
 
 
-def test_a_pair_that_is_not_there_is_refused() -> None:
-    """The time of a pair that NCCL cannot use is an error that names it."""
-    with pytest.raises(RefusedError, match="no all_reduce by nvls with Simple"):
-        tuner.time_us(make("hgx-h100", 2), "all_reduce", "nvls", "Simple", 8)
-
-
 # --- releases ---
 
 
@@ -401,8 +388,8 @@ def test_python_says_that_a_release_is_newer_than_all_known() -> None:
         keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": ["1 KiB", "1 MiB"]}
         results = sc.run(keys, library_version=version)
         single = sc.predict(keys, size="1 MiB", library_version=version)
-        for shown in (results, results[:1], results.where(size_bytes=1024), single):
-            assert ("NCCL 2.99 is not known: by the rules of 2.30" in str(shown)) == said
+        for shown in (str(results), str(results[:1]), str(results.where(size_bytes=1024)), str(single)):
+            assert ("NCCL 2.99 is not known: by the rules of 2.30" in shown) == said
         assert ("NCCL 2.99" in results._repr_html_()) == said
 
 
@@ -504,7 +491,6 @@ def test_graph_files_take_the_place_of_stored_graphs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (("</graphs", "</graps"), "x.xml:13:3: not XML: mismatched tag"),
         (("<graphs", "<graps"), "x.xml:2:1: graps: is not the root of a graph file"),
         (('nchannels="2"', 'nchannels="3"'), "x.xml:4:3: graph: nchannels='3', but channels: 2; let them agree"),
         (('pattern="4"', 'pattern="9"'), "x.xml:4:3: graph: pattern='9' is not known; choose from"),
@@ -516,15 +502,11 @@ def test_graph_files_take_the_place_of_stored_graphs(tmp_path: Path) -> None:
         (('id="0"', 'id="2"'), "x.xml:2:1: graphs: has no ring (id 0) with channels"),
         (('<gpu dev="3"/>', '<gpu dev="0"/>'), "x.xml:6:5: channel: has no GPU, or one of them twice"),
         (('<gpu dev="3"/>', '<gpu dev="x"/>'), "x.xml:6:42: gpu: dev='x' is no number"),
-        (('<gpu dev="3"/>', '<gpu dev="-3"/>'), "x.xml:6:42: gpu: dev='-3' is no number"),
         (("?>", ' encoding="none"?>'), "x.xml:1:1: not XML: unknown encoding: none; write it in UTF-8"),
         (("?>", ' encoding="big5"?>'), "x.xml:1:1: not XML: multi-byte encodings are not supported"),
         (('<gpu dev="3"/>', ""), "x.xml:4:3: graph: channels of different numbers of GPUs"),
         (('<gpu dev="3"/>', "<nic/>"), "nic: does not belong into <channel>"),
         (('<gpu dev="3"/>', "<gpu dev='3'><a/></gpu>"), "a: too many or too deeply nested elements"),
-        (('<?xml version="1.0"?>', '<!DOCTYPE a [<!ENTITY b "c">]>'), "a document type is not read"),
-        ((XML, "<system version='1'/>"), "x.xml:1:1: system: is not the root of a graph file"),
-        ((XML, ""), "x.xml:1:1: not XML: no element found"),
     ],
 )
 def test_mistakes_in_graph_files_are_found_there(change: tuple[str, str], error: str) -> None:
@@ -544,13 +526,6 @@ def test_no_graph_file_breaks_the_reader(place: int, what: bytes, gone: int) -> 
         assert all(diagnostic.cure for diagnostic in error.diagnostics)
     else:
         assert found.gpus >= 1
-
-
-def test_large_graph_files_are_refused(tmp_path: Path) -> None:
-    """A file over the limit is not parsed."""
-    (tmp_path / "x.xml").write_bytes(b" " * (graph_xml.MOST_BYTES + 1))
-    with pytest.raises(InputError, match="larger than"):
-        graph_xml.read(tmp_path / "x.xml")
 
 
 # --- protocols, channels and threads ---
@@ -574,17 +549,17 @@ def test_small_calls_get_few_channels() -> None:
     """Channels go first and threads next; a large call gets all; NVLS has its own. None has less than 32 KiB to send,
     before 2.28 less than 16, twice for each byte of an all_reduce."""
     comm, figures = communicator(load_system("hgx-h100")), tuner_constants.read("nccl")
-    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 256 << 10) == (
-        8,
-        512,
-    )  # 8 ranks: 8 * 8 * 512 B a channel
-    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 8) == (1, 96)
-    assert launch_shape(comm, figures, "all_reduce", "ring", "LL", 200 * 8 * 8) == (1, 128)
-    assert launch_shape(comm, figures, "all_reduce", "ring", "LL128", 8) == (1, 320)
-    assert launch_shape(comm, figures, "all_reduce", "ring", "Simple", 1 << 30) == (24, 544)
-    assert launch_shape(comm, figures, "all_reduce", "tree", "LL128", 8) == (1, 640)
-    assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 8) == (1, 640)
-    assert launch_shape(comm, figures, "all_reduce", "nvls", "Simple", 1 << 20) == (16, 640)
+    for algorithm, protocol, size, shape in (
+        ("ring", "LL", 256 << 10, (8, 512)),  # 8 ranks: 8 * 8 * 512 B a channel
+        ("ring", "LL", 8, (1, 96)),
+        ("ring", "LL", 200 * 8 * 8, (1, 128)),
+        ("ring", "LL128", 8, (1, 320)),
+        ("ring", "Simple", 1 << 30, (24, 544)),
+        ("tree", "LL128", 8, (1, 640)),
+        ("nvls", "Simple", 8, (1, 640)),
+        ("nvls", "Simple", 1 << 20, (16, 640)),
+    ):
+        assert launch_shape(comm, figures, "all_reduce", algorithm, protocol, size) == shape  # type: ignore[arg-type]
     for release, collective, channels in (("2.30", "all_reduce", 8), ("2.27", "all_reduce", 16), ("2.27", "reduce", 8)):
         known = tuner_constants.read("nccl", release)
         for algorithm in ("ring", "tree") if collective == "all_reduce" else ("ring",):

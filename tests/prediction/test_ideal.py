@@ -14,8 +14,8 @@ from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
 from simcoll.nccl.algorithm_names import SCHEDULES
-from simcoll.prediction._ideal_call import MOST_SOLVED
-from simcoll.prediction.lowering import executor
+from simcoll.prediction.calls_at_best import MOST_SOLVED
+from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import predict
 from simcoll.report.plot.style import settings
 from simcoll.scenario.loading import Point
@@ -253,8 +253,8 @@ def test_ways_that_are_dear_to_run_are_left_out(monkeypatch: pytest.MonkeyPatch)
     call = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "algorithm": "tree", "size": "256 KiB"}
     found = []
     for most in (MOST_SOLVED, 0):
-        monkeypatch.setattr("simcoll.prediction._ideal_call.MOST_SOLVED", most)
-        monkeypatch.setattr("simcoll.prediction._ideal_call._CHOSEN", LruCache(1, lambda _: 1))
+        monkeypatch.setattr("simcoll.prediction.calls_at_best.MOST_SOLVED", most)
+        monkeypatch.setattr("simcoll.prediction.calls_at_best._CHOSEN", LruCache(1, lambda _: 1))
         found.append(predict(Scenario.model_validate({**call, "profile": "ideal"})))
     port = predict(Scenario.model_validate({**call, "profile": "one-port"}))
     pieces, whole = (each.lowered.chosen["chosen.chunk"] for each in found if each.lowered)
@@ -286,7 +286,7 @@ def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch
     point = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce", "algorithm": algorithm}
     asked = {**point, "size": "1 GiB", "profile": "ideal"}
     whole = predict(Scenario.model_validate(asked))
-    monkeypatch.setattr("simcoll.prediction._ideal_call.MOST_WHOLE", 4)
+    monkeypatch.setattr("simcoll.prediction.calls_at_best.MOST_WHOLE", 4)
     one = predict(Scenario.model_validate({**asked, "seed": 1}))
     assert whole.lowered and one.lowered
     assert (whole.lowered.count, one.lowered.count > 4) == (1, True)

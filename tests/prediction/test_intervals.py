@@ -16,9 +16,22 @@ from hypothesis import strategies as st
 from nccl_law import point_of
 
 from simcoll.formats.measured import MeasuredRow
-from simcoll.prediction.confidence import of_another_machine
-from simcoll.prediction.intervals import LEAST_NOISE, NORMAL_90, Noise, Parts, noise, shrunk
-from simcoll.prediction.model_errors import AROUND, CellErrors, ModelErrors, Setting, cells_of, error_of, shipped
+from simcoll.prediction.confidence import (
+    AROUND,
+    LEAST_NOISE,
+    NORMAL_90,
+    CellErrors,
+    ModelErrors,
+    Noise,
+    Parts,
+    Setting,
+    cells_of,
+    error_of,
+    noise,
+    of_another_machine,
+    shipped,
+    shrunk,
+)
 from simcoll.prediction.predict import predict, row
 from simcoll.scenario.profile import find_profile
 from simcoll.scenario.scenario import Scenario

@@ -12,7 +12,7 @@ from workloads import ddp, layers
 from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names
-from simcoll.prediction.placing import rated_topology
+from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.machine_files import shipped_systems

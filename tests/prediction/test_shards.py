@@ -10,8 +10,7 @@ from command import simcoll, start
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.prediction.journal import Journal, Shard
-from simcoll.prediction.sweep import is_written, logged, ordered, sweep, write
+from simcoll.prediction.sweep import Journal, Shard, is_written, logged, ordered, sweep, write
 from simcoll.scenario.loading import load
 
 SCENARIO = """\

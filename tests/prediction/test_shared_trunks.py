@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.prediction.monte_carlo import part
 from simcoll.prediction.predict import Prediction, predict
+from simcoll.prediction.replications import part
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.machine_files import shipped_systems

@@ -16,10 +16,10 @@ import pytest
 from command import KILLED, SCRIPT, python, simcoll, start
 
 from simcoll.config.yaml_tree import shipped
-from simcoll.prediction import sweep
-from simcoll.prediction.journal import LOG, Journal
-from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.loading import load
+from simcoll.prediction import sweep, workers
+from simcoll.prediction.result_rows import ResultRow, write_atomically
+from simcoll.prediction.sweep import LOG, Journal
+from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 
@@ -266,7 +266,7 @@ def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Pat
 
 HALF = """
 import os, pathlib, signal, sys
-from simcoll.prediction.result_rows import write_atomically
+from simcoll.prediction.result_rows import ResultRow, write_atomically
 pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 write_atomically(pathlib.Path(sys.argv[1]), "half")
 """
@@ -353,6 +353,23 @@ def test_every_point_is_told_of_before_its_row(jobs: int, scenario: Path):
     for index, _, _ in sweep.sweep(load(str(scenario)), jobs, begun=begun.append):
         assert index in begun
     assert sorted(begun) == list(range(POINTS))
+
+
+def _row_at_once(point: Point) -> ResultRow:
+    return ResultRow(status="ok", size_bytes=point.scenario.nbytes)
+
+
+def test_quick_points_cost_little_to_send():
+    """A point that is computed in no time costs the process that sends it less than a millisecond: points are sent
+    together, with what they share."""
+    points = dict(enumerate(load("quickstart", ["algorithm=ring", "size={from: 4 kB, to: 8 MB, step: 4 kB}"])))
+    dict(workers.compute(_row_at_once, {0: points[0], 1: points[1]}, jobs=2))  # starts the processes
+    begun = time.process_time()
+    rows = dict(workers.compute(_row_at_once, points, jobs=2))
+    assert time.process_time() - begun < 1e-3 * len(points)
+    assert {index: row.size_bytes for index, row in rows.items()} == {
+        index: point.scenario.nbytes for index, point in points.items()
+    }
 
 
 def test_a_sweep_that_grows_has_all_columns(scenario: Path, tmp_path: Path):

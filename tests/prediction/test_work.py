@@ -17,14 +17,14 @@ from simcoll.config import yaml_tree
 from simcoll.engine.streamed import check_steps
 from simcoll.errors import InputError
 from simcoll.explanation.recommendation import recommendations
-from simcoll.prediction.placing import topology_of
+from simcoll.prediction.placed_topology import topology_of
 from simcoll.prediction.predict import predict
-from simcoll.prediction.work import FEW, ScheduleWork, grown
+from simcoll.prediction.work_limits import FEW, ScheduleWork, grown
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.algorithms import stream
+from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.registry import ALGORITHMS
-from simcoll.schedule.streamed import StreamedSchedule
 
 HOSTS = 1_000_000
 MOST_MADE = 200_000_000  # bytes, while a question is refused: a topology of a million hosts takes ten times as much

@@ -15,16 +15,16 @@ import simcoll as sc
 from simcoll.config.yaml_tree import located
 from simcoll.errors import BoundError, InputError, Place
 from simcoll.prediction.predict import predict
-from simcoll.prediction.predicted import Prediction
+from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.sweep import run_point
-from simcoll.report import point_plots
-from simcoll.report.html import _points as points_of_page
+from simcoll.report import run_plots
+from simcoll.report.html import points as points_of_page
 from simcoll.report.overlap import RankOverlap, summary, union
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import size_figure
 from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.maps import crossover_figure
-from simcoll.report.plot.overlap import overlap_figure
+from simcoll.report.plot.steps import overlap_figure
 from simcoll.scenario.loading import load, points
 from simcoll.units import format_duration
 
@@ -267,7 +267,7 @@ def test_a_picture_of_one_point_says_which(key: str, values: list[Any], said: st
     for swept in ({key: values}, {key: values[0]}):
         tree = located({**keys, **({} if "." in key else swept)}, Place("test", 1, 1))
         options = [f"{key}={json.dumps(swept[key])}"] if "." in key else []
-        pictures = dict(point_plots.single(points(tree, options), point_plots.SINGLE))
+        pictures = dict(run_plots.single_figures(points(tree, options), run_plots.SINGLE))
         assert [name.partition("-")[0] for name in pictures] == ["timeline", "utilisation"]
         assert {said in figure.texts[0].get_text() for figure in pictures.values()} == {swept[key] is values}
 
@@ -276,9 +276,9 @@ def test_the_title_of_a_step_says_which() -> None:
     """The overlap is that of the shortest step; its title has the swept values of that step."""
     asked = load("llama3-step", ["workload.bucket_cap=[4 MiB, 64 MiB]", "ranks=4"])
     rows = [run_point(point) for point in asked]
-    shortest = point_plots.shortest(asked, rows)
+    shortest = run_plots.shortest_step(asked, rows)
     assert shortest
-    title = point_plots.overlap(shortest).texts[0].get_text()
+    title = run_plots.step_overlap(shortest).texts[0].get_text()
     best = min(rows, key=lambda row: row.time_ps)["workload.bucket_cap"]
     assert f", bucket cap {best}:" in title
 
@@ -322,8 +322,8 @@ def test_pictures_and_reports_take_what_the_run_computed(tmp_path: Path, monkeyp
     with a line, and the run ends well."""
     steps = ["--set", "topology.nodes=2", "--set", "workload.bucket_cap=256 MiB"]
     assert "not drawn" not in simcoll("run", "llama3-step", *steps, "--quiet", "-o", tmp_path / "few").err
-    for limit in (point_plots, points_of_page):
-        monkeypatch.setattr(limit, "SHOWN" if limit is point_plots else "MESSAGES", 1000)
+    for limit in (run_plots, points_of_page):
+        monkeypatch.setattr(limit, "SHOWN" if limit is run_plots else "MESSAGES", 1000)
     monkeypatch.setattr(Prediction, "timeline", property(lambda _: pytest.fail("a timeline was made")))
     page = tmp_path / "page.html"
     ran = simcoll("run", "llama3-step", *steps, "--quiet", "-o", tmp_path / "many", "--report", page)
@@ -341,7 +341,7 @@ def test_no_picture_makes_a_run_fail(error: type[Exception], tmp_path: Path, mon
     def fails(*_: Any) -> None:
         raise error("a reason")
 
-    monkeypatch.setattr(point_plots, "overlap", fails)
+    monkeypatch.setattr(run_plots, "step_overlap", fails)
     ran = simcoll("run", "llama3-step", "--set", "topology.nodes=1", "--quiet", "-o", tmp_path)
     assert (ran.status, [path.name for path in (tmp_path / "plots").iterdir()]) == (0, ["step.png"])
     assert ran.err == "overlap: not drawn: a reason\n"

@@ -25,14 +25,13 @@ from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.report import point_plots, run_plots
+from simcoll.report import run_plots
 from simcoll.report.plot import save
 from simcoll.report.plot.any_key import key_figure
-from simcoll.report.plot.curves import compare_figure, scaling_figure, size_figure
+from simcoll.report.plot.curves import compare_figure, residual_figure, scaling_figure, size_figure
 from simcoll.report.plot.gantt import gantt_figure
 from simcoll.report.plot.looks import look, looks_of
 from simcoll.report.plot.maps import crossover_figure
-from simcoll.report.plot.residuals import residual_figure
 from simcoll.report.plot.steps import step_figure
 from simcoll.scenario.loading import load
 from simcoll.schedule.registry import ALGORITHMS
@@ -669,7 +668,7 @@ def test_faults_are_marked_where_and_while_they_act(profile: str, tmp_path: Path
         names, noted = {"fault, slow: 50 % of the rate"}, "8 ranks"
     (point,) = load(str(path))
     end = round(predict(point).time_ps / 1e6, 9)
-    (figure,) = dict(point_plots.single([point], ["timeline"])).values()
+    (figure,) = dict(run_plots.single_figures([point], ["timeline"])).values()
     ranks, links = figure.axes
     assert marked(links) == {(lane, begin, end if until is None else until) for lane, begin, until in windows}
     assert marked(ranks) == late
@@ -729,7 +728,7 @@ def test_links_that_are_left_out_leave_no_phase_empty() -> None:
     """While ranks send, a drawn link carries data, whichever kind of link is the busiest of all."""
     keys = {"topology.nodes": 2, "collective": "all_reduce", "algorithm": "hierarchical", "size": "64 MiB"}
     (point,) = load(None, ["topology.system=hgx-h100", "profile=one-port", *(f"{k}={v}" for k, v in keys.items())])
-    (figure,) = dict(point_plots.single([point], ["timeline"])).values()
+    (figure,) = dict(run_plots.single_figures([point], ["timeline"])).values()
     ranks, links = figure.axes[:2]
     assert "32 of 128 links" in words(figure)
     at = np.linspace(0, ranks.get_xlim()[1], 1000)

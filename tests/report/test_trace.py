@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.explanation.trace import lanes
-from simcoll.report.exports.kineto_names import Ran, arguments, kernel_name
+from simcoll.report.point_trace import Ran, arguments, kernel_name
 
 STAR = "topology: {fabric: single-switch, hosts: 5, link: {bandwidth: 10 GB/s, latency: 1 us}}\n"
 MODEL = "model: {sharing: SHARING, o_send: 1 us, o_recv: 2 us, channels: 2, chunk: 1 KiB, gamma: 800 GB/s}\n"

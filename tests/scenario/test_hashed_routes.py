@@ -15,8 +15,8 @@ import simcoll
 from simcoll.config import yaml_tree
 from simcoll.engine.run import Policy, run
 from simcoll.errors import InputError, Place
-from simcoll.prediction.monte_carlo import part
 from simcoll.prediction.predict import predict
+from simcoll.prediction.replications import part
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.hashed_routes import Rails, hashed
 from simcoll.scenario.loading import Point, points

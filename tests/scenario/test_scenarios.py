@@ -15,7 +15,7 @@ import simcoll
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError, TopologyError
 from simcoll.nccl.algorithm_names import names as nccl_names
-from simcoll.prediction.placing import served
+from simcoll.prediction.placed_topology import served
 from simcoll.scenario.profile import LinkScale
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.graph import Link, Topology

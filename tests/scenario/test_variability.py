@@ -13,7 +13,7 @@ from workloads import STAR, ddp, points
 
 from simcoll.errors import InputError
 from simcoll.prediction import result_rows
-from simcoll.prediction.monte_carlo import _interval, part
+from simcoll.prediction.replications import _interval, part
 from simcoll.prediction.sweep import run_point, sweep
 from simcoll.scenario.loading import Point
 from simcoll.scenario.variability import CAUSES, Delay, Drawn, Jitter, Slow, Variability

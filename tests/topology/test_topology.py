@@ -19,10 +19,9 @@ from simcoll.config import yaml_tree
 from simcoll.config.arrays import Sets
 from simcoll.errors import TopologyError
 from simcoll.topology import fabrics
-from simcoll.topology._least_latencies import UNREACHED
-from simcoll.topology.bisection import bisection_bandwidth
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.systems import build, dump
+from simcoll.topology.layout import UNREACHED
+from simcoll.topology.systems import bisection_bandwidth, build, dump
 from simcoll.topology.topology_keys import TopologySpec
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}

@@ -23,9 +23,8 @@ from simcoll.prediction.sweep import run_point
 from simcoll.scenario import loading
 from simcoll.scenario.scenario import OF_ONE
 from simcoll.topology.graph import Link
-from simcoll.workload._buckets import buckets
 from simcoll.workload.models import load_model, models
-from simcoll.workload.templates import plan_of
+from simcoll.workload.templates import buckets, plan_of
 from simcoll.workload.workload_keys import OperationSpec
 
 NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain")

@@ -19,7 +19,7 @@ from simcoll.accuracy.fit.wrong_machine import networks as shipped_networks
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
-from simcoll.prediction.model_errors import ModelErrors
+from simcoll.prediction.confidence import ModelErrors
 from simcoll.scenario.profile import Profile, load_profile
 
 NODE_COUNTS: Final = 3  # of a cluster, from which on two are left where one is left out

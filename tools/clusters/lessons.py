@@ -11,8 +11,8 @@ from typing import Final, get_args
 import numpy as np
 
 from clusters.rows import ClusterRow
-from simcoll.prediction import confidence, intervals, model_errors
-from simcoll.prediction.model_errors import CellErrors, Kind, ModelErrors, Setting
+from simcoll.prediction import confidence
+from simcoll.prediction.confidence import CellErrors, Kind, ModelErrors, Setting
 
 HELD: Final = 0.9  # the share of rows within an error, as intervals hold it
 
@@ -28,10 +28,10 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
     `left_out` replaces what is shipped of rows that a fit did not see. Calls with a cell for their way of launching
     show only that one, as their launches are not those of others.
     """
-    noise, _ = intervals.noise(
+    noise, _ = confidence.noise(
         np.array([row.off for row in rows]), [row.series for row in rows], [row.row.size_bytes for row in rows]
     )
-    known = dict(left_out or model_errors.shipped().left_out)
+    known = dict(left_out or confidence.shipped().left_out)
     return ModelErrors(
         noise=round(noise.spread, 4),
         outliers=round(noise.outliers, 4),
@@ -56,15 +56,15 @@ def _errors(rows: Sequence[ClusterRow]) -> dict[str, dict[str, list[float]]]:
     """Return the errors of each cluster in each cell, without their signs, where there are enough."""
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        names = list(model_errors.cells_of(row.setting))[: 1 if model_errors.has_own_cell(row.setting) else None]
+        names = list(confidence.cells_of(row.setting))[: 1 if confidence.has_own_cell(row.setting) else None]
         if missed := row.left_out:
             names = names[:1] if row.kin != row.place else []
-            for name in model_errors.cells_of(missed[0]):
+            for name in confidence.cells_of(missed[0]):
                 cells[name][row.cluster].append(abs(missed[1]))
         for name in names:
             cells[name][row.cluster].append(abs(row.off))
     found = {
-        name: {cluster: errors for cluster, errors in of_cell.items() if len(errors) >= intervals.FEWEST}
+        name: {cluster: errors for cluster, errors in of_cell.items() if len(errors) >= confidence.FEWEST}
         for name, of_cell in cells.items()
     }
     return {name: of_cell for name, of_cell in found.items() if of_cell}
@@ -73,7 +73,7 @@ def _errors(rows: Sequence[ClusterRow]) -> dict[str, dict[str, list[float]]]:
 def teacher(setting: Setting, cluster: str, known: Mapping[str, Mapping[str, float]]) -> str | None:
     """Return the cluster whose errors are the largest, of the others that are in the narrowest cell of a call; `known`
     as `spreads` has it. None where there is none."""
-    for name in model_errors.cells_of(setting):
+    for name in confidence.cells_of(setting):
         if others := {other: error for other, error in known.get(name, {}).items() if other != cluster}:
             return max(others, key=lambda other: others[other])
     return None
@@ -86,7 +86,7 @@ def _spread(clusters: Sequence[Sequence[float]]) -> float:
     shares = np.repeat([1 / len(each) / len(clusters) for each in clusters], [len(each) for each in clusters])
     order = np.argsort(errors)
     held = int(np.searchsorted(np.cumsum(shares[order]), HELD - 1e-9))  # the sum of shares may miss HELD by rounding
-    return max(intervals.LEAST_NOISE, float(errors[order][held]) / intervals.NORMAL_90)
+    return max(confidence.LEAST_NOISE, float(errors[order][held]) / confidence.NORMAL_90)
 
 
 def of_others(rows: Sequence[ClusterRow]) -> dict[str, ModelErrors]:

@@ -32,8 +32,8 @@ from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_file
 from simcoll.measurement.run_cases import Tell
-from simcoll.prediction.model_errors import Kind, ModelErrors, Setting
-from simcoll.prediction.placing import network_of
+from simcoll.prediction.confidence import Kind, ModelErrors, Setting
+from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.predict import busiest_link, lent, place, predict
 from simcoll.prediction.predict import row as result_of
 from simcoll.prediction.result_rows import write_atomically

@@ -24,7 +24,7 @@ from simcoll.config.arrays import Array, Floats
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.between_nodes import OF_FAMILY
-from simcoll.prediction.intervals import NORMAL_90
+from simcoll.prediction.confidence import NORMAL_90
 from simcoll.scenario.profile import CABLE, LinkScale, Profile
 
 SHARE: Final = f"efficiency.{CABLE}"

@@ -10,7 +10,7 @@ from simcoll.accuracy.diagnosis._hypothesis import Hypothesis
 from simcoll.nccl import env_filter, tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.communicator import communicator
-from simcoll.prediction.lowering import executor
+from simcoll.prediction.lowered_call import executor
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.systems import load_system, nodes_of

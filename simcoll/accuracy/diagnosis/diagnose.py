@@ -29,8 +29,8 @@ from simcoll.formats.measured import MeasuredRow, gpu_names, parse_measured, rem
 from simcoll.measurement.run_cases import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band, shows_usual
-from simcoll.prediction.lowering import executor
-from simcoll.prediction.placing import network_under
+from simcoll.prediction.lowered_call import executor
+from simcoll.prediction.placed_topology import network_under
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario import caveats
 from simcoll.scenario.loading import Point

@@ -19,8 +19,8 @@ from simcoll.formats.measured import gpu_names
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.within_node import staged
-from simcoll.prediction.lowering import executor
-from simcoll.prediction.placing import machine_of, network_of
+from simcoll.prediction.lowered_call import executor
+from simcoll.prediction.placed_topology import machine_of, network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario

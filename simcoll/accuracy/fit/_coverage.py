@@ -13,7 +13,7 @@ from simcoll.accuracy.fit import parameters, prior
 from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.scores import Document
 from simcoll.prediction.confidence import fingerprint
-from simcoll.prediction.placing import placed, served_by
+from simcoll.prediction.placed_topology import placed, served_by
 from simcoll.scenario.profile import Profile
 
 SERIES: Final = ("collective", "algorithm", "protocol", "ranks", "nodes", "topology", "setting")  # keys of one

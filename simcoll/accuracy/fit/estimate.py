@@ -16,8 +16,7 @@ from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
-from simcoll.prediction.intervals import student
-from simcoll.prediction.model_errors import Kind
+from simcoll.prediction.confidence import Kind, student
 from simcoll.scenario.profile import Profile
 from simcoll.schedule.collectives import collective
 

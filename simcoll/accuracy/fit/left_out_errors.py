@@ -17,8 +17,7 @@ from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
 from simcoll.formats.measured import MeasuredRow
-from simcoll.prediction.intervals import Noise, noise
-from simcoll.prediction.model_errors import Kind
+from simcoll.prediction.confidence import Kind, Noise, noise
 
 RowNumbers = NDArray[np.int64]
 KEYS: Final[dict[Kind, str]] = {"ranks": "ranks", "collectives": "collective", "nodes": "nodes"}

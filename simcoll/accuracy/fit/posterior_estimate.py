@@ -34,8 +34,8 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
-from simcoll.prediction import model_errors
-from simcoll.prediction.intervals import FAR, NORMAL_90
+from simcoll.prediction import confidence
+from simcoll.prediction.confidence import FAR, NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
 SIZE_EDGES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
@@ -176,7 +176,7 @@ class _FromPrior:
     def _shared(self) -> dict[str, str]:
         """Return what rows of messages alone do not decide: links of a node serve rings and trees as well, and what
         messages reach of them is a parameter of its own."""
-        if any(row.collective not in model_errors.PAIRS for row in self.samples.rows):
+        if any(row.collective not in confidence.PAIRS for row in self.samples.rows):
             return {}
         cables = f"efficiency.{CABLE}"
         return {name: MESSAGES for name in self.null if name.startswith("efficiency.") and name != cables}

@@ -14,7 +14,7 @@ from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import cost_of, family
 from simcoll.formats.measured import MeasuredRow
-from simcoll.prediction.intervals import NORMAL_90
+from simcoll.prediction.confidence import NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
 # How machines of one kind differ, as a share of a cost, beside the interval of a fit to one of them. Rates of links and

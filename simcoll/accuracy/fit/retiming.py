@@ -9,7 +9,7 @@ import numpy as np
 from simcoll.accuracy.fit.parameters import ParameterSetting, setting_of
 from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError
-from simcoll.prediction.lowering import executor
+from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.launch import Process
 from simcoll.scenario.profile import load_profile

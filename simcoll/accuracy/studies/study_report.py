@@ -355,8 +355,8 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     Nothing is drawn for rows without a size.
     """
     from simcoll.report.plot import save
-    from simcoll.report.plot.buckets import bucket_figure
-    from simcoll.report.plot.residuals import residual_figure
+    from simcoll.report.plot.curves import residual_figure
+    from simcoll.report.plot.steps import bucket_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
     steps = [row for series in _bucket_sizes.steps(finding.scored) for row in series.rows()]

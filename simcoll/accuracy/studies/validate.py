@@ -31,7 +31,7 @@ from simcoll.measurement.launcher import Launcher
 from simcoll.measurement.run_cases import Tell
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction import sweep
-from simcoll.prediction.placing import network_of
+from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point

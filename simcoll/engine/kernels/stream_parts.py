@@ -10,8 +10,8 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine.timing_model import Params, RoutedNetwork
+from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.steps import Repeat, StepPattern
-from simcoll.schedule.streamed import StreamedSchedule
 
 CHEAP: Final = 1000  # how many times quicker it is, about, to run a row in a column than by itself uncompiled
 

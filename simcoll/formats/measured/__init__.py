@@ -34,7 +34,7 @@ __all__ = [
     "wrong_data",
 ]
 
-_FAILED: Final = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED")
+_FAILED: Final = re.compile(r"Out of bounds values\s*:\s*[0-9]+\s+FAILED")
 _READERS: Final = (nccl_tests_json, rccl_tests, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
 
 

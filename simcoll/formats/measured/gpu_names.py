@@ -9,8 +9,10 @@ from typing import Final
 from simcoll.formats.measured.measured_row import MeasuredRow
 
 # The models that drivers name: `NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`, `AMD Instinct MI300X`; and their sockets.
-_MODEL: Final = re.compile(r"(?<![A-Z0-9])(RTX (?:PRO )?\d+(?: ?TI)?|(?:GB|GH|MI|[ABHLV])\d{2,4}[A-Z]?)(?![A-Z0-9])")
-_SOCKET: Final = re.compile(r"(?<![A-Z0-9])(PCIE|SXM|NVL(?!\d))")
+_MODEL: Final = re.compile(
+    r"(?<![A-Z0-9])(RTX (?:PRO )?[0-9]+(?: ?TI)?|(?:GB|GH|MI|[ABHLV])[0-9]{2,4}[A-Z]?)(?![A-Z0-9])"
+)
+_SOCKET: Final = re.compile(r"(?<![A-Z0-9])(PCIE|SXM|NVL(?![0-9]))")
 
 
 def contradiction(rows: Iterable[MeasuredRow], machine: str, model: str) -> str | None:

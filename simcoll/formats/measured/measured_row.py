@@ -208,7 +208,7 @@ def _of_runs(runs: Sequence[MeasuredRow]) -> MeasuredRow:
 
 def wrong_cell(counts: Iterable[object], place: Place | None) -> LocatedCells:
     """The column `wrong` of a row, from the counts out of place and in place that a harness gives; empty if none is."""
-    found = (re.fullmatch(r"\d{1,15}(?:\.\d{1,9})?(?:e\+?\d)?", str(count).strip()) for count in counts)
+    found = (re.fullmatch(r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:e\+?[0-9])?", str(count).strip()) for count in counts)
     wrong = sum(int(float(match[0])) for match in found if match)
     return {"wrong": (str(wrong), place)} if wrong else {}
 

@@ -22,9 +22,11 @@ _OSU: Final = re.compile(
     r"#\s*OSU (?:MPI|NCCL|XCCL|UPC\S*|OpenSHMEM)?\S*\s*(?:\S+ )?([\w -]+?)\s+Latency Test", re.IGNORECASE
 )
 _IMB: Final = re.compile(r"#\s*Benchmarking\s+(\w+)")
-_RANKS: Final = re.compile(r"#\s*#processes\s*=\s*(\d+)|#\s*(?:Number of processes|NP)\s*[:=]\s*(\d+)", re.IGNORECASE)
+_RANKS: Final = re.compile(
+    r"#\s*#processes\s*=\s*([0-9]+)|#\s*(?:Number of processes|NP)\s*[:=]\s*([0-9]+)", re.IGNORECASE
+)
 _WORD: Final = re.compile(r"\S+")
-_NUMBER: Final = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 CURE: Final = "give what OSU's or Intel's MPI benchmarks print, with heads"
 _NAMES: Final = names.names_by(names.COLLECTIVES, lambda row: row.mpi)
 _PER_RANK: Final = frozenset(("all_gather", "gather", "scatter", "all_to_all"))

@@ -27,7 +27,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 # `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it. After the root -1,
 # which is none, the host may begin with a digit: no root is less. Elsewhere only a host that begins lines may.
 _HOST: Final = r"^\S{1,253}|(?<=\s-1)[\w.\-]{1,253}|[A-Za-z][\w.\-]{0,252}"
-_FROM: Final = r":\d+:\d+ \[-?\d*\] "
+_FROM: Final = r":[0-9]+:[0-9]+ \[-?[0-9]*\] "
 _BEGINS: Final = re.compile(rf"^([\w.\-]{{1,253}}){_FROM}", re.MULTILINE)
 _DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of JSON and YAML with what follows a line
     r"""\x1b\[[0-9;]*[A-Za-z]|\||(?:\\n)?["'](?:\s*[,}].*)?$|["']"""
@@ -35,22 +35,25 @@ _DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of
 _UNIT: Final = re.compile(r"\((?:B|bytes|elements|us|GB/s)\)")  # of a table whose header is one line
 _HEADER: Final = re.compile(r"(?<![^\s#])(size\s+(?:count\s+)?type\s.*)|#\s*(size\s.*)")
 _BEGUN: Final = re.compile(
-    r"(?<!\S)\d+\s+\d+(?:\s+[a-z]\w*){0,2}(?:\s+-)?\s*$"
+    r"(?<!\S)[0-9]+\s+[0-9]+(?:\s+[a-z]\w*){0,2}(?:\s+-)?\s*$"
 )  # of a row, its size, its count and more
 _CALL: Final = re.compile(r"\bNCCL INFO (\w+): opCount ")
-_VERDICT: Final = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")  # below a table
-_CUT: Final = re.compile(r"\s*(\d{1,18})\s+(\d{1,18})(?:\s+[a-z]\w*){0,2}\s*")  # a row, cut off in its first columns
-_NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|N/A|[-+]?(?:nan|inf)")
+_VERDICT: Final = re.compile(r"Out of bounds values\s*:\s*([0-9]+)\s+(\w+)")  # below a table
+_CUT: Final = re.compile(
+    r"\s*([0-9]{1,18})\s+([0-9]{1,18})(?:\s+[a-z]\w*){0,2}\s*"
+)  # a row, cut off in its first columns
+_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|N/A|[-+]?(?:nan|inf)")
 _RANK: Final = re.compile(
-    r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\b(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
+    r"\bRank\s+([0-9]+)\s+(?:Group\s+([0-9]+)\s+)?Pid\s+[0-9]+\s+on\s+(\S+)\s+device\b"
+    r"(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
 )
 _WORD: Final = re.compile(r"\S+")
-_THREADS: Final = re.compile(r"\bnThread\s+([1-9]\d{0,5})\s+nGpus\s+([1-9]\d{0,5})\b")
+_THREADS: Final = re.compile(r"\bnThread\s+([1-9][0-9]{0,5})\s+nGpus\s+([1-9][0-9]{0,5})\b")
 _PROGRAM: Final = re.compile(
     rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
 )
-_VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*(\d+(?:\.\d+)+)")
-_CODE: Final = re.compile(r"\bnccl-library=(\d{4,6})\b")  # of nccl-tests from 2.17 on: NCCL_VERSION_CODE in nccl.h
+_VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
+_CODE: Final = re.compile(r"\bnccl-library=([0-9]{4,6})\b")  # of nccl-tests from 2.17 on: NCCL_VERSION_CODE in nccl.h
 _FORCED: Final = {  # by the environment as a command or NCCL's debug output has it, or as our own tables say
     "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )(\w+)(?![\w,;:])|_perf, algorithm (\w+)"),
     "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
@@ -59,12 +62,12 @@ CURE: Final = (
     "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, best with its header"
 )
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
-_LEAD: Final = {"count": r"\d+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?\d+"}
+_LEAD: Final = {"count": r"[0-9]+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?[0-9]+"}
 _OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
 _OPERATOR: Final = re.compile("|".join(_OPERATORS))
-_TYPED: Final = re.compile(rf"(?<!\S)\d+\s+\d+\s+(?:{'|'.join(_TYPES)})\s+$")  # of a row, up to its type
+_TYPED: Final = re.compile(rf"(?<!\S)[0-9]+\s+[0-9]+\s+(?:{'|'.join(_TYPES)})\s+$")  # of a row, up to its type
 _ROW: Final = re.compile(  # of a table whose header was not copied
-    rf"(?<!\S)(?P<size>\d{{1,18}})\s+\d+\s+(?:{'|'.join(_TYPES)})(?:\s+(?P<redop>{'|'.join(_OPERATORS)}))?"
+    rf"(?<!\S)(?P<size>[0-9]{{1,18}})\s+[0-9]+\s+(?:{'|'.join(_TYPES)})(?:\s+(?P<redop>{'|'.join(_OPERATORS)}))?"
     r"(?P<numbers>(?:\s+\S+){3,9})\s*$"
 )
 # Columns after the type and the operation: a root or none, one or two runs, each with its wrong elements or without.
@@ -124,7 +127,7 @@ def _header_of(lines: Sequence[str]) -> str | None:
 
 def _fits(row: re.Match[str], rooted: bool, length: int, runs: int) -> bool:
     words = row["numbers"].split()
-    if len(words) != rooted + length * runs or (rooted and not re.fullmatch(r"-?\d+", words[0])):
+    if len(words) != rooted + length * runs or (rooted and not re.fullmatch(r"-?[0-9]+", words[0])):
         return False
     parts = [words[rooted + length * run :] for run in range(runs)]
     return all(_is_run(int(row["size"]), part) for part in parts)
@@ -278,7 +281,7 @@ def _debug(text: str) -> re.Pattern[str]:
     digits = [host for host in seen if host[0].isdigit()]
     known = [host for host in digits if not any(host.endswith(o) and seen[o] > seen[host] for o in seen if o != host)]
     hosts = "|".join([*(re.escape(host) for host in sorted(known, key=len, reverse=True)), _HOST])
-    return re.compile(rf"(?:\[[\d\-:. ]+\]\s?)?(?:{hosts}){_FROM}.*")
+    return re.compile(rf"(?:\[[0-9\-:. ]+\]\s?)?(?:{hosts}){_FROM}.*")
 
 
 def _plain(line: str, debug: re.Pattern[str]) -> str:
@@ -308,7 +311,7 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
         return None
     parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
     others = "".join(f"(?:{part})?" if "redop" in part else part for part in parts)  # some versions leave it blank
-    return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>\d+){others}(?!\S)"), tail)
+    return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>[0-9]+){others}(?!\S)"), tail)
 
 
 def _lead(match: re.Match[str], source: str, line: int) -> LocatedCells:
@@ -377,7 +380,7 @@ def _said(
             contrary = f", and its columns are not those of {asked}" if asked else ""
             unnamed.append(unsaid("collective", test.place, contrary, candidates))
             return None
-    graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9]\d*)", line))), None)
+    graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9][0-9]*)", line))), None)
     forced = {
         column: [m[m.lastindex or 1] for line in test.before if (m := found.search(line))]
         for column, found in _FORCED.items()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,12 +29,12 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 
 MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that is not of ours
-_LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+(\d+)\s*b?(?:\s+(?:to|from)\s+(\d+))?(.*)")
+_LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+([0-9]+)\s*b?(?:\s+(?:to|from)\s+([0-9]+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
-_TAG: Final = re.compile(r"\btag\s+(\d+)")
-_RANK: Final = re.compile(r"rank\s+(\d+)\s*\{?")
-_LABEL: Final = re.compile(r"[tu](\d{1,9})s(\d{1,9})a(\d{1,9})b(\d{1,9})(r?)")
-_WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n(\d{1,9})_root(\d{1,6})_p([01])_(\w*)")
+_TAG: Final = re.compile(r"\btag\s+([0-9]+)")
+_RANK: Final = re.compile(r"rank\s+([0-9]+)\s*\{?")
+_LABEL: Final = re.compile(r"[tu]([0-9]{1,9})s([0-9]{1,9})a([0-9]{1,9})b([0-9]{1,9})(r?)")
+_WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n([0-9]{1,9})_root([0-9]{1,6})_p([01])_(\w*)")
 _REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
 _WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # they follow from who talks to whom
 
@@ -55,28 +54,23 @@ class _GoalLine:
 
 def looks(text: str) -> bool:
     """Whether it says how many ranks there are, as GOAL does."""
-    return re.search(r"^\s*num_ranks\s+\d+", text, re.MULTILINE) is not None
+    return re.search(r"^\s*num_ranks\s+[0-9]+", text, re.MULTILINE) is not None
 
 
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """The proved schedule of a GOAL text; `asked` names its collective where the file is not of ours.
 
-    Raises InputError with line and column, or when the schedule does not do what its collective promises.
+    Raises InputError with line and column, and ScheduleError for a schedule that does not do what its collective
+    promises.
     """
     ranks = _parsed(text, source)
     sends = sum(op.kind == "send" for ops in ranks for op in ops)
     notes.read.append(f"{len(ranks)} ranks, {sends} messages of GOAL text")
     whole = next((m for op in ranks[0] if op.kind == "calc" and (m := _WHOLE.fullmatch(op.label))), None)
-    try:
-        if whole and asked in (None, whole[1]):
-            schedule = _ours(ranks, whole)
-        else:
-            schedule = _others(ranks, _asked(asked, source), notes)
-        thread_programs.prove(schedule)
-    except ScheduleError as error:
-        cure = "the schedule does not do what its collective promises"
-        raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
-    notes.read.append(f"proved {schedule.collective}: {schedule.n_steps} steps, {schedule.messages} messages")
+    if not whole or asked not in (None, whole[1]):
+        return _others(ranks, _asked(asked, source), notes)
+    schedule = _ours(ranks, whole)
+    thread_programs.prove(schedule)
     return schedule
 
 
@@ -198,17 +192,13 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
     notes.assume("GOAL does not say which data a message carries: each carries one whole buffer")
     if calcs := sum(op.kind == "calc" and op.nbytes > 0 for ops in ranks for op in ops):
         notes.assume(f"{calcs} computations are left out: model.gamma says what reductions cost")
-    tries: Iterable[int] = range(min(len(ranks), 64)) if collective(name).rooted else (0,)
-    error = ScheduleError("no rank could be the root")
-    for root in tries:
+
+    def made(root: int) -> Schedule:
         schedule = _played(ranks, name, root)
-        try:
-            thread_programs.prove(schedule)
-        except ScheduleError as wrong:
-            error = wrong
-            continue
+        thread_programs.prove(schedule)
         return schedule
-    raise error
+
+    return thread_programs.first_proved(made, thread_programs.roots(name, len(ranks)))
 
 
 class _Play:

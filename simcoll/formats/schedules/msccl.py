@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from simcoll.config import xml_tree
 from simcoll.config.import_log import ImportLog
 from simcoll.config.xml_tree import Element
-from simcoll.errors import Diagnostic, InputError, ScheduleError
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import (
     MOST_RANKS,
@@ -95,7 +94,8 @@ class MscclProgram(ImportedProgram):
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """The proved schedule of an MSCCL program; `asked` names its collective where the file has another name for it.
 
-    Raises InputError with line and column, or when the program does not do what its collective promises.
+    Raises InputError with line and column, and ScheduleError for a program that does not do what its collective
+    promises.
     """
     root = xml_tree.parse(text, source, root=ROOT, kind="MSCCL program", deepest=5, cure=_CURE)
     program = _program(root, asked)
@@ -103,24 +103,19 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     counts = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types))
     notes.read.append(f"{program.collective} of {program.n} GPUs, {program.n_chunks} chunks, steps: {counts}")
     _tell(root, program, notes)
-    roots = _roots(root, program)
-    for candidate in roots:
+    truth = {"alias": program.in_place, "store": False, "order": 0}
+    forms = [{"alias": a, "store": b, "order": 0} for a, b in itertools.product((True, False), repeat=2)]
+    simpler = [form for form in forms[: forms.index(truth)] if form["alias"] or not truth["alias"]]
+
+    def made(candidate: int) -> Schedule:
         build = functools.partial(_played, program, candidate)
-        truth = {"alias": program.in_place, "store": False, "order": 0}
-        forms = [{"alias": a, "store": b, "order": 0} for a, b in itertools.product((True, False), repeat=2)]
-        simpler = [form for form in forms[: forms.index(truth)] if form["alias"] or not truth["alias"]]
-        try:
-            schedule = thread_programs.proved(build, truth, simpler, sum(1 for _ in program))
-        except ScheduleError as error:
-            if candidate != roots[-1]:
-                continue
-            cure = "the program does not do what its collective promises"
-            raise InputError([Diagnostic.of(error, "", root.place, cure=cure)]) from None
-        if collective(program.collective).rooted:
-            notes.read.append(f"root {candidate}")
-        notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
-        return schedule
-    raise AssertionError("there is always a root to try")
+        return thread_programs.proved(build, truth, simpler, sum(1 for _ in program))
+
+    named = [root.whole("root", most=program.n - 1)] if "root" in root.attributes else None
+    schedule = thread_programs.first_proved(made, named or thread_programs.roots(program.collective, program.n))
+    if collective(program.collective).rooted:
+        notes.read.append(f"root {schedule.root}")
+    return schedule
 
 
 def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
@@ -131,15 +126,6 @@ def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
     notes.assume(THREADS)
     if any(op.chunks > 1 for thread in program for op in thread.ops):
         notes.assume("steps of several chunks become a transfer a chunk")
-
-
-def _roots(root: Element, program: MscclProgram) -> list[int]:
-    """The ranks that may be the root: the one that the file names, else all, 0 first."""
-    if "root" in root.attributes:
-        return [root.whole("root", most=program.n - 1)]
-    if not collective(program.collective).rooted:
-        return [0]
-    return list(range(min(program.n, 64)))
 
 
 # --- the file ---

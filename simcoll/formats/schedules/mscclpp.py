@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from simcoll.config import json_text
 from simcoll.config.import_log import ImportLog
-from simcoll.errors import Diagnostic, InputError, Place, ScheduleError
+from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import (
     MOST_RANKS,
@@ -99,8 +99,8 @@ def looks(text: str) -> bool:
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """The proved schedule of a plan; `asked` names its collective where the file has another name for it.
 
-    Raises InputError: with the operation that cannot be mapped, or when the plan does not do what its collective
-    promises.
+    Raises InputError with the operation that cannot be mapped, and ScheduleError for a plan that does not do what its
+    collective promises.
     """
     wrong = functools.partial(wrong_at, source)
     document = json_text.mapping(text, source, CURE)
@@ -113,14 +113,9 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
         notes.assume(THREADS)
         truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
-        schedule = thread_programs.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
-    except ScheduleError as error:
-        cure = "the plan does not do what its collective promises"
-        raise InputError([Diagnostic.of(error, "", Place(source, 1, 1), cure=cure)]) from None
+        return thread_programs.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
     except ODD as error:
         raise wrong("", f"not a plan: {in_words(error)}", CURE) from None
-    notes.read.append(f"proved: {schedule.n_steps} steps, {schedule.messages} messages")
-    return schedule
 
 
 # --- the file ---

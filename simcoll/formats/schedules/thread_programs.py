@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -18,11 +19,13 @@ import numpy as np
 
 from simcoll.errors import ScheduleError
 from simcoll.schedule import proof
+from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Step
 
 MOST_TRANSFERS: Final = 200_000  # of a schedule that is read
 MOST_PLACES: Final = 2_000_000  # ranks times slots
+MOST_ROOTS: Final = 64  # are tried where a file names none
 MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
 MOST_BYTES: Final = 3 * 10**8  # that a proof may need where chunks are mixed; where they are not, it is bounded
 
@@ -275,6 +278,19 @@ def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: 
             continue
         return simplified
     return schedule
+
+
+def roots(name: str, n: int) -> Sequence[int]:
+    """The ranks that may be the root of a collective of n ranks where a file does not say which is, 0 first."""
+    return range(min(n, MOST_ROOTS) if collective(name).rooted else 1)
+
+
+def first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Schedule:
+    """The schedule that is made for the first of the roots for which it can be proved; raises ScheduleError."""
+    for root in roots[:-1]:
+        with suppress(ScheduleError):
+            return made(root)
+    return made(roots[-1])
 
 
 def plain(text: str, otherwise: str) -> str:

@@ -291,7 +291,7 @@ def _join(sketch: InfraSketch, ends: tuple[str, str], name: str, physical: Node 
 
 
 def _first(graph: _ExpandedGraph, name: str) -> str:
-    return re.sub(r"\d+$", "0", name) if graph.kinds[name] == "nvswitch" else name
+    return re.sub(r"[0-9]+$", "0", name) if graph.kinds[name] == "nvswitch" else name
 
 
 def _cable(pattern: LenderSystem) -> LinkText:

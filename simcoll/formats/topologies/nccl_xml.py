@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from simcoll.config import xml_tree, yaml_tree
+from simcoll.config import xml_tree
 from simcoll.config.xml_tree import Element
 from simcoll.formats.topologies._sketch import (
     LenderSystem,
@@ -25,7 +25,7 @@ from simcoll.formats.topologies._sketch import (
     system_of,
 )
 from simcoll.nccl import graph_xml
-from simcoll.topology.machine_files import read_machine, shipped_systems, template
+from simcoll.topology.machine_files import read_shipped, template
 from simcoll.topology.nccl_graphs import ChannelGraph
 
 TOPOLOGY_ROOT: Final = "system"
@@ -119,7 +119,7 @@ def _box(element: Element) -> _PcieDevice | None:
 
 def _pcie(element: Element) -> float:
     """GB/s as NCCL counts them: what it does not know is generation 3, no width (255, for Linux) is 16 lanes."""
-    speed = re.match(r"([\d.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
+    speed = re.match(r"([0-9.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
     width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
 
@@ -359,7 +359,7 @@ def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
             sketch.join(gpu, switch, sketch.pattern.speed("nvlink"))
         sketch.notes.assume(f"GPUs hang on an NVSwitch by {sketch.pattern.speed('nvlink').bandwidth:g} GB/s each")
     elif (kind := _joining(sketch)) and counts.get("gpu") == len(gpus):
-        plan = template(read_machine(yaml_tree.read(shipped_systems()[sketch.pattern.name])), None)
+        plan = template(read_shipped(sketch.pattern.name).file)
         for u, v, link in plan.links:
             if link.kind == kind and (v, u) not in sketch.links:
                 sketch.join(u, v, sketch.pattern.speed(kind, link.bandwidth / 1e9))

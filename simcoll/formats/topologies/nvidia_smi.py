@@ -17,11 +17,11 @@ from simcoll.topology.machine_files import SystemFile
 
 MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_GPU: Final = re.compile(r"GPU\d+")
-_CELL: Final = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
+_GPU: Final = re.compile(r"GPU[0-9]+")
+_CELL: Final = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _WORD: Final = re.compile(r"\S+")
 
-_LEGEND: Final = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*$")
+_LEGEND: Final = re.compile(r"\s*(NIC[0-9]+)\s*:\s*(\S+)\s*$")
 _SWITCHED = ("PIX", "PXB")
 _NEAR = ("PIX", "PXB", "PHB", "NODE")
 
@@ -129,7 +129,7 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
     if len(cells) < len(columns):
         _wrong(f"the row has {len(cells)} cells for {len(columns)} columns", "give whole rows", place)
     rest = [text for text, _ in parts[len(columns) :]]
-    return cells, rest[0] if rest and re.match(r"\d", rest[0]) else ""
+    return cells, rest[0] if rest and re.match(r"[0-9]", rest[0]) else ""
 
 
 # --- the machine ---

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simcoll.measurement.torch_backend._runner import Runner
 from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS
 
 Tensor: TypeAlias = torch.Tensor
 Start = Callable[..., Any]  # takes async_op, and then returns a work to wait for

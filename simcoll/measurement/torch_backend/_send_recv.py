@@ -22,7 +22,7 @@ from simcoll.measurement._rank_instructions import MemoryRange, Move, RankProgra
 from simcoll.measurement._rank_messages import IDLE
 from simcoll.measurement.torch_backend._runner import Runner
 from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
-from simcoll.schedule.group_contracts import OPERATORS
+from simcoll.schedule.collectives import OPERATORS
 
 Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]

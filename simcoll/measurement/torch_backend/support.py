@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from simcoll.schedule.group_contracts import BITWISE
+from simcoll.schedule.collectives import BITWISE
 from simcoll.schedule.names import DTYPES
 
 Harness = Literal["p2p", "library", "nccl-tests", "graph"]

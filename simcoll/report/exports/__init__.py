@@ -1,1 +1,134 @@
-"""Results and topologies in the formats of other programs: a writer is a function from rows, or a topology, to text."""
+"""Schedules, topologies and results in the formats of other programs: the writer of each format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simcoll.config.import_log import ImportLog
+from simcoll.errors import InputError, did_you_mean
+from simcoll.formats.importers import read_bounded
+from simcoll.formats.schedules import goal, msccl_writer, schedule_json
+from simcoll.prediction.result_rows import ResultRow, read
+from simcoll.report import schedule_view
+from simcoll.report.exports import arrow_and_torch, graph_drawings, nccl_tables
+from simcoll.scenario import loading
+from simcoll.schedule.ir import Schedule
+from simcoll.schedule.names import Protocol
+from simcoll.topology import systems
+from simcoll.topology.graph import Topology
+
+Written = str | bytes
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of writers: `ranks`, `root`, number of `groups` and `protocol` of a schedule, `nodes` of a topology,
+    bytes of a buffer."""
+
+    ranks: int | None = None
+    root: int = 0
+    nodes: int | None = None
+    nbytes: int = 1 << 20
+    groups: int | None = None
+    protocol: Protocol = "Simple"
+
+
+def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written:
+    """Write `source` (a schedule, a topology or results, by name or file) in the format `to` (of `FORMATS`).
+
+    Raises InputError, or RefusedError for what the format cannot hold.
+    """
+    if to not in FORMATS:
+        raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
+    held = ("results",) if Path(source).is_dir() else _HELD.get(Path(source).suffix, ())
+    wanted = next((kind for kind, formats in _OF.items() if to in formats), None)
+    if held and wanted and wanted not in held:
+        cure = f"give {_GIVEN[wanted]}, or choose a format of {held[0]}: {', '.join(_OF[held[0]])}"
+        raise InputError(f"{Path(source).name} holds {held[0]}, and {to} is a format of {wanted}", cure)
+    return FORMATS[to](source, options, notes)
+
+
+def _schedule(source: str, options: Options) -> Schedule:
+    if schedule_json.is_file(source):
+        return schedule_json.read(source)
+    schedule_view.find(source)
+    if options.ranks is None:
+        raise InputError(f"{source}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
+    schedule_view.check_length(source, options.ranks, options.root)
+    return schedule_view.build(source, options.ranks, options.root, options.groups)
+
+
+def _topology(source: str, options: Options) -> Topology:
+    return systems.build(loading.topology_spec(source, options.nodes))
+
+
+def _rows(source: str) -> list[ResultRow]:
+    """The rows of a results.csv, or of the folder that it lies in."""
+    path = Path(source)
+    return read(path / "results.csv" if path.is_dir() else path)
+
+
+def _tuner(source: str, notes: ImportLog) -> Written:
+    if not source.endswith(".json"):
+        return nccl_tables.tuner(_rows(source), notes)
+    try:
+        document = json.loads(read_bounded(Path(source)))
+        if "recommendations" in document:
+            advised = document["recommendations"]
+            ranges = ((each, choice) for each in advised for choice in each.get("nccl_ranges", each["ranges"]))
+            rows = [_chosen(each, {**each, **choice}, "nccl", "from_bytes") for each, choice in ranges]
+        else:
+            rows = [_chosen(document, choice, "algorithm", "size_bytes") for choice in document["choice"]]
+        return nccl_tables.tuner(rows, notes)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        cure = "give that, what `simcoll recommend --json` prints, or a results.csv"
+        raise InputError(f"{source}: not what `simcoll tune --json` prints", cure) from None
+
+
+def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: str, size: str) -> ResultRow:
+    """The choice from a size on, as a row; `algorithm` and `size` are the keys that hold them in the choice."""
+    return ResultRow(
+        collective=choice["collective"],
+        algorithm=choice[algorithm],  # None: NCCL has no such thing, and chooses by itself
+        protocol=choice.get("protocol"),
+        ranks=int(document["ranks"]),
+        nodes=int(document["nodes"]),
+        size_bytes=int(choice[size]),
+        time_us=float(choice["time_us"]),
+        status="ok",
+    )
+
+
+_HELD: Final = {  # what a file may hold, by its suffix: results are recommendations, too
+    ".csv": ("results",),
+    ".yaml": ("topologies",),
+    ".yml": ("topologies",),
+    ".json": ("schedules", "results"),
+}
+_OF: Final = {  # formats that are of one kind of thing alone
+    "schedules": ("msccl", "goal"),
+    "topologies": ("graphviz", "graphml", "node-link", "yaml"),
+    "results": ("nccl-tests", "nccl-tuner", "parquet", "arrow", "torch"),
+}
+_GIVEN: Final = {
+    "schedules": "COLLECTIVE/ALGORITHM or a schedule",
+    "topologies": "a system or a topology",
+    "results": "a results.csv",
+}
+FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
+    "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
+    "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
+    "graphviz": lambda source, options, _: graph_drawings.graphviz(_topology(source, options)),
+    "graphml": lambda source, options, _: graph_drawings.graphml(_topology(source, options)),
+    "node-link": lambda source, options, _: graph_drawings.node_link(_topology(source, options)),
+    "yaml": lambda source, options, _: systems.dump(_topology(source, options)),
+    "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
+    "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
+    "parquet": lambda source, options, _: arrow_and_torch.parquet(_rows(source)),
+    "arrow": lambda source, options, _: arrow_and_torch.arrow_file(_rows(source)),
+    "torch": lambda source, options, _: arrow_and_torch.torch_table(nccl_tables.timed(_rows(source))) + "\n",
+}

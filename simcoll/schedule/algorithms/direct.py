@@ -9,8 +9,7 @@ import numpy as np
 from simcoll.schedule import building_blocks
 from simcoll.schedule.building_blocks import Ranks, several
 from simcoll.schedule.registry import Request, around, chunk_per_rank, register
-from simcoll.schedule.steps import StepPattern, send
-from simcoll.schedule.symmetry import Rotation
+from simcoll.schedule.steps import Rotation, StepPattern, send
 
 ORDER = {"order": ("groups",)}
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from simcoll.schedule import building_blocks
 from simcoll.schedule.registry import Request, chunk_per_rank, register
-from simcoll.schedule.steps import StepPattern, send, together
-from simcoll.schedule.symmetry import Rotation
+from simcoll.schedule.steps import Rotation, StepPattern, send, together
 
 
 def _shards(request: Request) -> int:

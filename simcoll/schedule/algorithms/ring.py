@@ -10,8 +10,7 @@ import numpy as np
 
 from simcoll.schedule import building_blocks
 from simcoll.schedule.registry import Request, register
-from simcoll.schedule.steps import StepPattern, join, send, together
-from simcoll.schedule.symmetry import Rotation
+from simcoll.schedule.steps import Rotation, StepPattern, join, send, together
 
 SLICES = {"slices": ("1", "2", "4", "8")}  # parts of a chunk; the next rank uses each when it has come
 

@@ -14,8 +14,7 @@ import numpy as np
 from simcoll.schedule import building_blocks
 from simcoll.schedule.building_blocks import Ranks
 from simcoll.schedule.registry import Request, register
-from simcoll.schedule.steps import StepPattern, send, together
-from simcoll.schedule.symmetry import Rotation
+from simcoll.schedule.steps import Rotation, StepPattern, send, together
 
 
 def _grid(request: Request) -> Ranks:

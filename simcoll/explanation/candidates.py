@@ -1,0 +1,281 @@
+"""List the candidates for a point: algorithms, protocols, groups, chunks, channels, and bucket sizes of
+training steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simcoll.errors import RefusedError, did_you_mean, wrong
+from simcoll.formats.schedules import schedule_json
+from simcoll.nccl.algorithm_names import name_of, names
+from simcoll.nccl.symmetric_kernels import SYMMETRIC
+from simcoll.prediction.lowered_call import PlainExecutor, alone, executor
+from simcoll.prediction.placed_topology import placed, topology_of
+from simcoll.prediction.work_limits import least_rows, ranks_of
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import CHOSEN, Scenario
+from simcoll.schedule import registry
+from simcoll.schedule.names import NCCL_ALGORITHMS, PROTOCOLS
+from simcoll.units import format_size
+from simcoll.workload.templates import plan_of
+from simcoll.workload.workload_keys import Bucketed, Fsdp, with_algorithm
+
+LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use groups are tried, as the others take long
+MOST_ROWS: Final = 1_000_000  # messages of one schedule, if none repeats: of more each run takes minutes, and gigabytes
+CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none
+CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
+BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
+_VARIABLE: Final[Mapping[str, str]] = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as NCCL_ALGO has them
+_LEFT_TO_NCCL: Final = {"algorithm": "auto", "protocol": "auto"}
+PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice; None leaves a setting as the scenario has it.
+
+    `groups` is their number; `executor` is who runs it, where that is open; `nccl` is NCCL's name of the algorithm, if
+    it has it.
+    """
+
+    algorithm: str
+    protocol: str = "none"
+    executor: str | None = None
+    groups: int | None = None
+    chunk: int | None = None
+    copies: int | None = None
+    channels: int | None = None
+    bucket_cap: int | None = None
+    prefetch: int | None = None
+    nccl: str | None = None
+
+    @property
+    def method(self) -> tuple[str, str, str | None]:
+        """The choice without its settings."""
+        return self.algorithm, self.protocol, self.executor
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The settings in which the choice differs from the scenario."""
+        names = ("groups", "chunk", "copies", "channels", "bucket_cap", "prefetch")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """NCCL's variables that leave it this choice alone; empty where they do not reach it."""
+        algorithm = _VARIABLE.get(self.nccl or "")
+        protocol = {} if self.protocol == "none" else {"NCCL_PROTO": self.protocol}
+        return {"NCCL_ALGO": algorithm, **protocol} if algorithm else {}
+
+    def __str__(self) -> str:
+        method = self.algorithm if self.protocol == "none" else f"{self.algorithm} {self.protocol}"
+        by = [f"({self.executor})"] if self.executor else []
+        return " ".join([method, *(f"{name} {_spelt(name, value)}" for name, value in self.settings.items()), *by])
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """Return the scenario with this choice."""
+        own = {name: value for name, value in self.settings.items() if name in ("chunk", "copies", "channels")}
+        by_name = {"algorithm": self.algorithm, "protocol": self.protocol}
+        changed: dict[str, Any] = _LEFT_TO_NCCL if self.algorithm == SYMMETRIC else by_name
+        if scenario.workload:
+            changed = dict(changed)
+            of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
+            spec = with_algorithm(scenario.workload, changed.pop("algorithm"), changed["protocol"])
+            changed["workload"] = spec.model_copy(update=of_step)
+            if changed["protocol"] == "none":  # as the scenario has it
+                del changed["protocol"]
+        if self.executor:
+            changed = {**changed, "executor": self.executor}
+        if own:
+            changed["model"] = scenario.model.model_copy(update=own)
+        if self.groups is not None:
+            changed["groups"] = self.groups
+        return scenario.model_copy(update=changed)
+
+
+def _spelt(name: str, value: int) -> str:
+    if name == "channels" and not value:
+        return "per-peer"
+    if name not in ("chunk", "bucket_cap"):
+        return str(value)
+    return format_size(value) if value else "none"
+
+
+def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | None = None) -> list[Candidate]:
+    """List the candidates for a point, NCCL's algorithms first.
+
+    `named` are the algorithms of the scenario, whose files and spellings with options are candidates, too; `among`
+    allows these algorithms only. Raises InputError for a name in `among` that is no candidate, and RefusedError where
+    nothing can run.
+    """
+    listed = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
+    served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
+    for name in among or ():
+        if name not in served:
+            raise wrong("--among", f"{name!r} does not serve here", did_you_mean(name, served))
+    if among is not None:
+        return [candidate for candidate in listed if candidate.algorithm in among]
+    schedules = {(each.algorithm, each.groups): each for each in listed if each.algorithm not in named}
+    long = {schedule for schedule, each in schedules.items() if least_rows(each.of(scenario)) > MOST_ROWS}
+    return [each for each in listed if (each.algorithm, each.groups) not in long]
+
+
+def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
+    if not _runs(scenario).tunable:
+        yield from _of_kernels(scenario, named)
+        return
+    collective, runs = scenario.collective, _runs(scenario)
+    if scenario.protocol not in ("none", "auto"):
+        raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or leave it out")
+    nccl_names = names(collective)
+    ranks = rank_count(scenario)
+    topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # which takes long to build
+    asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in CHOSEN]
+    own = [run.algorithm for one in asked for run in runs.alternatives(one)]
+    tried = [*registry.library(collective), *registry.names(collective), *own]
+    for name in dict.fromkeys(tried):
+        if schedule_json.is_file(name):
+            yield from _settled(scenario, Candidate(name))
+            continue
+        entry, options = registry.find(collective, name)
+        if topology is None and not (entry.library or entry.uses_groups or name in named):
+            continue
+        nccl = nccl_names.get(name_of(name, collective))
+        splits = _splits(ranks) if entry.uses_groups and not (scenario.groups or options) else [None]
+        for spelling in [name] if options else _spellings(entry):
+            for groups in splits:
+                candidate = Candidate(spelling, groups=groups, nccl=nccl)
+                copies = 0 if topology is None or options else runs.copies(candidate.of(scenario), topology)
+                yield from _settled(scenario, candidate, pipelined=entry.pipelined, copies=copies)
+
+
+def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
+    """Pairs that NCCL could take, then schedules that one kernel runs, or those of the executor that the scenario
+    names."""
+    nccl_names, refused, found = names(scenario.collective), list[RefusedError](), False
+    for by in [scenario.executor] if scenario.executor else ["nccl", "msccl"]:
+        own = scenario.model_copy(update={"algorithm": "auto", "executor": by})
+        runs = executor(own)
+        try:
+            pairs = runs.choices(own)
+        except RefusedError as error:
+            refused.append(error)
+            continue
+        if by != "nccl":
+            protocols = dict.fromkeys(protocol for _, protocol in pairs)
+            asked = [_schedule_named(name, scenario.collective) for name in named if name not in (*CHOSEN, *nccl_names)]
+            pairs += [(name, protocol) for name in asked for protocol in protocols]
+        if by == "nccl" and runs.lower(own).algorithm == SYMMETRIC:
+            yield Candidate(SYMMETRIC, executor=by)
+        for algorithm, protocol in dict.fromkeys(pairs):
+            found = True
+            yield Candidate(algorithm, protocol, by, nccl=nccl_names.get(algorithm) if by == "nccl" else None)
+    if refused and not found:
+        raise refused[0]
+
+
+def _schedule_named(name: str, collective: str) -> str:
+    """A schedule's file, or its name with the options that it takes."""
+    if schedule_json.is_file(name):
+        return name
+    entry, options = registry.find(collective, name)
+    return entry.spelt(options)
+
+
+def _runs(scenario: Scenario) -> PlainExecutor:
+    """The executor that a scenario names, or NCCL's."""
+    return executor(_any_algorithm(scenario))
+
+
+def _any_algorithm(scenario: Scenario) -> Scenario:
+    """A scenario before an algorithm is chosen, whatever it has."""
+    return scenario.model_copy(update={"algorithm": "auto"})
+
+
+def nccl_choice(scenario: Scenario) -> Candidate | None:
+    """NCCL's own choice of a call, by the scenario's protocol if it names one; None where calls are not NCCL's, or of a
+    workload."""
+    forced = scenario.protocol if scenario.protocol in PROTOCOLS else "auto"
+    return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", forced, "nccl")
+
+
+def _spellings(entry: registry.Algorithm) -> Iterator[str]:
+    yield entry.name
+    for option, choices in entry.options.items():
+        yield from (entry.spelt({option: choice}) for choice in choices[1:])  # the first choice is the default
+
+
+def _splits(n: int) -> list[int | None]:
+    return [None, *(g for g in range(2, n) if n % g == 0)]
+
+
+def rank_count(scenario: Scenario) -> int:
+    """The number of ranks; a topology is built for it only where the scenario's own numbers do not say."""
+    return ranks_of(scenario) or len(placed(scenario, topology_of(_any_algorithm(scenario))))
+
+
+def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates without those that name as many groups as there are where none are named."""
+    if not any(candidate.groups for candidate in of):
+        return list(of)
+    topology = topology_of(_any_algorithm(scenario))
+    places = placed(scenario, topology)
+    default = len(topology.default_groups(places) or registry.default_groups(len(places)))
+    return [candidate for candidate in of if candidate.groups != default]
+
+
+def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, copies: int = 0) -> Iterator[Candidate]:
+    """Yield a candidate, then the same with each chunk, or number of channels, that is worth a try; so many `copies`
+    are, with a channel for each peer, unless it is 0."""
+    params = scenario.params()
+    yield candidate
+    if load_profile(scenario.profile).bound:  # which tries them by itself
+        return
+    if copies:
+        apart = _with(candidate, channels=0)
+        yield from (_with(apart, copies=count) if count > 1 else apart for count in sorted({1, copies}))
+        if pipelined and not params.chunk:
+            yield from (_with(apart, copies=copies, chunk=chunk) for chunk in CHUNKS)
+    if pipelined and not params.chunk:
+        yield from (_with(candidate, chunk=chunk) for chunk in CHUNKS)
+    elif params.chunk:
+        yield from (_with(candidate, chunk=chunk) for chunk in (params.chunk // 4, 4 * params.chunk))
+    if params.channel_bandwidth:
+        yield from (_with(candidate, channels=count) for count in CHANNELS if count != params.channels)
+
+
+def _with(candidate: Candidate, **settings: int) -> Candidate:
+    return Candidate(**{**vars(candidate), **settings})
+
+
+def _of_step(scenario: Scenario) -> Iterator[Candidate]:
+    """Yield what the scenario has, NCCL's choice, and what serves all calls of a workload: with the settings that the
+    scenario has, then with each size of buckets, or number of layers ahead, that is worth a try."""
+    spec: Any = scenario.workload
+    forced = scenario.protocol if scenario.protocol in PROTOCOLS else "none"
+    own = [spec.algorithm, *([] if _runs(scenario).tunable else ["auto"])]  # auto: NCCL's choice
+    methods = dict.fromkeys([*(Candidate(name, forced) for name in own), *_of_all_calls(scenario)])
+    settings: list[dict[str, int]] = [{}]
+    if isinstance(spec, Bucketed):
+        settings = [{"bucket_cap": size} for size in dict.fromkeys((spec.bucket_cap, *BUCKETS))]
+    elif isinstance(spec, Fsdp):
+        settings = [{"prefetch": count} for count in dict.fromkeys((spec.prefetch, *PREFETCHES))]
+    yield from (_with(method, **each) for each in settings for method in methods)
+
+
+def _of_all_calls(scenario: Scenario) -> list[Candidate]:
+    """The candidates, without settings, that all calls of a workload have by themselves."""
+    places = placed(scenario, topology_of(scenario))
+    plan, _ = plan_of(scenario.workload, len(places), scenario.itemsize)
+    calls = {(work.call.collective, len(work.ranks)): alone(scenario, places, work.call, work.ranks)
+             for work in plan.works if work.call}  # fmt: skip
+    served: list[list[Candidate]] = []
+    for call in calls.values():
+        try:
+            served.append([each for each in _of_call(_any_algorithm(call), ()) if not each.settings])
+        except RefusedError:
+            return []
+    return [each for each in served[0] if all(each in others for others in served)] if served else []

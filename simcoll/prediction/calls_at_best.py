@@ -1,0 +1,410 @@
+"""Calls as the network could serve them at best: of the ways to run a schedule, the one that is done first.
+
+The ways differ in copies of the schedule, channels of a rank, chunk, and in how transfers share links. Keys that the
+scenario or its profile gives are left as they are. Which way is quickest depends on sizes and links, so each is
+simulated. The plain way, with one copy, one channel and whole buffers, is always among them, also over links as rated
+where a machine showed more: quicker links may let messages meet, and a link that carries more can carry less."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.arrays import Numbers, distinct
+from simcoll.config.lru import LruCache
+from simcoll.engine.binding import written_out
+from simcoll.engine.link_usage import connected_flows
+from simcoll.engine.program import Program
+from simcoll.engine.run import Policy, StreamedProgram, makespan_ps, run
+from simcoll.engine.timing_model import NEVER, PS_PER_S, Index
+from simcoll.formats.schedules import schedule_json
+from simcoll.nccl import algorithm_names
+from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
+from simcoll.prediction.nccl_calls import alike
+from simcoll.prediction.placed_topology import arrivals_of, beyond_rated, served_by
+from simcoll.prediction.schedules import agents_of, copy_orders, first_orders, source_of
+from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import registry
+from simcoll.schedule.ir import AnySchedule, Schedule
+from simcoll.topology.graph import Topology
+from simcoll.units import format_size
+
+_DECIDING: Final = (
+    *("collective", "algorithm", "root", "size", "dtype", "weights", "groups", "subgroups", "arrivals"),
+    *("model", "profile", "topology"),
+)  # keys on which the choice depends, beside the contents of files
+PER_PEER: Final = 0  # channels
+WHOLE: Final = 0  # a chunk
+PIECES: Final = (1, 4, 16, 64, 256, 1024)  # of a slot, of which a chunk is one
+ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latency, others move
+LOOPS: Final = 64  # most pieces where steps do not pipeline, but routes through GPUs do: the msccl executor has no more
+MOST_LOOPED: Final = 20_000  # transfers, in the same case, of a way with more copies than one
+MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
+MOST_SOLVED: Final = 10_000_000  # rates of flows in a way whose pieces share links: some seconds
+MOST_OF_LONG: Final = 1_500_000  # the same of a long call, where links decide the time
+# as NCCL's kernels do: links serve whole messages, and few of these wait, so that trees send up only what comes down
+IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
+MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
+
+
+class _Reaches(NamedTuple):
+    """The links of a machine: as `rated`, and with what machines have `shown` beyond that."""
+
+    rated: Topology
+    shown: Topology
+
+
+class _Way(NamedTuple):
+    """A way to run a call: its schedule, the keys `model` and `groups`, how many copies the one that is run stands for,
+    and whether links carry no more than they are rated for."""
+
+    algorithm: str
+    model: ModelSpec
+    groups: Any
+    alike: int = 1
+    as_rated: bool = False
+
+    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...]) -> PlainCall:
+        """The call of a scenario in this way."""
+        rated = links.rated if self.as_rated else links.shown
+        own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
+        asked = scenario.model_copy(update=own)
+        if self.alike == 1:
+            return IdealCall(asked, rated, places, scenario.algorithm)
+        return RepresentativeCopy(asked, rated, places, self.alike, scenario.algorithm)
+
+
+@dataclass(frozen=True, eq=False)
+class IdealCall(PlainCall):
+    """A call in the way that serves best; `named`: the algorithm that was asked for."""
+
+    named: str
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm that was asked for, of which the best schedule is run."""
+        return self.named
+
+    @property
+    def chosen(self) -> dict[str, object]:
+        """Copies, channels and chunk."""
+        return chosen_of(self.scenario)
+
+
+class _Load:
+    """Work and load that the `whole` messages of a way bring; its pieces take the same links."""
+
+    def __init__(self, whole: Callable[[], Program]):
+        self._whole = whole  # not kept: it may be long
+        bound = whole()
+        carried, bandwidths = bound.carried, np.resize(bound.bandwidths, len(bound.carried))
+        used = (carried > 0) & (bandwidths > 0)
+        self.need_ps = int((carried[used] * (PS_PER_S / bandwidths[used])).max(initial=0))
+        self._messages, self._slot = len(bound), int(bound.sizes.max(initial=1))
+        self._flows = connected_flows(bound) if bound.params.sharing == "fair" else 0
+
+    def solved(self, chunk: int) -> int:
+        """About how many rates are solved for pieces of `chunk` bytes that share links: of all connected flows, as
+        often as whole messages are sent at different times, and for each piece again. None for whole messages."""
+        pieces = -(-self._slot // chunk) if chunk else 0
+        most = self._messages * self._flows * pieces
+        return most if most <= MOST_SOLVED else self._instants * self._flows * pieces
+
+    @cached_property
+    def _instants(self) -> int:
+        return len(distinct(run(self._whole(), Policy(keep="times")).timeline.sent))
+
+
+_CHOSEN: Final[LruCache[_Way]] = LruCache(4096, lambda _: 1)
+
+
+class IdealExecutor(PlainExecutor):
+    """Runs calls as the network could serve them at best."""
+
+    def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
+        """The call of a scenario with the copies, channels and chunk that serve best; raises like `PlainExecutor`."""
+        call = super().lower(scenario, topology)
+        links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
+        network = served_by(links.shown, self.profile.links)
+        said = repr([getattr(scenario, name) for name in _DECIDING])
+        key = (said, scenario.contents(), network, call.places)
+        chosen = _CHOSEN.get(key, lambda: _quickest(scenario, links, network, call.places))
+        return chosen.call(scenario, links, call.places)
+
+
+def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
+    """The way that is done first; of equals the one that is tried first.
+
+    Those whose busiest link needs longer than the best are not run, nor those in which rates of flows would be solved
+    too often; a run that takes longer than the best so far is not brought to its end. Where links are the narrowest,
+    the first of these is nearly as quick as the best, so ways are run in the order of what their links need.
+    """
+    asked = scenario.model_copy(update={"faults": (), "proof": "off"})
+    ways = list(_ways(asked, network, places, links.rated is not links.shown))
+    if len(ways) == 1:
+        return ways[0]
+    costs = CostSetting.of(load_profile(scenario.profile))
+    loads = dict[tuple[Any, ...], _Load]()
+
+    def program(way: _Way) -> StreamedProgram:
+        call = way.call(asked, links, places)
+        return _program(call.point(costs), call.network(costs), places)
+
+    def load(way: _Way) -> _Load:
+        own = way.model
+        key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way[3:]  # not the chunk
+        if key not in loads:
+            loads[key] = _Load(lambda: program(way._replace(model=own.model_copy(update={"chunk": WHOLE}))).bind())
+        return loads[key]
+
+    best: tuple[int, int] | None = None  # time and place in the list
+    for number, way in sorted(enumerate(ways), key=lambda numbered: (load(numbered[1]).need_ps, numbered[0])):
+        asks = load(way)
+        if best is None or (asks.need_ps <= best[0] and asks.solved(way.model.chunk or WHOLE) <= MOST_SOLVED):
+            took = makespan_ps(program(way), until=best[0] if best else NEVER), number
+            best = took if best is None else min(best, took)
+    assert best
+    return ways[best[1]]
+
+
+def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Way]:
+    """The ways that are tried, not to be proved, the plain one first; that again over links as rated where there is
+    `more_shown`. What is given is left as it is."""
+    given = scenario.model, load_profile(scenario.profile).model
+    free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
+    alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
+
+    def way(alike: int = 1, **values: object) -> _Way:
+        own = {name: value for name, value in values.items() if name in free}
+        return _Way(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
+
+    def chunk(source: AnySchedule, parts: int) -> int:
+        """Bytes of a slot in so many parts."""
+        return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
+
+    def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Way]:
+        """More ways where messages may last no less than a quarter of a latency: links decide the time."""
+        latent = _on_the_way(network, places)
+        parts = min(MOST_OF_LONG // source.transfers, 4 * chunk(source, copies) // latent)
+        if parts > 1 and source.pipelined and free.issuperset(IN_TURN):
+            for pieces in sorted({min(max(PIECES), parts), parts}):  # finer is not always sooner
+                piece = chunk(source, copies * pieces)
+                own = {**IN_TURN, "channels": source.n_steps, "slots": 1 - -latent // piece, "chunk": piece}
+                yield way(copies, copies=1, **own)
+            finest = min(MOST_OF_LONG // (source.transfers * copies), 4 * chunk(source, copies) // latent)
+            if finest > max(1, MOST_TRIED // (source.transfers * copies)):  # over many ranks a pipeline fills slowly
+                yield way(copies=copies, channels=PER_PEER, chunk=chunk(source, copies * finest))
+        elif parts and source.transfers * copies > MOST_TRIED:
+            alike = copies if source.transfers * copies > MOST_OF_LONG else 1
+            yield way(alike, copies=copies // alike, channels=PER_PEER, chunk=WHOLE)
+
+    asked = [scenario.model_copy(update={"algorithm": name}) for name in _schedules(scenario)]
+    for split in [split for each in asked for split in _splits(each, network, places)]:
+        plain = way(copies=1, channels=1, chunk=WHOLE)
+        source, _ = source_of(split.model_copy(update={"model": plain.model}), network, places)
+        yield plain
+        if more_shown:
+            yield plain._replace(as_rated=True)
+        if not source.transfers:  # of one rank: no way differs
+            continue
+        counts = {1}
+        if "copies" in free and source.n_steps > 1:
+            orders = len(copy_orders(split, network, places))
+            counts = {each * times for each in (1, orders) for times in ABREAST}
+        finest = 1 if "chunk" not in free else max(PIECES) if source.pipelined else LOOPS
+        pieces = [parts for parts in PIECES if parts <= finest]
+        for copies in sorted(counts):
+            alike = copies if alone and (copies > MOST_WHOLE or source.transfers * copies > MOST_TRIED) else 1
+            whole = copies // alike
+            room = MOST_TRIED // (source.transfers * whole) if copies <= MOST_COPIES else 0
+            if copies > 1 and not source.pipelined:
+                room = min(room, max(1, MOST_LOOPED // (source.transfers * whole)))
+            if whole == 1 and copies <= MOST_COPIES:
+                room = max(1, room)  # as many messages as the plain way has, which is run anyhow
+            for parts in sorted({min(room, parts) for parts in pieces} - {0}):
+                slot = chunk(source, copies * parts)
+                yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)
+        if alone and "copies" in free:
+            yield from of_long_call(source, len(copy_orders(split, network, places)))
+
+
+def _on_the_way(network: Topology, places: Sequence[str]) -> int:
+    """Bytes that are on the way from the first rank to the last where links are full: bandwidth times latency."""
+    route = list(network.route(places[0], places[-1]))
+    seconds = int(network.latencies[route].sum()) / PS_PER_S
+    return max(1, round(seconds * int(network.bandwidths[route].min())))
+
+
+def _schedules(scenario: Scenario) -> list[str]:
+    """The schedule asked for and, of a name that NCCL has for another one (`tree`), that one."""
+    called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
+    ran = algorithm_names.SCHEDULES[called, scenario.collective] if called else scenario.algorithm
+    return list(dict.fromkeys([scenario.algorithm, ran]))
+
+
+def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> list[Scenario]:
+    """Groups to try: as they are, and one of all ranks where neither the scenario nor the network has any."""
+    of_file = schedule_json.is_file(scenario.algorithm)
+    if of_file or not registry.find(scenario.collective, scenario.algorithm)[0].uses_groups:
+        return [scenario]
+    if scenario.groups or network.default_groups(places):
+        return [scenario]
+    return [scenario, scenario.model_copy(update={"groups": 1})]
+
+
+def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> StreamedProgram:
+    source, _ = source_of(point, network, places)
+    devices = (*places, *agents_of(point, network, places)[: source.agents])
+    params, arrivals = point.params(), arrivals_of(point, source.n)
+    return StreamedProgram(source, network, devices, params, point.nbytes, point.itemsize, arrivals, point.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class RepresentativeCopy(PlainCall):
+    """One of `copies` that do the same at the same time; `named`: the algorithm that was asked for."""
+
+    whole: ClassVar[bool] = False
+    copies: int
+    named: str
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm that was asked for, of which the best schedule is run."""
+        return self.named
+
+    @property
+    def chosen(self) -> dict[str, object]:
+        """Copies, channels and chunk."""
+        return {**chosen_of(self.scenario), "chosen.copies": self.copies}
+
+    @property
+    def count(self) -> int:
+        """Number of copies."""
+        return self.copies
+
+    def point(self, costs: CostSetting) -> Scenario:
+        """The point of one copy, with its share of the bytes."""
+        grain = len(self.places) * self.scenario.itemsize
+        share = max(1, -(-self.scenario.nbytes // (self.copies * grain))) * grain
+        return super().point(costs).model_copy(update={"size": share})
+
+    def network(self, costs: CostSetting) -> Topology:
+        """Links with the share of one copy."""
+        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
+
+    def bandwidths(self, costs: CostSetting) -> Index:
+        """Share of a copy in each link, int64 (links,), in B/s."""
+        shared: Index = np.rint(super().bandwidths(costs) * self._shares).astype(np.int64)
+        return np.maximum(shared, np.minimum(super().bandwidths(costs), 1))
+
+    def capacities(self, costs: CostSetting) -> NDArray[np.float64]:
+        """B/s that serve what all copies would carry over the links of the one that is run."""
+        capacities: NDArray[np.float64] = super().bandwidths(costs) * self._shares * self.copies
+        return capacities
+
+    def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """The other links of a sort go to those that the copy uses in turn: other copies use them so."""
+        mine = set(used)
+        of_sort: dict[int, list[int]] = defaultdict(list)
+        for link in used:
+            of_sort[self._sorts[link]].append(link)
+        found = {link: [link] for link in used}
+        others: dict[int, list[int]] = defaultdict(list)
+        for link, sort in enumerate(self._sorts):
+            if link not in mine and sort in of_sort:
+                others[sort].append(link)
+        for sort, links in others.items():
+            for link, own in zip(links, cycle(of_sort[sort]), strict=False):
+                found[own].append(link)
+        return {link: tuple(links) for link, links in found.items()}
+
+    @cached_property
+    def _sorts(self) -> list[int]:
+        found: list[int] = alike(self.rated).tolist()
+        return found
+
+    @cached_property
+    def nics(self) -> int:
+        """NICs of each node by which the copies go, for one by which the one that is run goes."""
+        kinds, links = self.rated.kinds, self.rated.links
+        mine, of_all = (np.flatnonzero(brought).tolist() for brought in (self._brought, self._brought_by_all))
+        one = Counter(self._sorts[link] for link in mine if kinds[links[link][0]] == "nic")
+        every = Counter(self._sorts[link] for link in {*mine, *of_all})
+        return max(1, min([self.copies, *(every[sort] // used for sort, used in one.items())]))
+
+    @property
+    def rail_shares(self) -> NDArray[np.float64]:
+        """Share that the copies by one NIC have of each link on which those of all meet, float64 (links,)."""
+        shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.copies / self.nics))
+        return shares
+
+    @cached_property
+    def _brought(self) -> Numbers:
+        """Chunks that the copy that is run brings over each link, int64 (links,)."""
+        return self._brings(range(len(self.places)))
+
+    @cached_property
+    def _brought_by_all(self) -> Numbers:
+        """Chunks that all copies bring over each link, int64 (links,)."""
+        orders = Counter(first_orders(self.scenario, self.rated, self.places, self.copies))
+        found = np.zeros(len(self.rated.links), np.int64)
+        for order, count in orders.items():
+            found += count * self._brings(order)
+        return found
+
+    def _brings(self, order: Sequence[int]) -> Numbers:
+        """Chunks that a copy whose ranks are in some order brings over each link, int64 (links,)."""
+        schedule, (src, dst, chunks) = self._sent
+        devices = (*self.places, *agents_of(self.scenario, self.rated, self.places)[: schedule.agents])
+        played = [*order, *range(len(order), schedule.participants)]  # as in `in_copies`
+        hop, links = self.rated.routes([devices[one] for one in played], src, dst)
+        brought = np.zeros(len(self.rated.links), np.int64)
+        np.add.at(brought, links, np.repeat(chunks, np.diff(hop)))
+        return brought
+
+    @cached_property
+    def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
+        """The schedule, and how many chunks go in it from whom to whom."""
+        schedule = written_out(source_of(self.scenario, self.rated, self.places)[0])
+        pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
+        pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
+        return schedule, (*np.divmod(pairs, schedule.participants), chunks)
+
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        """Share of a copy in each link, float64 (links,): its chunks of the link of a sort that it uses most, of those
+        that all copies bring over the link that they use most. Over equal trunks copies spread evenly, and all by one
+        NIC take one of them."""
+        columns = self._brought.tolist(), self._brought_by_all.tolist(), self.rated.trunks.tolist()
+        of_sort: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+        for sort, *of_link in zip(self._sorts, *columns, strict=True):
+            of_sort[sort].append(tuple(of_link))
+        shares = {sort: self._share(links) for sort, links in of_sort.items()}
+        return np.array([shares[sort] for sort in self._sorts])
+
+    def _share(self, links: Sequence[tuple[int, int, bool]]) -> float:
+        """Share in links of a sort: of each the chunks that a copy brings, those that all bring, and whether it is a
+        trunk."""
+        brought, by_all, trunks = zip(*links, strict=True)
+        most: float = max(by_all)
+        if trunks[0]:
+            most = sum(brought) * self.copies / min(len(links), self.nics * sum(map(bool, brought)) or 1)
+        return min(1.0, max(brought) / most) if most and any(brought) else 1.0
+
+
+def chosen_of(scenario: Scenario) -> dict[str, object]:
+    """The way in which a schedule is played, by keys of `model`, as columns of results."""
+    params = scenario.params()
+    return {
+        "chosen.copies": scenario.copies,
+        "chosen.channels": params.channels or "per peer",
+        "chosen.chunk": format_size(params.chunk) if params.chunk else "whole",
+    }

@@ -1,0 +1,560 @@
+"""Schedules as one kernel that a user wrote runs them, and as sends and receives run them, a launch for each step.
+
+The kernel uses NCCL's primitives, as MSCCL's executor does, or reads peers' memory. All ranks of the schedule are run,
+on the links of the topology. Costs were fitted to NCCL's own kernels, and to all-reduces that read peers' memory; of
+these compositions only the latter were measured.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, get_args
+
+import numpy as np
+
+from simcoll.config.arrays import distinct
+from simcoll.config.groups import grouped
+from simcoll.engine.binding import written_out
+from simcoll.engine.timing_model import PS_PER_S, Index, Params
+from simcoll.errors import RefusedError
+from simcoll.formats.schedules import schedule_json
+from simcoll.nccl import call_choice, tuner
+from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
+from simcoll.nccl.call import NcclCall
+from simcoll.nccl.communicator import Communicator
+from simcoll.nccl.kernel_costs import BlockCosts, Kernels, lines_ps, spread_ps
+from simcoll.nccl.protocols import figures, slice_bytes
+from simcoll.nccl.within_node import by_host, staged
+from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
+from simcoll.prediction.nccl_calls import by_proxies, communicator_of, contention, least_between, system_of
+from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
+from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of, traffic
+from simcoll.scenario.profile import CostSetting, ModelSpec, Profile, PullCosts
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import registry
+from simcoll.schedule.names import PROTOCOLS, Protocol
+from simcoll.topology.graph import Topology
+
+# Thread blocks of one kernel: microsoft/msccl gives a program channels × instances of them, and leaves SMs to others.
+MOST_BLOCKS: Final = 64
+# Bytes of one peer that are on their way at a time: 36 blocks of 512 threads, 16 B each (vLLM, csrc/custom_all_reduce).
+IN_FLIGHT: Final = 36 * 512 * 16
+# Times of a load between stages: sums become visible, the flag goes, it is read, the next stage's first load returns.
+BETWEEN_STAGES: Final = 4
+MOST_PIECES: Final = 64  # in which a connection's chunk is run, where it could be more
+# Loads from all peers share links byte by byte, as so many pieces served in turn nearly do; small ones go whole.
+PULLED_PIECES: Final = 16
+LEAST_PIECE: Final = 16 << 10  # bytes
+LINE: Final = 128  # bytes
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall(PlainCall, ABC):
+    """A schedule that one kernel runs on all ranks at `places`: its `traffic` in chunks of at most `chunk_bytes`, with
+    `between` B/s from GPU to GPU. `inner` are the kinds of links within nodes, `network_costs` what NICs cost where the
+    profile does not say it."""
+
+    executor: ClassVar[str] = "msccl"
+    hops = frozenset(("o_send", "latency"))
+    traffic: Traffic
+    chunk_bytes: int
+    between: int
+    inner: frozenset[str]
+    network_costs: Profile
+    communicator: Communicator
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of all its connections."""
+        return self.scenario.protocol
+
+    def point(self, costs: CostSetting) -> Scenario:
+        """The point that engines run."""
+        params = vars(Params(**self.params(costs)))
+        spec = ModelSpec.model_construct(**params, copies=self.scenario.copies)
+        return self.scenario.model_copy(update={"model": spec, "executor": None, "protocol": "none", **PLAIN})
+
+    def bandwidths(self, costs: CostSetting) -> Index:
+        """Bandwidths of links to the call's data, int64 (links,), in B/s."""
+        bandwidths: Index = np.rint(np.minimum(*self._reached(costs))).astype(np.int64)
+        return bandwidths
+
+    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+        """Links on which proxies are slower than the link."""
+        rates, most = self._reached(costs)
+        return dict.fromkeys(np.flatnonzero(most < rates).tolist(), ("proxy", 1.0))
+
+    def _reached(self, costs: CostSetting) -> tuple[Any, Any]:
+        """B/s of links to the call's data, and those at which proxies serve them, (links,)."""
+        shares = np.array([self._share(kind, costs) for kind in self._names])
+        rates = self.rated.bandwidths * shares[self._numbers]
+        if self.communicator.nodes > 1 and self._to_all:
+            rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._contention), rates)
+        most = self._proxied(costs) if self.communicator.nodes > 1 else 0.0
+        return rates, np.where(by_proxies(self.rated, self.inner), most, np.inf) if most else np.inf
+
+    @property
+    def _to_all(self) -> bool:
+        """Whether ranks send to all on other nodes, as in an all-to-all."""
+        return self.traffic.peers >= len(self.places) - self.communicator.gpus
+
+    @cached_property
+    def _of_nics(self) -> Any:
+        kinds = self.rated.kinds
+        return np.array(["nic" in (kinds[u], kinds[v]) for u, v in self.rated.links])
+
+    @cached_property
+    def _contention(self) -> float:
+        nodes = grouped(range(len(self.places)), lambda rank: self.rated.node_of(self.places[rank]))
+        return contention(self.rated, self.places, list(nodes.values()))
+
+    def _proxied(self, costs: CostSetting) -> float:
+        """B/s at which a GPU's proxy serves the call's messages; 0: no limit."""
+        return 0.0
+
+    @abstractmethod
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        """Share of rated links of a kind that its data have."""
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(self._kinds.tolist()))
+
+    @cached_property
+    def _numbers(self) -> Any:
+        numbers = {kind: number for number, kind in enumerate(self._names)}
+        return np.array([numbers[kind] for kind in self._kinds.tolist()], np.int64)
+
+    def latencies(self, costs: CostSetting) -> Index:
+        """The first link of a way has the latency of a hop, one between a NIC and the network half of what a hop takes
+        longer there, one to the host's memory what a hop takes longer through it. Others have none."""
+        hop, net, host = self._hops(costs)
+        kinds, latencies = self.rated.kinds, list[int]()
+        for u, v in self.rated.links:
+            ends = {kinds[u], kinds[v]}
+            latencies.append(net // 2 if ends >= {"nic", "switch"} else hop if kinds[u] == "gpu" else 0)
+            if host and kinds[v] == "cpu":
+                latencies[-1] += host
+        return np.maximum(np.array(latencies, np.int64), 1)
+
+    @abstractmethod
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        """Time of a hop, what it takes longer between nodes, and what through the host's memory, in ps."""
+
+    def network(self, costs: CostSetting) -> Topology:
+        """Links as the call has them."""
+        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
+
+    def transport(self, costs: CostSetting) -> Transport:
+        """Costs of messages between nodes: the profile's, or else those of the system's NICs, under its `env`."""
+        return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
+
+    def _efficiency(self, kind: str, costs: CostSetting) -> float:
+        return costs.efficiency(kind, self.network_costs)
+
+
+@dataclass(frozen=True, eq=False)
+class PrimitivesCall(KernelCall):
+    """A schedule run with NCCL's primitives, a thread block for each channel and peer.
+
+    Channels are instances of the program, each with its share of every chunk: as many as let one peer's blocks fill a
+    link, with at most MOST_BLOCKS blocks in all.
+    """
+
+    def _block(self, kernels: Kernels) -> BlockCosts:
+        block: BlockCosts = getattr(kernels, self.protocol)
+        return block
+
+    @property
+    def _wire(self) -> float:
+        return figures().protocols[self._named].efficiency
+
+    @property
+    def _named(self) -> Protocol:
+        return next(name for name in PROTOCOLS if name == self.protocol)
+
+    def _rate(self, kernels: Kernels) -> int:
+        """B/s of a block: in LL of polling lines, else of moving data as messages' blocks do; 0: no limit."""
+        return kernels.LL.rate if self.protocol == "LL" else kernels.P2P.both
+
+    def channels(self, costs: CostSetting) -> int:
+        """Instances of the program, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
+        rate, comm = self._rate(costs.kernels or Kernels()), self.communicator
+        filling = -(-self.between // rate) if rate else 1
+        if comm.nodes > 1:  # proxies serve a message of each block: none has less than its threads move at once
+            line = figures().protocols[self._named]
+            filling = min(filling, max(1, -(-self.chunk_bytes // (line.threads * line.moved_a_thread))))
+        free = max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
+        return max(comm.min_channels or 1, min(free, comm.max_channels or free))
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
+        kernels, channels = costs.kernels or Kernels(), self.channels(costs)
+        chunk = channels * slice_bytes("all_reduce", "ring", self._named, self.communicator.buffer_bytes)
+        chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
+        slice_ps = self._block(kernels).slice if self.protocol == "Simple" else 0
+        cap = self._connection(kernels, channels, min(self.chunk_bytes, chunk))
+        return {"sharing": "fifo", "channels": 0, "chunk": chunk, "o_send": slice_ps, "channel_bandwidth": cap}
+
+    def _connection(self, kernels: Kernels, channels: int, nbytes: int) -> int:
+        """B/s of all blocks of a connection for a message of `nbytes`; 0: no limit."""
+        if self.protocol != "LL" or not nbytes:
+            return channels * self._rate(kernels)
+        each = -(-nbytes // channels)
+        took = lines_ps(kernels.LL, figures().protocols["LL"].threads, each)
+        return channels * each * PS_PER_S // took if took else 0
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        reach = self._block(costs.kernels or Kernels()).reach if kind in self.inner else 1.0
+        return self._efficiency(kind, costs) * reach * self._wire
+
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        block = self._block(costs.kernels or Kernels())
+        return block.hop, block.net + self.transport(costs).hop_ps(self._on_wire(costs)), block.host
+
+    def _message(self, costs: CostSetting) -> int:
+        """Bytes that all blocks of a connection send at a time."""
+        return int(min(self.params(costs)["chunk"], self.chunk_bytes))
+
+    def _on_wire(self, costs: CostSetting) -> int:
+        """Bytes of a message of one block, flags counted."""
+        return round(self._message(costs) / self.channels(costs) / self._wire)
+
+    def _proxied(self, costs: CostSetting) -> float:
+        transport, sent = self.transport(costs), self._on_wire(costs)
+        moved = transport.staged_ps(sent, in_host=self.protocol == "LL")
+        read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
+        moved += transport.seen_in_ps(sent, read_back=read_back)
+        # who has a neighbour before and one behind, of which another node has one, sends or receives there
+        both = 1 if self.traffic.peers <= 2 and self.communicator.gpus > 1 else 2
+        took = self.channels(costs) * (both * transport.proxy + moved)
+        if self._to_all:  # each peer is taken up once
+            took += transport.taken_up_ps(sent) * self._message(costs) // max(1, self.chunk_bytes)
+        return self._message(costs) * PS_PER_S / took if took else 0.0
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of the call beside its transfers, in ps: launch, start of the protocol, spread of blocks."""
+        return sum(self.lead(costs).values())
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause."""
+        kernels = costs.kernels or Kernels()
+        blocks = self.channels(costs) * max(1, self.traffic.peers)
+        launch = super().launch_ps(costs) + kernels.grid - kernels.grid // blocks
+        spread = 0
+        if self.protocol == "Simple":
+            moved = self.traffic.sent * self.chunk_bytes / blocks
+            bandwidth = round(self.between * self._share(next(iter(self.inner), ""), costs) / blocks)
+            spread = spread_ps(kernels.spread, blocks, moved, bandwidth)
+        return {"launch": launch, "start": self._block(kernels).start, "spread": spread}
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches and hops that cost less."""
+        kernels = costs.kernels or Kernels()
+        yield "launches take no time", costs.launched_free
+        block = self._block(kernels)
+        transport = self.transport(costs)
+        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
+        sooner = transport.model_copy(update={"latency": transport.latency // 2})
+        quicker = kernels.model_copy(update={self.protocol: halved})
+        yield f"hops of {self.protocol} take half the time", replace(costs, kernels=quicker, transport=sooner)
+
+
+@dataclass(frozen=True, eq=False)
+class PullCall(KernelCall):
+    """A schedule whose receivers load from their peers' memory, stage by stage, with barriers of flags around each.
+
+    Loads that are reduced go to all peers at once. Copies go to one peer after the other, so a stage lasts at least a
+    load for each peer. A peer's data that are on their way at a time limit its bandwidth.
+    """
+
+    def _pull(self, costs: CostSetting) -> PullCosts:
+        return costs.pull or PullCosts()
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines. A rank loads from all peers at once."""
+        load = self._pull(costs).load
+        cap = IN_FLIGHT * PS_PER_S // load if load else 0
+        chunk = max(LEAST_PIECE, -(-self.chunk_bytes // PULLED_PIECES // LINE) * LINE)
+        return {"sharing": "fifo", "channels": 0, "chunk": chunk, "channel_bandwidth": cap}
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        return self._pull(costs).reach
+
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of the call beside its transfers, in ps: launch, flags, loads that wait for each other."""
+        return sum(self.lead(costs).values())
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause."""
+        pull = self._pull(costs)
+        flags = round(pull.flag * math.log2(len(self.places)))
+        stages = sum(each.times for each in self.traffic.rounds)
+        waits = BETWEEN_STAGES * max(0, stages - 1) * pull.load
+        for each in self.traffic.rounds:
+            moving = each.chunks * self.chunk_bytes * PS_PER_S / (self.between * self._share("", costs))
+            waits += each.times * each.copied * max(0, pull.load - round(moving))
+        return {"launch": pull.launch, "flags": flags, "loads": waits}
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches and loads that cost less."""
+        pull = self._pull(costs)
+        yield "launches take no time", replace(costs, pull=pull.model_copy(update={"launch": 0}))
+        yield "loads take half the time", replace(costs, pull=pull.model_copy(update={"load": pull.load // 2}))
+
+
+@dataclass(frozen=True, eq=False)
+class MultimemCall(PullCall):
+    """An all-reduce whose switch adds what ranks load, and sends to all what they store: multimem of NVLink SHARP.
+
+    Each rank does so with its share: its sum comes down and goes up again, beside the data of all. Links have the share
+    that NCCL's NVLS reaches; loads of a rank's buffer are on their way to all ranks at a time. The switch knows buffers
+    of its own only, so data are copied there and back.
+    """
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines."""
+        params = super().params(costs)
+        return params | {"channel_bandwidth": params["channel_bandwidth"] * len(self.places)}
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        ranks = len(self.places)
+        return (costs.kernels or Kernels()).NVLS.reach * ranks / (ranks + 1)
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """Time beside transfers by cause, in ps."""
+        copied = 0
+        for link in self.rated.route(self.places[0], self.places[0]):  # the memory's, if the topology has it
+            copied += int(self.rated.latencies[link])
+            copied += self.scenario.nbytes * PS_PER_S // int(self.rated.bandwidths[link])
+        return {**super().lead(costs), "copies": 2 * copied}
+
+
+@dataclass(frozen=True, eq=False)
+class MessagesCall(KernelCall):
+    """A schedule whose steps are each a launch of grouped sends and receives, as NCCL's point-to-point messages go.
+
+    `steps` are the calls that each step of the traffic makes, and how often.
+    """
+
+    executor: ClassVar[str] = "p2p"
+    steps: tuple[tuple[int, NcclCall], ...]
+
+    @property
+    def protocol(self) -> str:
+        """Protocols that NCCL takes for its messages."""
+        return ", ".join(dict.fromkeys(step.protocol for _, step in self.steps)) or "none"
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines. A rank serves all peers at once."""
+        kernels = costs.kernels or Kernels()
+        rates = [step.params(kernels)["channel_bandwidth"] for _, step in self.steps]
+        return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
+
+    def _share(self, kind: str, costs: CostSetting) -> float:
+        return self._efficiency(kind, costs) * ((costs.kernels or Kernels()).P2P.reach if kind in self.inner else 1.0)
+
+    def _proxied(self, costs: CostSetting) -> float:
+        took = max((step.proxy_ps(self.transport(costs)) for _, step in self.steps), default=0.0)
+        return PS_PER_S / took if took else 0.0
+
+    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+        kernels = costs.kernels or Kernels()
+        return 0, kernels.Simple.net + self.transport(costs).hop_ps(0), kernels.P2P.host
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of all steps beside their transfers, in ps."""
+        kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
+        return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause."""
+        kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
+        launches = sum(times * (launch + step.wide_ps(kernels)) for times, step in self.steps)
+        return {"launch": launches, "start": self.launch_ps(costs) - launches}
+
+    def host_ps(self, costs: CostSetting) -> int:
+        """Time of the host, which launches each step, in ps."""
+        return super().host_ps(costs) * max(1, sum(times for times, _ in self.steps))
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches that cost less."""
+        yield "launches take no time", costs.launched_free
+
+
+MOST_RUN: Final = 100_000  # transfers of all copies: some tenths of a second
+
+
+def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenario]:
+    """The scenario, or where its schedule leaves ranks without traffic between nodes, with one copy and with as many as
+    use all rails. A program of a file, or with its number of copies, stays as it is."""
+    rated = topology or rated_topology(scenario)
+    places = placed(scenario, rated)
+    node = [rated.node_of(place) for place in places]
+    if scenario.model.copies or len(set(node)) < 2 or schedule_json.is_file(scenario.algorithm):
+        return [scenario]
+    try:
+        source, _ = source_of(scenario, rated, places)
+    except RefusedError:  # which running it says
+        return [scenario]
+    orders = copy_orders(scenario, rated, places)
+    if len(orders) < 2 or source.transfers * len(orders) > MOST_RUN:
+        return [scenario]
+    schedule = written_out(source)
+    known = np.array([-1 if each is None else each for each in node])
+    between = (schedule.src < source.n) & (schedule.dst < source.n)  # agents serve the ranks of their node
+    src, dst = schedule.src[between], schedule.dst[between]
+    if len(distinct(src[known[src] != known[dst]])) == len(places):
+        return [scenario]
+    counts = (1, len(orders))
+    models = [scenario.model.model_copy(update={"copies": copies}) for copies in counts]
+    return [scenario.model_copy(update={"model": model}) for model in models]
+
+
+SMALL: Final = 64  # ranks up to which every schedule is a choice
+TOO_FEW: Final = "kernels are modelled for two ranks or more; take another profile"
+PULL: Final = "pull"
+
+
+class KernelExecutor(PlainExecutor):
+    """Runs schedules as one kernel does."""
+
+    tunable = False
+    protocols = (*get_args(Protocol), PULL)
+
+    def lower(self, scenario: Scenario, topology: Topology | None = None) -> KernelCall:
+        """The call of a scenario; raises RefusedError for what such kernels do not do."""
+        rated = topology or rated_topology(scenario)
+        places = placed(scenario, rated)
+        if len(places) < 2:
+            raise RefusedError(TOO_FEW)
+        comm = communicator_of(scenario, rated, places)
+        between = least_between(rated, places)
+        if staged(comm):
+            rated = by_host(rated, comm)
+        source, _ = source_of(scenario, rated, places)
+        if source.agents and scenario.protocol == PULL and not _added(scenario):
+            what = f"{scenario.collective} of {scenario.dtype} by {scenario.op}"
+            raise RefusedError(f"switches add loads in an all_reduce, of types that they add, not {what}")
+        grain = source.n_chunks * scenario.itemsize
+        near = [place for place in places if rated.node_of(place) == rated.node_of(places[0])]
+        inner = frozenset(rated.link_kinds[link] for place in near[1:] for link in rated.route(places[0], place))
+        return self._made(
+            scenario=scenario,
+            rated=rated,
+            places=places,
+            traffic=traffic(source),
+            chunk_bytes=-(-scenario.nbytes // grain) * scenario.itemsize,
+            between=between or self._slowest(rated, places),
+            inner=inner,
+            network_costs=network_of(system_of(scenario)),
+            communicator=comm,
+        )
+
+    def _made(self, **fields: Any) -> KernelCall:
+        comm: Communicator = fields["communicator"]
+        if fields["scenario"].protocol != PULL:
+            if fields["traffic"].agents:
+                raise RefusedError("switches add what is loaded from them, and get no messages; take protocol: pull")
+            return PrimitivesCall(**fields)
+        if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
+            raise RefusedError("peers' memory is read over NVLink, within a node; take another protocol")
+        return MultimemCall(**fields) if fields["traffic"].agents else PullCall(**fields)
+
+    @staticmethod
+    def _slowest(rated: Topology, places: tuple[str, ...]) -> int:
+        """B/s from the first GPU to the second, of another node."""
+        return min(int(rated.bandwidths[link]) for link in rated.route(places[0], places[1]))
+
+    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
+        """Each choice for `auto`; each protocol of the machine unless one is named; copies on all rails or not."""
+        if scenario.algorithm in ("auto", "best"):
+            pairs = self.choices(scenario, topology)
+            named = [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
+        else:
+            named = super().alternatives(scenario, topology)
+            if scenario.protocol in ("none", "auto"):
+                protocols = self.protocols_for(scenario, topology)
+                named = [each.model_copy(update={"protocol": protocol}) for each in named for protocol in protocols]
+        return [copied for each in named for copied in in_rail_copies(each, topology)]
+
+    def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
+        """The protocol that a scenario names, or else those that NCCL uses on the machine; loads for a file in which
+        switches add."""
+        if scenario.protocol not in ("none", "auto"):
+            return [scenario.protocol]
+        if schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).agents:
+            return [PULL]  # the only way to have switches add
+        rated = topology or rated_topology(scenario)
+        if len(places := placed(scenario, rated)) < 2:
+            raise RefusedError(TOO_FEW)
+        comm = communicator_of(scenario, rated, places)
+        entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
+        used = {protocol for _, _, protocol in entries}
+        if not used:
+            raise RefusedError(f"no protocol of NCCL is left under {scenario.env}; leave out NCCL_PROTO")
+        return [protocol for protocol in PROTOCOLS if protocol in used]
+
+    def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
+        """Schedules of the collective, of many ranks only those that libraries have or that use groups, each with the
+        protocols that it may have; one that needs a switch to reduce, which no send reaches, only for loads."""
+        rated = topology or rated_topology(scenario)
+        places = placed(scenario, rated)
+        entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
+        sent = [entry for entry in entries if not entry.needs_agent]
+        served = [entry.name for entry in sent if len(places) <= SMALL or entry.library or entry.uses_groups]
+        if scenario.protocol == PULL and _added(scenario):
+            served += ["nvls"] * bool(communicator_of(scenario, rated, places).graph("nvls"))
+        return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
+
+    def algorithms(self, collectives: Collection[str]) -> list[str]:
+        """Algorithms that have a schedule for all of these collectives."""
+        served = [set(registry.names(collective)) for collective in collectives]
+        return sorted(set.intersection(*served)) if served else []
+
+    def release(self, scenario: Scenario) -> str | None:
+        """NCCL's release: the scenario's, or else the profile's."""
+        return scenario.library_version or (self.profile.kernels or Kernels()).version
+
+
+def _added(scenario: Scenario) -> bool:
+    """Whether switches can do the sums of a call whose ranks load."""
+    return scenario.collective == "all_reduce" and tuner.switch_reduces(scenario.dtype, scenario.op)
+
+
+class MessagesExecutor(KernelExecutor):
+    """Runs schedules by sends and receives, a launch for each step."""
+
+    protocols = ()
+
+    def _made(self, **fields: Any) -> KernelCall:
+        scenario, rounds = fields["scenario"], fields["traffic"].rounds
+        if scenario.protocol not in ("none", "auto"):
+            raise RefusedError(f"sends and receives choose their protocol; leave out protocol: {scenario.protocol}")
+        comm, chunk, between = fields["communicator"], fields["chunk_bytes"], fields["between"]
+        steps = tuple((each.times, self._step(scenario, comm, each, chunk, between)) for each in rounds)
+        return MessagesCall(**fields, steps=steps)
+
+    def _step(self, scenario: Scenario, comm: Communicator, each: StepTraffic, chunk: int, between: int) -> NcclCall:
+        """The call of NCCL that sends as many messages as large: to one peer, or to several."""
+        message = max(scenario.itemsize, each.chunks * chunk)
+        collective, ranks = ("send_recv", 1) if each.peers == 1 else ("all_to_all", comm.ranks)
+        release = self.release(scenario)
+        return call_choice.choose(comm, collective, message * ranks, scenario.itemsize, release, between=between)
+
+    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
+        """Each choice for `auto`; protocols are NCCL's choice."""
+        if scenario.algorithm in ("auto", "best"):
+            return [scenario.model_copy(update={"algorithm": name}) for name, _ in self.choices(scenario, topology)]
+        return PlainExecutor.alternatives(self, scenario, topology)
+
+    def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
+        """The protocol of the scenario: messages choose by themselves."""
+        return [scenario.protocol]

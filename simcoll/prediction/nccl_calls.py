@@ -1,0 +1,694 @@
+"""Calls as NCCL's kernels run them: one channel of a call is run, on the links that it goes by, and stands for all."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.arrays import Numbers, sorted_out
+from simcoll.config.groups import grouped
+from simcoll.config.lru import LruCache
+from simcoll.engine.timing_model import PS_PER_S, Index, Params
+from simcoll.errors import RefusedError, StuckError
+from simcoll.nccl import algorithm_names, call_choice, tuner
+from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
+from simcoll.nccl.call import NcclCall
+from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.nccl.graph_search import DEFAULTS
+from simcoll.nccl.kernel_costs import Kernels
+from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
+from simcoll.nccl.within_node import HOST, by_host, host_links, staged, with_hubs
+from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
+from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
+from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.names import Protocol
+from simcoll.topology.graph import Topology
+from simcoll.topology.machine_files import node_file, shipped_systems
+from simcoll.topology.systems import load_system
+
+NONE: Final = -1
+MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
+
+
+class LinkSort(NamedTuple):
+    """A sort of links: rated B/s, kind, whether they are to a host, to a proxy, or a NIC's, and how many trunks are
+    `equal`."""
+
+    bandwidth: int
+    kind: str
+    host: bool
+    proxied: bool
+    of_nic: bool
+    equal: float
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelWires:
+    """The links of one channel between ranks at given places.
+
+    `rated` are its links as rated, `inner` kinds of links between ranks of a node, `between` the links that messages
+    between neighbours take (on a node where they can), `host` those links to hosts through whose memory data are
+    staged, `places` those of the ranks, `nodes` the ranks of each node, `down` the links that carry nothing.
+    `communicator` is kept so that no other takes the place by which this is found.
+    """
+
+    communicator: Communicator
+    rated: Topology
+    inner: frozenset[str]
+    between: tuple[int, ...]
+    staged: bool
+    host: frozenset[int]
+    places: tuple[str, ...]
+    nodes: tuple[tuple[int, ...], ...]
+    down: tuple[str, ...]
+
+    @cached_property
+    def sorts(self) -> tuple[list[LinkSort], Any]:
+        """The sorts of links that differ in what serves there; and the number of each link's sort. There are few sorts,
+        and who asks for rates asks often."""
+        rated, host = self.rated, np.zeros(len(self.rated.links), bool)
+        host[list(self.host)] = True
+        proxied = by_proxies(rated, self.inner) & (len(self.nodes) > 1)
+        of_nic = np.any(rated.between_kinds("nic"), axis=1)
+        first, number = sorted_out(rated.bandwidths, _numbers(rated.link_kinds), host, proxied, of_nic, self.equal)
+        columns = (each[first].tolist() for each in (rated.bandwidths, host, proxied, of_nic, self.equal))
+        kinds = [rated.link_kinds[link] for link in first.tolist()]
+        sorts = [LinkSort(bandwidth, kind, *others) for kind, bandwidth, *others in zip(kinds, *columns, strict=True)]
+        return sorts, number
+
+    @cached_property
+    def equal(self) -> NDArray[np.float64]:
+        """The number of trunks of the sort of each, over which the channels by all NICs of a node spread that meet
+        there; of other links, which one NIC has for itself, infinitely many, float (links,)."""
+        sorts = alike(self.rated)
+        found: NDArray[np.float64] = np.where(self.rated.trunks, np.bincount(sorts)[sorts], math.inf)
+        return found
+
+    def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node, before others those on `heads`: GPUs by their order among those that take part."""
+        order = {device: number for number, device in enumerate(self.rated.kinds)}
+
+        def first(ranks: tuple[int, ...]) -> tuple[int, ...]:
+            by_gpu = sorted(ranks, key=lambda rank: order[self.places[rank]])
+            chosen = {by_gpu[head] for head in heads}
+            return tuple(sorted(ranks, key=lambda rank: rank not in chosen))
+
+        return tuple(map(first, self.nodes))
+
+    @cached_property
+    def contention(self) -> float:
+        """Share of an all-to-all's time in which others send to the NICs that a message of the busiest is for."""
+        return contention(self.rated, self.places, self.nodes)
+
+    @cached_property
+    def inside(self) -> Any:
+        """Whether each link is of a kind within nodes, (links,)."""
+        return np.array([kind in self.inner for kind in self.rated.link_kinds])
+
+    @cached_property
+    def to_network(self) -> Any:
+        """Whether each link joins a NIC and a switch, (links,)."""
+        nic, switch = (self.rated.between_kinds(kind) for kind in ("nic", "switch"))
+        return (nic & switch[:, ::-1]).any(axis=1)
+
+    @cached_property
+    def to_host(self) -> Any:
+        """Whether each link is one of `host` that leads to it, (links,)."""
+        found = np.zeros(len(self.rated.links), bool)
+        found[list(self.host)] = True
+        return found & self.rated.between_kinds(HOST)[:, 1]
+
+    def leaving(self, *first: str) -> Any:
+        """Whether each link begins at a device of these kinds, (links,)."""
+        return self.rated.between_kinds(*first)[:, 0]
+
+    @cached_property
+    def from_gpus(self) -> Any:
+        """Whether each link begins at a GPU, (links,)."""
+        return self.leaving("gpu")
+
+    @cached_property
+    def from_heads(self) -> Any:
+        """Whether each link begins at a GPU or a switch that reduces, (links,)."""
+        return self.leaving("gpu", "nvswitch")
+
+
+def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
+    """Share of an all-to-all's time in which NICs that a message of the busiest NIC is for are busy with others'
+    messages, on average. All pairs of nodes send as the first two do. Two nodes with a switch for each rail, or one GPU
+    a node, have none, and so many of them nearly all; NICs with fewer GPUs than others are idle for a part."""
+    others = len(nodes) - 1
+    if not others:
+        return 0.0
+    kinds, links = rated.kinds, rated.links
+    ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages from a NIC of a node to one of the next
+    for src, dst in itertools.product(*nodes[:2]):
+        ends = (end for link in rated.route(places[src], places[dst]) for end in links[link])
+        nics = [end for end in ends if kinds[end] == "nic"]
+        if nics:
+            ways[nics[0]][nics[-1]] += 1
+    if not ways:
+        return 1 - 1 / others
+    busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
+    most = others * max(busiest.total(), *sent.values())
+    return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+
+
+def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
+    """Whether each link is by which a GPU's proxy brings data to a NIC, bool (links,); `inner` are kinds of links
+    within nodes."""
+    gpu = rated.between_kinds("gpu")
+    beyond = np.array([kind not in inner for kind in rated.link_kinds], bool)
+    outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & beyond
+    if not outer.any():  # GPUs talk to each other by the links by which they talk to the network
+        nic, switch = (np.any(rated.between_kinds(kind), axis=1) for kind in ("nic", "switch"))
+        outer = np.asarray(nic & ~switch)
+    return outer
+
+
+def entered(rated: Topology, places: tuple[str, ...]) -> tuple[str, ...]:
+    """The places of ranks, each node's turned so that its first is beside a NIC, as NCCL's channels enter a node there:
+    where NCCL_IB_HCA leaves the first NICs out, the channel that is run would else cross the node's processors, which
+    none of NCCL's does."""
+    if rated.nodes < 2 or _beside_nic(rated, places[0]):
+        return places
+    nodes = list(grouped(places, rated.node_of).values())
+    first = next((number for number, place in enumerate(nodes[0]) if _beside_nic(rated, place)), 0)
+    return tuple(place for node in nodes for place in (*node[first:], *node[:first]))
+
+
+def _beside_nic(rated: Topology, device: str) -> bool:
+    """Whether a NIC is next to a device, or behind the switch next to it."""
+    ahead, kinds = rated.wiring.ahead, rated.kinds
+    near = list(ahead[device])
+    behind = (other for each in near if kinds[each] == "pcie_switch" for other in ahead[each])
+    return any(kinds[each] == "nic" for each in (*near, *behind))
+
+
+_WIRES: Final[LruCache[ChannelWires]] = LruCache(
+    MOST_LINKS, lambda wires: len(wires.rated.kinds) + len(wires.rated.links)
+)
+
+
+def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
+    """The links of a channel of `comm` on ranks at `places`; `messages`: point to point, by links of their own."""
+    return _WIRES.get((rated, places, id(comm), messages), lambda: _found(rated, places, comm, messages))
+
+
+def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
+    down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
+    if not messages:  # which go to each by themselves
+        rated = with_hubs(rated, places)
+    of_node: dict[int | None, list[int]] = defaultdict(list)
+    for rank, place in enumerate(places):
+        of_node[rated.node_of(place)].append(rank)
+    nodes = tuple(map(tuple, of_node.values()))
+    through = staged(comm)
+    if through:
+        rated = by_host(rated, comm)
+    host = host_links(rated, comm) if through else frozenset[int]()
+    beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
+    path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
+    inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
+    if len(nodes) > 1 and not messages:
+        rated = _as_the_slowest(rated, inner)
+    return ChannelWires(comm, rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
+
+
+def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
+    """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
+    is run, and a call ends with the last."""
+    bandwidths, sorts = rated.bandwidths, alike(rated)
+    least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
+    np.minimum.at(least, sorts, bandwidths)
+    given = np.where([kind in inner for kind in rated.link_kinds], bandwidths, least[sorts])
+    return rated if (given == bandwidths).all() else rated.with_rates(given, rated.latencies)
+
+
+def alike(rated: Topology) -> Numbers:
+    """The number of each link's sort: the same for links that join devices of the same kinds in or between the same
+    nodes, and for trunks that join switches which are joined to the same."""
+    return _SORTS.get(rated.layout, lambda: _sorts(rated))
+
+
+_SORTS: Final[LruCache[Numbers]] = LruCache(MOST_LINKS, len)
+
+
+def _sorts(rated: Topology) -> Numbers:
+    switches = _switches(rated) if rated.trunks.any() else {}
+    kinds = rated.of_ends(_numbers(rated.kinds.values()))
+    nodes = rated.of_ends(_numbers(map(rated.node_of, rated.kinds)))
+    beyond = rated.of_ends([switches.get(device, NONE) for device in rated.kinds])
+    trunk = rated.trunks
+    where = np.where(trunk[:, None], beyond, nodes)
+    _, found = sorted_out(_numbers(rated.link_kinds), *kinds.T, trunk, *where.T)
+    return found
+
+
+def _numbers(names: Iterable[Hashable]) -> Numbers:
+    """A number for each, the same for those that are equal."""
+    names = tuple(names)
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array(list(map(number.__getitem__, names)), np.int64)
+
+
+def _switches(rated: Topology) -> dict[str, int]:
+    """The sort of each switch between nodes, by colour refinement: of one sort are those that are joined to the same
+    nodes, and to switches of the same sorts."""
+    joined: dict[str, list[str]] = defaultdict(list)
+    out = rated.of_ends([node is None for node in map(rated.node_of, rated.kinds)])[:, 0]
+    for link in np.flatnonzero(out).tolist():
+        u, v = rated.links[link]
+        joined[u].append(v)
+    found, count = dict.fromkeys(joined, 0), 0
+    while True:
+        number: dict[Hashable, int] = {}
+        around = {u: frozenset((rated.node_of(v), found.get(v)) for v in others) for u, others in joined.items()}
+        found = {u: number.setdefault((found[u], near), len(number)) for u, near in around.items()}
+        if len(number) == count:
+            return found
+        count = len(number)
+
+
+T = TypeVar("T")
+_COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
+_NETWORKS: Final[LruCache[Topology]] = LruCache(100_000, lambda network: len(network.links))
+
+
+class _LinkShares(NamedTuple):
+    """B/s of a channel on each link, and those that links alone would give it; by sort of links what else sets the pace
+    there, with its share of the time."""
+
+    bandwidths: Index
+    links: Index
+    paces: Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class NcclChannel(PlainCall):
+    """One channel of a call as NCCL makes it; all channels do the same at the same time.
+
+    `wires` are the links that it goes by, `network_costs` what NICs cost where the profile does not say it. `one_way`:
+    not a ring of send_recv, but one message from each rank, as in pipelines.
+    """
+
+    whole: ClassVar[bool] = False
+    executor: ClassVar[str] = "nccl"
+    hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
+    call: NcclCall
+    wires: ChannelWires
+    network_costs: Profile
+    one_way: bool = False
+
+    @property
+    def algorithm(self) -> str:
+        """NCCL's name of the algorithm."""
+        return "direct" if self.one_way else self.call.name
+
+    @property
+    def protocol(self) -> str:
+        """NCCL's protocol."""
+        return self.call.protocol
+
+    @property
+    def count(self) -> int:
+        """Channels, or pairs of them, that do the same."""
+        return self.call.alike
+
+    @property
+    def further_channels(self) -> int:
+        """Channels of a collective beside the first; a message counts by itself, and symmetric kernels have none."""
+        return 0 if self.call.registered else self.call.channels - 1
+
+    @property
+    def usual(self) -> bool:
+        """Not with channels, buffers, chunks of messages or NICs that the user sets: no row was measured so."""
+        call, comm = self.call, self.call.communicator
+        buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
+        between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
+        between = comm.nodes > 1 and (between or bool(self.scenario.env.NCCL_NET_GDR_LEVEL))
+        return not (call.limited or buffers or between)
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether NCCL takes this algorithm and protocol where it has the choice."""
+        return self.call.by_itself
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Links between neighbours, whose bandwidth limits the call."""
+        return self.wires.between
+
+    def transport(self, costs: CostSetting) -> Transport:
+        """Costs of messages between nodes: the profile's, or else those of the system's NICs, under its `env`."""
+        return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
+
+    def params(self, costs: CostSetting) -> dict[str, Any]:
+        """Parameters of the engines that kernels decide."""
+        return self.call.params(costs.kernels or Kernels())
+
+    def point(self, costs: CostSetting) -> Scenario:
+        """The point of one channel, with its share of the bytes."""
+        return self._kept("point", costs, self._point)
+
+    def _kept(self, name: str, costs: CostSetting, make: Callable[[CostSetting], T]) -> T:
+        """The result of `make`, kept for the costs that were asked for last: several ask for the same."""
+        known: tuple[CostSetting, T] | None = self._last.get(name)
+        if known is None or known[0] is not costs:
+            known = self._last[name] = costs, make(costs)
+        return known[1]
+
+    @cached_property
+    def _last(self) -> dict[str, tuple[CostSetting, Any]]:
+        return {}
+
+    def _point(self, costs: CostSetting) -> Scenario:
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
+        algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
+        changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
+        nodes = self.wires.nodes
+        if self.call.schedule == "nvls_tree":
+            nodes = self.wires.heads_first(self.call.communicator.heads)
+        return self.scenario.model_copy(update={**changed, "groups": nodes, "model": spec, **PLAIN})
+
+    def launch_ps(self, costs: CostSetting) -> int:
+        """Time of the call beside the steps of a channel, in ps."""
+        launch = super().launch_ps(costs)
+        kernels, bandwidth = costs.kernels or Kernels(), self._slowest(costs)
+        late = self.call.late_ps(kernels, costs.host.late_ps(self.processes), bandwidth)
+        return self.call.launch_ps(kernels, launch, bandwidth) + late
+
+    def lead(self, costs: CostSetting) -> dict[str, int]:
+        """The same by cause: launch, start of the protocol, spread of channels."""
+        kernels, whole = costs.kernels or Kernels(), self.launch_ps(costs)
+        launch = super().launch_ps(costs) + self.call.wide_ps(kernels)
+        spread = self.call.spread_ps(kernels, self._slowest(costs))
+        return {"launch": launch, "start": whole - launch - spread, "spread": spread}
+
+    def _slowest(self, costs: CostSetting) -> int:
+        """B/s of links between neighbours. How fast a ring hands on leaves a rank's own block and the spread of
+        channels as they are: they are hidden by what lies in buffers of connections where the ring is slower."""
+        return self._kept("slowest", costs, self._least)
+
+    def _least(self, costs: CostSetting) -> int:
+        return int(self._kept("shares", costs, self._shares).links[list(self.wires.between)].min())
+
+    def bandwidths(self, costs: CostSetting) -> Index:
+        """Share of a channel in each link, in B/s."""
+        return self._kept("shares", costs, self._shares).bandwidths
+
+    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+        """Links on which proxies, or blocks of channels, are slower than the link; and those to the memory of a host,
+        which takes its time beside."""
+        paces = self._kept("shares", costs, self._shares).paces
+        return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
+
+    def _shares(self, costs: CostSetting) -> _LinkShares:
+        kernels, transport = costs.kernels or Kernels(), self.transport(costs)
+        rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
+        proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
+        many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # of which each has one receiver
+        crowded = transport.crowded(self.wires.contention) if many else 1.0
+        handed_on = self.call.handed_on(kernels)
+        sorts, number = self.wires.sorts
+        for sort in sorts:
+            inside = sort.kind in self.wires.inner
+            efficiency = costs.efficiency(sort.kind, self.network_costs)
+            share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
+            share *= min(1.0, sort.equal / self.call.rails)
+            most = self.call.most(kernels, sort.host) if inside else math.inf
+            bandwidth = sort.bandwidth * efficiency
+            staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
+            # messages reach more than rings of a kind of links, never more than all
+            reached = min(staged * share, sort.bandwidth)
+            links.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
+            pace = "channel"
+            if inside or sort.proxied:
+                most = min(most, handed_on)
+            if sort.proxied and proxy and PS_PER_S / proxy < most:
+                most, pace = PS_PER_S / proxy, "proxy"
+            beside = ("memory", 1 - staged / bandwidth if bandwidth else 0.0)
+            paces.append((pace, 1.0) if most < reached else beside)
+            rates.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
+        return _LinkShares(np.array(rates, np.int64)[number], np.array(links, np.int64)[number], paces)
+
+    def latencies(self, costs: CostSetting) -> Index:
+        """The first link of a hop's way has the latency of a hop, one between a NIC and the network half of what a hop
+        takes longer there, one to a host what a hop takes longer through its memory. Others have none: a hop is time of
+        the block that takes part in it."""
+        kernels, wires = costs.kernels or Kernels(), self.wires
+        block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
+        net += self.call.filled_ps(kernels, self._slowest(costs))
+        hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
+        first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
+        within = first * (hop + wires.inside * self.call.leg_ps(kernels))
+        latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
+        found: Index = np.maximum(latencies.astype(np.int64), 1)
+        return found
+
+    def network(self, costs: CostSetting) -> Topology:
+        """Links as the channel has them, the same object for the same rates."""
+        bandwidths, latencies = self.bandwidths(costs), self.latencies(costs)
+        rates = self.rated, bandwidths.tobytes(), latencies.tobytes()
+        return _NETWORKS.get(rates, lambda: self.rated.with_rates(bandwidths, latencies))
+
+    def capacities(self, costs: CostSetting) -> NDArray[Any]:
+        """Bytes counted on one link to the network went by all rails. Of those that a GPU hands on within its node a
+        part left it, in channels that are not run. Messages from rank to rank may reach more of a link than rings."""
+        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
+        capacities: NDArray[Any] = super().capacities(costs) * links
+        return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
+
+    @property
+    def nics(self) -> int:
+        """NICs of a node that channels use, of which the one that is run uses one."""
+        return math.ceil(self.call.rails)
+
+    @property
+    def rail_shares(self) -> NDArray[np.float64]:
+        """Share that the channels by one NIC have of each link on which those of all NICs meet, float64 (links,)."""
+        shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
+        return shares
+
+    def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Channels go out of a node by as many NICs as they use, of which the one that is run uses one: by links that
+        carry nothing else, as far as there are such."""
+        sorts, count = alike(self.rated).tolist(), self.nics
+        links: dict[object, list[int]] = defaultdict(list)
+        for number, sort in enumerate(sorts):
+            links[sort].append(number)
+        kinds = self.rated.link_kinds
+        found: dict[int, tuple[int, ...]] = {link: (link,) for link in used}
+        taken = Counter(used)
+        for link in used:
+            if kinds[link] not in self.wires.inner:
+                others = sorted((each for each in links[sorts[link]] if each != link), key=lambda each: taken[each])
+                found[link] += tuple(others[: count - 1])
+                taken.update(others[: count - 1])
+        return found
+
+    def stuck(self, error: StuckError) -> StuckError:
+        """Channels that are not run use other NICs, whose links an error of the one that is run does not name."""
+        if not self.wires.down or any(name in str(error) for name in self.wires.down):
+            return error
+        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
+        return StuckError(f"the run cannot finish: {why}")
+
+    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+        """Launches and hops that cost less."""
+        kernels, kind = costs.kernels or Kernels(), self.call.kind
+        no_grid = kernels.model_copy(update={"grid": 0})
+        yield "launches take no time", replace(costs, launch=0, graph=None, kernels=no_grid)
+        block, transport = self.call.block(kernels), self.transport(costs)
+        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
+        sooner = transport.model_copy(update={"latency": transport.latency // 2})
+        quicker = kernels.model_copy(update={kind: halved})
+        yield f"hops of {kind} take half the time", replace(costs, kernels=quicker, transport=sooner)
+
+
+class NcclExecutor(PlainExecutor):
+    """Runs calls as NCCL's kernels."""
+
+    tunable = False
+    protocols = get_args(Protocol)
+
+    @property
+    def _kernels(self) -> Kernels:
+        return self.profile.kernels or Kernels()
+
+    def lower(self, scenario: Scenario, topology: Topology | None = None) -> NcclChannel:
+        """The call that NCCL makes of a scenario; raises RefusedError for what its kernels do not do.
+
+        A send_recv may be one message of each rank (`direct`), which costs what one of a ring of them costs.
+        """
+        if scenario.collective == "send_recv" and scenario.algorithm == "direct":
+            both_ways = scenario.model_copy(update={"algorithm": "auto"})
+            return replace(self.lower(both_ways, topology), one_way=True)
+        rated = topology or rated_topology(scenario)
+        places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
+        if len(places) < 2:
+            raise RefusedError("kernels are modelled for two ranks or more; take another profile")
+        if scenario.protocol == "pull":
+            raise RefusedError("NCCL's calls do not read peers' memory; write executor: msccl, or another protocol")
+        if scenario.subgroups:
+            cure = "ask for an operation of a workload, which has groups, or take another profile"
+            raise RefusedError(f"kernels are modelled for one group with equal blocks; {cure}", "subgroups")
+        if scenario.weights:
+            raise RefusedError("kernels are modelled for one group with equal blocks; take another profile", "weights")
+        comm = communicator_of(scenario, rated, places)
+        call = call_choice.choose(
+            comm,
+            scenario.collective,
+            scenario.nbytes,
+            scenario.itemsize,
+            self.release(scenario),
+            algorithm=_nccl_name(scenario, self._kernels.library),
+            protocol="auto" if scenario.protocol == "none" else scenario.protocol,
+            between=least_between(rated, places),
+            left=scenario.env.selection,
+            registered=_registered(scenario, comm.gpus, self.release(scenario)),
+            switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
+        )
+        wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
+        graphs, nic = call.communicator.graphs, call.communicator.nic_GBps
+        graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
+        nics = math.ceil(graph.channels * graph.inter / nic) if nic else 1
+        looped = scenario.launch.paced
+        call = replace(
+            call,
+            nics=nics,
+            in_place=bool(scenario.in_place),
+            staged=wires.staged,
+            looped=looped,
+            calls=scenario.launch.calls,
+        )
+        return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
+
+    def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
+        """`auto` is what NCCL chooses by itself; `best` is the quickest of what it could choose."""
+        if scenario.algorithm != "best":
+            return [scenario]
+        named = [{"algorithm": a, "protocol": p} for a, p in self.choices(scenario, topology)]
+        return [scenario.model_copy(update=names) for names in named]
+
+    def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
+        """NCCL's algorithms and protocols, all unless the scenario names a protocol; raises RefusedError for none."""
+        if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
+            pairs = [
+                (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
+            ]
+        else:
+            rated = topology or rated_topology(scenario)
+            comm = communicator_of(scenario, rated, placed(scenario, rated))
+            in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
+            entries = tuner.table(comm, self.release(scenario), scenario.env.selection, in_switch).entries
+            pairs = [(a, p) for c, a, p in entries if c == scenario.collective and (a, c) in algorithm_names.SCHEDULES]
+        free = scenario.protocol in ("none", "auto")
+        left = [(algorithm, protocol) for algorithm, protocol in pairs if free or protocol == scenario.protocol]
+        if not left:
+            asked = scenario.collective, "auto", scenario.protocol, scenario.env
+            raise RefusedError(algorithm_names.refusal(self._kernels.library, *asked, pairs))
+        return left
+
+    def algorithms(self, collectives: Collection[str]) -> list[str]:
+        """Algorithms that NCCL has for all of these collectives."""
+        served = [set(algorithm_names.names(collective)) for collective in collectives]
+        return sorted(set.intersection(*served)) if served else []
+
+    def release(self, scenario: Scenario) -> str | None:
+        """NCCL's release: the scenario's, or else the profile's."""
+        return scenario.library_version or self._kernels.version
+
+
+def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
+    """Whether the buffers are windows of all ranks, and the call one that symmetric kernels serve: a sum of floats."""
+    asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
+    one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
+    by_itself = one_process and gpus > 1 and registered_by_itself(release)
+    return summed and (by_itself if asked.registered is None else asked.registered)
+
+
+def least_between(rated: Topology, places: Sequence[str]) -> int:
+    """B/s from the first GPU to another of its node, where it has least."""
+    return _BETWEEN.get((rated, tuple(places)), lambda: _least_between(rated, places))
+
+
+_BETWEEN: Final[LruCache[int]] = LruCache(64, lambda _: 1)
+
+
+def _least_between(rated: Topology, places: Sequence[str]) -> int:
+    near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
+    bandwidths = rated.bandwidths
+    return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
+
+
+def _nccl_name(scenario: Scenario, library: str) -> Any:
+    """The algorithm of NCCL that a scenario asks for, by NCCL's name or by that of its schedule."""
+    if scenario.algorithm == "auto":
+        return "auto"
+    names, name = (
+        algorithm_names.names(scenario.collective),
+        algorithm_names.name_of(scenario.algorithm, scenario.collective),
+    )
+    if names and name not in names:
+        others = f"it has {', '.join(names)}, and executor: msccl runs schedules"
+        raise RefusedError(f"{library.upper()} has no {name} for {scenario.collective}; {others}")
+    return names.get(name, name)
+
+
+def system_of(scenario: Scenario) -> str | None:
+    """The system, or the topology's file, that a scenario names."""
+    return scenario.topology.system or scenario.topology.file
+
+
+class _Shape(NamedTuple):
+    """Nodes of ranks, and the numbers of the GPUs on which they are, where these are the same on each node."""
+
+    nodes: int
+    gpus: tuple[int, ...] | None
+
+
+_SHAPES: Final[LruCache[_Shape]] = LruCache(64, lambda _: 1)
+
+
+def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
+    """Raises RefusedError for ranks that are not as many on each node."""
+    ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
+    if len(set(map(len, ranks.values()))) > 1:
+        raise RefusedError(
+            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
+            "write placement: {per_node: …}"
+        )
+    number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # none of hosts
+    numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()
+    return _Shape(len(ranks), numbers.pop() if len(numbers) == 1 else None)
+
+
+def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
+    """The communicator of ranks at `places` under the scenario's `env`. Raises RefusedError for ranks that are not as
+    many on each node, and for bare hosts."""
+    name = system_of(scenario)
+    if name is None:
+        raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
+    node_file(load_system(name))  # which says how nodes differ, before their ranks do
+    shape = _SHAPES.get((rated.layout, tuple(places)), lambda: _shape(rated, places))
+    env, asked, gpus = scenario.env, (shape.nodes, len(places)), shape.gpus
+    variables = str(env)
+    settings = env.search(load_system(name)) if variables else DEFAULTS
+    written = "" if name in shipped_systems() else scenario.contents()  # a file may have been written anew
+    found = (name, written, *asked, settings, gpus)
+    return _COMMUNICATORS.get(
+        (*found, variables),
+        lambda: env.applied(
+            _COMMUNICATORS.get(found, lambda: communicator(load_system(name), *asked, settings=settings, gpus=gpus))
+        ),
+    )

@@ -1,0 +1,222 @@
+"""The topology of a point, its links as rated or as a profile has them, and the devices of its ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Final, get_args
+
+import numpy as np
+
+from simcoll.config import input_files
+from simcoll.config.arrays import Numbers
+from simcoll.config.lru import LruCache
+from simcoll.errors import InputError, RefusedError, wrong
+from simcoll.nccl.environment import NcclEnv
+from simcoll.nccl.kernel_costs import CostKind
+from simcoll.prediction.work_limits import check_work
+from simcoll.scenario.key_types import Placement
+from simcoll.scenario.launch import Launch
+from simcoll.scenario.profile import (
+    CABLE,
+    CostSetting,
+    LinkScale,
+    Profile,
+    costs_of,
+    load_network,
+    load_profile,
+)
+from simcoll.scenario.profile_choice import UNFITTED
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology import systems
+from simcoll.topology.graph import Link, Topology
+from simcoll.topology.machine_files import SystemFile, shipped_systems
+from simcoll.topology.topology_keys import TopologySpec
+
+ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
+# Keys of a point that engines run, beside the parameters that they take: costs of the call are reckoned apart.
+PLAIN: Final = {"profile": ONE_PORT, "env": NcclEnv.plain(), "launch": Launch.plain()}
+LARGEST: Final = 2.0**63 - 1024  # that 64 bits hold of whole numbers that are floats
+_RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+# By identity, so the keys are kept, too: no other gets their number meanwhile.
+_TEXTS: Final[LruCache[tuple[TopologySpec, str]]] = LruCache(64, lambda _: 1)
+_INNER: Final[LruCache[frozenset[str]]] = LruCache(64, lambda _: 1)
+_AT_BEST: Final[LruCache[tuple[object, Topology]]] = LruCache(2_000_000, lambda best: len(best[1].links))
+_SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+
+
+def topology_of(scenario: Scenario) -> Topology:
+    """The topology of a scenario, its links as the profile has them."""
+    return served_by(rated_topology(scenario), load_profile(scenario.profile).links)
+
+
+def rated_topology(scenario: Scenario) -> Topology:
+    """The topology of a scenario, its links as rated; built once for all points that have the same. Where only rates of
+    links differ, and none becomes wider than another that was not, routes are the same, and all that is made of them.
+    """
+    spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
+    if scenario.env.NCCL_IB_HCA and systems.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
+        unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
+    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and systems.nodes_of(spec) > 1
+    if own and spec.routing in (None, "adaptive"):
+        spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
+    written = input_files.text_of(Path(spec.file)) if spec.file and input_files.is_file(Path(spec.file)) else None
+
+    def built(asked: TopologySpec) -> Topology:
+        check_work(scenario)
+        return systems.build(asked, seed=seed, without=unused)
+
+    def key(asked: TopologySpec) -> Hashable:
+        return _text_of(asked), seed, written, unused
+
+    if not spec.links or spec.file:  # whose own `links` those of the scenario replace
+        return _RATED.get(key(spec), lambda: built(spec))
+
+    def changed() -> Topology:
+        unchanged = spec.model_copy(update={"links": {}})
+        plain = _RATED.get(key(unchanged), lambda: built(unchanged))
+        links = systems.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
+        with_links = plain.with_links(links.values())
+        if (ways := with_links.order_of_widths) == plain.order_of_widths:
+            return with_links
+        return _RATED.get((key(unchanged), ways), lambda: built(spec)).with_links(links.values())
+
+    return _RATED.get(key(spec), changed)
+
+
+def _text_of(spec: TopologySpec) -> str:
+    """All keys of a topology, as text: points of a sweep share the object."""
+    return _TEXTS.get(id(spec), lambda: (spec, repr(vars(spec))))[1]
+
+
+def machine_of(scenario: Scenario) -> SystemFile | None:
+    """The file of the machine that a scenario runs on; None of bare hosts."""
+    name = scenario.topology.system or scenario.topology.file
+    try:
+        return systems.load_system(name) if name else None
+    except InputError:  # a file of a fabric: what is wrong with one of a machine was said when it was built
+        return None
+
+
+def network_of(system: str | None) -> Profile:
+    """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
+    return _shipped_network(system) if system is None or system in shipped_systems() else _network(system)
+
+
+def _network(system: str | None) -> Profile:
+    nic = systems.load_system(system).nic if system else None
+    if nic is None:
+        return Profile(name="none")
+    network = load_network(nic.profile)
+    links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
+    return network.model_copy(update={"links": links})
+
+
+_shipped_network = functools.cache(_network)  # files that do not change
+
+
+def network_under(scenario: Scenario) -> Profile:
+    """The profile that says what messages between nodes cost a scenario: its own, the one behind `+`, or that of the
+    system's NICs."""
+    name = scenario.profile
+    own = load_profile(name)
+    if own.transport is None:
+        return network_of(scenario.topology.system or scenario.topology.file)
+    return load_network(name.partition("+")[2] if own.name == name and "+" in name else name)
+
+
+def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None = None) -> dict[str, LinkScale]:
+    """Kinds of links of a node over which the machine's own profile, or `costs`, have more payload than they are rated
+    for, and the share that any of NCCL's protocols reaches by it."""
+    machine = machine_of(scenario)
+    own = costs_of(load_profile(machine.profile)) if machine and machine.profile else None
+    inner = _INNER.get(rated.layout, rated.kinds_within_nodes)
+    shares: dict[str, float] = {}
+    for each in filter(None, (own, costs)):
+        reach = 1.0
+        if each.kernels:
+            reach = max(getattr(each.kernels, kind).reach for kind in get_args(CostKind))
+        for kind, scale in each.links.items():
+            share = scale.efficiency * (reach if kind in inner else 1.0)
+            shares[kind] = max(share, shares.get(kind, 1.0))
+        for kind in inner - each.links.keys():
+            shares[kind] = max(reach, shares.get(kind, 1.0))
+    return {kind: LinkScale.model_construct(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
+
+
+def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:
+    """The topology on which no call is served better: links as rated, or as `beyond_rated` has them; the same object
+    for the same costs of the same machine."""
+    machine = machine_of(scenario)
+
+    def made() -> tuple[object, Topology]:
+        return (machine, costs), served_by(rated, beyond_rated(scenario, rated, costs))
+
+    return _AT_BEST.get((rated, id(machine), id(costs)), made)[1]  # which keeps both, so that no other has the ids
+
+
+def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
+    """A topology with scaled links, the same object for the same scales."""
+    return _SERVED.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
+
+
+def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
+    """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""
+    if not scales.keys() & set(topology.link_kinds):
+        return topology
+    bandwidths, latencies = scaled(topology, scales)
+    Link(
+        int(bandwidths.max(initial=0)), latency_ps=int(latencies.max(initial=0))
+    )  # raises TopologyError if they are too large
+    return topology.with_rates(bandwidths, latencies)
+
+
+def scaled(topology: Topology, scales: Mapping[str, LinkScale]) -> tuple[Numbers, Numbers]:
+    """Bandwidths and latencies of links, int64 (links,), in B/s and ps, as payload gets them, scaled by kind."""
+    kinds, rates = np.array(topology.link_kinds), np.array([topology.bandwidths, topology.latencies])
+    factors = np.ones(rates.shape)
+    for kind, scale in scales.items():
+        factors[:, kinds == kind] = [[scale.efficiency], [scale.latency]]
+    bandwidths, latencies = np.rint(np.minimum(rates * factors, LARGEST)).astype(np.int64)
+    return bandwidths, np.maximum(latencies, 1)
+
+
+def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
+    """The device of each rank. Raises InputError for a placement that is wrong, RefusedError for too many ranks."""
+    wanted, placement = scenario.ranks, scenario.placement
+    if isinstance(placement, tuple):
+        known = set(topology.ranks)
+        unfit = next((device for device in placement if device not in known), None)
+        if unfit is not None:
+            why = f"is a {topology.kinds[unfit]}" if unfit in topology.kinds else f"is not in {topology.name}"
+            raise wrong("placement", f"{unfit!r} {why}", f"place ranks on {', '.join(topology.ranks[:2])}, …")
+        if len(set(placement)) < len(placement):
+            raise wrong("placement", "a device is named twice", "place one rank on each device")
+        places = placement
+    elif isinstance(placement, Placement):
+        seen: dict[int, int] = {}
+        places = tuple(
+            device for device in topology.ranks if _count(seen, topology.node_of(device)) <= placement.per_node
+        )
+    else:
+        places = topology.ranks
+    if wanted is not None and wanted > len(places):
+        cure = f"ask for {len(places)} at most, or for more nodes"
+        raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; {cure}", "ranks")
+    return places[:wanted]
+
+
+def _count(seen: dict[int, int], node: int | None) -> int:
+    key = -1 if node is None else node
+    seen[key] = seen.get(key, 0) + 1
+    return seen[key]
+
+
+def arrivals_of(scenario: Scenario, n: int) -> dict[int, int]:
+    """Times in ps at which some of `n` ranks come to a collective; the others come at once. Raises InputError."""
+    arrivals = scenario.arrivals or {}
+    for rank in arrivals:
+        if not 0 <= rank < n:
+            raise wrong("arrivals", f"there is no rank {rank}", f"write 0 … {n - 1}")
+    return arrivals

@@ -1,0 +1,295 @@
+"""A point run many times with disturbances: quantiles, their confidence, and the share of each cause."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll.engine.program import Program
+from simcoll.engine.run import MOST_HELD, makespan_ps
+from simcoll.errors import StuckError, did_you_mean, wrong
+from simcoll.prediction.placed_topology import rated_topology
+from simcoll.prediction.predict import predict, row
+from simcoll.prediction.predictions import COMPUTING, LAUNCHING, PlanTasks, Prediction
+from simcoll.prediction.result_rows import ResultRow
+from simcoll.scenario.faults import struck, with_less
+from simcoll.scenario.hashed_routes import Rails, drawable, hashed
+from simcoll.scenario.loading import Point
+from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.variability import Drawn, Variability, matching
+
+JUDGED: Final = 50  # the first replications of large points: run again with causes left out, for the shares of each
+SMALL: Final = 50_000  # messages: of smaller points all are
+_OF_LINKS: Final = frozenset(("slow_links", "faults", "ecmp"))  # causes that change links or routes
+QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+SURE: Final = 0.95  # of the intervals of quantiles
+
+
+def drawing(scenario: Scenario, replication: int) -> Drawn:
+    """The draws of a replication, of all causes that there are."""
+    spec = scenario.variability or Variability()
+    causes = (*spec.causes, *(("faults",) if scenario.faults else ()))
+    return Drawn(spec, scenario.seed, replication, causes, scenario.faults)
+
+
+def part(point: Point) -> ResultRow:
+    """One share: the row of the undisturbed point, and the time (ps) of each replication with each set of causes."""
+    scenario, spec = point.scenario, point.scenario.variability or Variability()
+    assert point.replicas
+    prediction = _undisturbed(scenario)
+    undisturbed = row(prediction)
+    every = (*spec.causes, *(("faults",) if scenario.faults else ()))
+    for slow in spec.slow:
+        if slow.rank >= prediction.plan.n:
+            raise wrong("variability", f"there is no rank {slow.rank}", f"write 0 … {prediction.plan.n - 1}")
+    judged = JUDGED if prediction.totals.messages > SMALL else point.replicas[1]
+    asked: dict[tuple[int, tuple[str, ...]], Drawn] = {}  # by replication and the causes that make a difference
+    draws: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = []
+    for replication in range(*point.replicas):
+        for causes in _sets(every, whole=replication >= judged):
+            drawn = Drawn(spec, scenario.seed, replication, causes, scenario.faults)
+            felt = drawn.felt()
+            draws.append((causes, replication, felt))
+            if felt:
+                asked.setdefault((replication, felt), drawn)
+    known = {key: _disturbed(prediction, drawn) for key, drawn in asked.items()}
+    times: dict[str, list[int]] = {}
+    failed = 0
+    for causes, replication, felt in draws:
+        found = known[replication, felt] if felt else prediction.time_ps
+        if isinstance(found, StuckError):  # which takes as long as it is waited for
+            if found.when is None:
+                raise found
+            failed += causes == every
+            found = found.when
+        times.setdefault(" ".join(causes), []).append(found)
+    return replace(undisturbed, times_ps=times, failed_runs=failed if scenario.faults else None)
+
+
+def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
+    """All causes, and unless that is the `whole` question every set of some."""
+    sizes = range(len(causes), len(causes) - 1 if whole else 0, -1)
+    return [chosen for size in sizes for chosen in itertools.combinations(causes, size)]
+
+
+def _undisturbed(scenario: Scenario) -> Prediction:
+    """The point without any disturbance; raises InputError for causes that name links that there are not."""
+    prediction = predict(scenario)
+    _check(prediction)
+    if scenario.faults:
+        struck(prediction.program, prediction.topology, scenario.faults)
+    return prediction
+
+
+def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
+    """The time of a point with one set of draws in ps, or why it cannot finish."""
+    try:
+        if prediction.tasks:
+            return _step_end(prediction, prediction.tasks, drawn)
+        return _call_end(prediction, drawn) if _held(prediction) else _anew(prediction, drawn)
+    except StuckError as error:
+        return error
+
+
+def _step_end(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> int:
+    """The end of a plan with one set of draws: of its calls alone, where links are as they were and none meet."""
+    same = not _OF_LINKS.intersection(drawn.felt())
+    end = of.alone(_took(prediction, of, drawn)) if same else None
+    return makespan_ps(disturbed(prediction, of, drawn)) if end is None else end
+
+
+def _call_end(prediction: Prediction, drawn: Drawn) -> int:
+    """The end of a call whose program is run with one set of draws."""
+    late = arriving(prediction.scenario, drawn, prediction.plan.n)
+    end = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
+    return max(end + prediction.launch_ps, prediction.host_ps)
+
+
+def _held(prediction: Prediction) -> bool:
+    """Whether a replication is its program with other numbers: not of several calls, nor of a choice that looks at
+    arrivals, nor of a schedule too long to be held."""
+    profile, spec = load_profile(prediction.scenario.profile), prediction.scenario.variability
+    several = prediction.scenario.in_buckets or profile.bound
+    several |= profile.as_nccl and bool(spec and spec.slow_links)  # which channels feel that are not in the program
+    return not several and prediction.run.totals.messages <= MOST_HELD
+
+
+def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
+    """The program of a call with one set of draws, its ranks as `late` as drawn."""
+    program = _rewired(prediction, drawn)
+    if "faults" in drawn.felt():
+        program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
+    return replace(program, arrivals=np.append(late, np.zeros(len(program.arrivals) - len(late), np.int64)))
+
+
+def _anew(prediction: Prediction, drawn: Drawn) -> int:
+    """The time of a point that is predicted anew with one set of draws."""
+    scenario, n = prediction.scenario, prediction.plan.n
+    late = arriving(scenario, drawn, n)
+    came = dict(enumerate(late.tolist()))
+    if load_profile(scenario.profile).as_nccl and "ecmp" not in drawn.felt():
+        rated = rated_topology(scenario)
+        less = with_less(rated, 1 / drawn.slow_links(rated.link_names)) if "slow_links" in drawn.felt() else None
+        protocol = scenario.protocol if prediction.executor == "p2p" else prediction.protocol
+        chosen = {"algorithm": prediction.algorithm, "protocol": protocol, "executor": prediction.executor}
+        return predict(scenario.model_copy(update={**chosen, "arrivals": came}), less).time_ps
+    if _OF_LINKS.intersection(drawn.felt()):
+        return _call_end(prediction, drawn)
+    return predict(scenario.model_copy(update={"algorithm": prediction.algorithm, "arrivals": came})).time_ps
+
+
+def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
+    """Times at which ranks come to a collective, int64 (n,), in ps."""
+    came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
+    return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
+
+
+def disturbed(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Program:
+    """The program of a joined plan with one set of draws."""
+    tasks = prediction.program.tasks
+    assert tasks
+    durations = replace(tasks, duration=_took(prediction, of, drawn))
+    program = replace(_rewired(prediction, drawn), tasks=durations)
+    return struck(program, prediction.topology, drawn.happened())
+
+
+def _took(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Any:
+    """The durations of a plan's tasks with one set of draws, int64 (tasks,), in ps."""
+    took = of.duration.astype(float)
+    computing, launching = of.kind == COMPUTING, of.kind == LAUNCHING
+    took[computing] *= drawn.jitter(int(computing.sum()))
+    took[launching] += drawn.skew(int(launching.sum()))
+    took *= drawn.slow(prediction.plan.n)[of.rank]
+    return np.rint(took).astype(np.int64)
+
+
+def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
+    """The program with the routes that are hashed, and the links that are slow."""
+    program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
+    if drawn.spec.ecmp and "ecmp" in felt:
+        flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
+        program = hashed(program, prediction.topology, flows, drawn.hashes(), _rails(prediction))
+    return _slowed(program, drawn) if "slow_links" in felt else program
+
+
+def _rails(prediction: Prediction) -> list[Rails]:
+    """For what the calls that see links in each view of the program stand."""
+    program, costs = prediction.program, prediction.costs
+    names = tuple(program.link_names[: program.servers])
+    columns = [column.reshape(program.views, -1) for column in (program.bandwidths, program.latencies)]
+    found = [Rails()] * program.views
+    for call in (planned.lowered for planned in prediction.calls.values()):
+        own = np.arange(len(names))
+        if call.rated.link_names != names:
+            own = np.array([*map({name: i for i, name in enumerate(names)}.__getitem__, call.rated.link_names)])
+        shares = np.ones(len(names))
+        shares[own] = call.rail_shares
+        seen = zip(columns, (call.bandwidths(costs), call.latencies(costs)), strict=True)
+        same = np.all([(column[:, own] == rates).all(axis=1) for column, rates in seen], axis=0)
+        for view in np.flatnonzero(same).tolist():
+            found[view] = max(found[view], Rails(call.nics, shares), key=lambda rails: rails.nics)
+    return found
+
+
+def _slowed(program: Program, drawn: Drawn) -> Program:
+    """With the links that are slow; routes stay as they are."""
+    bandwidths = program.bandwidths / drawn.slow_links(program.link_names)
+    return replace(program, bandwidths=np.maximum(program.bandwidths > 0, np.rint(bandwidths)).astype(np.int64))
+
+
+def _check(prediction: Prediction) -> None:
+    """Raise InputError for links that there are not, or that cannot be slow, and for routes that cannot be drawn."""
+    scenario, names = prediction.scenario, prediction.topology.link_names
+    spec = scenario.variability or Variability()
+    for each in spec.slow_links:
+        if not matching(each.link, names):
+            raise wrong("variability", f"no link is called {each.link!r}", did_you_mean(each.link, names))
+    for key in ("slow_links", "ecmp"):
+        if key in spec.causes and scenario.measure.buckets > 1:
+            why = "links of a collective in buckets cannot change from run to run"
+            raise wrong("variability", why, f"leave out {key} or buckets")
+    if not spec.ecmp:
+        return
+    if prediction.topology.routing == "shortest":
+        raise wrong(
+            "variability", "routes that are the shortest are not hashed", "leave out ecmp, or set routing: ecmp"
+        )
+    if not drawable(prediction.program, prediction.topology):
+        why = "ecmp draws nothing here: no message has equal routes to choose from"
+        raise wrong("variability", why, "leave out ecmp, or ask for ranks on several leaves of a fabric with spines")
+    if spec.slow_links and load_profile(scenario.profile).as_nccl and not prediction.tasks:
+        why = "routes of NCCL's calls are not drawn beside slow_links"
+        raise wrong("variability", why, "leave out ecmp or slow_links")
+
+
+# --- what they add up to ---
+
+
+def merged(shares: Sequence[ResultRow]) -> ResultRow:
+    """The row of a point with replications of the rows of its parts, in order, none of which failed."""
+    times: dict[str, list[int]] = {}
+    for share in shares:
+        for causes, some_ps in (share.times_ps or {}).items():
+            times.setdefault(causes, []).extend(some_ps)
+    every = max(times, key=lambda causes: len(causes.split()))
+    counted = [share.failed_runs for share in shares if share.failed_runs is not None]
+    return replace(
+        shares[0],
+        times_ps=None,
+        failed_runs=sum(counted) if counted else None,
+        replications=len(times[every]),
+        slowdown_shares=_shares(times, every.split(), shares[0].time_ps or 0),
+        **_quantiles(times[every]),
+    )
+
+
+def _quantiles(times: Sequence[int]) -> dict[str, Any]:
+    """Each quantile and an interval for it, from order statistics, whatever the distribution is."""
+    ordered, quantiles = sorted(times), {}
+    for name, share in QUANTILES.items():
+        low, high = _interval(len(ordered), share)
+        at = min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)
+        for ending, place in (("", at), ("_low", low), ("_high", high)):
+            quantiles[f"time_us_{name}{ending}"] = ordered[place] / 1e6
+    return quantiles
+
+
+def _interval(count: int, share: float) -> tuple[int, int]:
+    """The places in order between which the quantile lies, as surely as SURE where there are enough: how many of
+    `count` lie below it is binomial."""
+    logs = [
+        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+        + k * math.log(share) + (count - k) * math.log(1 - share)
+        for k in range(count + 1)
+    ]  # fmt: skip
+    below = np.cumsum(np.exp(logs))
+    tail = (1 - SURE) / 2
+    low = int(np.searchsorted(below, tail))  # fewer than `low` below it: improbable
+    high = int(np.searchsorted(below, 1 - tail))
+    return max(0, min(low, count) - 1), min(count - 1, high)
+
+
+def _shares(times: Mapping[str, Sequence[int]], causes: Sequence[str], undisturbed: int) -> dict[str, float]:
+    """The share of each cause in the slowdown of the mean; empty where nothing is slower.
+
+    That is the time that it adds to each set of others, averaged over the orders in which they can come (Shapley
+    values), so that shares add up; none is below 0.
+    """
+    judged = min(map(len, times.values()))
+    means = {frozenset(names.split()): sum(ps[:judged]) / judged for names, ps in times.items()}
+    means[frozenset()] = float(undisturbed)
+    orders = list(itertools.permutations(causes))
+    shares = dict.fromkeys(causes, 0.0)
+    for order in orders:
+        for place, cause in enumerate(order):
+            before = frozenset(order[:place])
+            shares[cause] += (means[before | {cause}] - means[before]) / len(orders)
+    shares = {cause: max(0.0, added) for cause, added in shares.items()}
+    total = math.fsum(shares.values())
+    return {cause: added / total for cause, added in shares.items()} if total else {}

@@ -1,0 +1,463 @@
+"""Run a point: its call, as asked for, as the quickest of several or in buckets, or the plan of its workload."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import numpy as np
+
+from simcoll.config.arrays import Array, Numbers
+from simcoll.engine import bounds
+from simcoll.engine.binding import bind, written_out
+from simcoll.engine.call_program import CallProgram
+from simcoll.engine.composed import Joined, composed_ps
+from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.looped import looped
+from simcoll.engine.program import Program
+from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
+from simcoll.engine.timeline import Totals
+from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
+from simcoll.prediction.lowered_call import PlainCall, alone, executor
+from simcoll.prediction.placed_topology import arrivals_of, at_best, placed, rated_topology, served_by
+from simcoll.prediction.predictions import (
+    CALLING,
+    COMPUTING,
+    LAUNCHING,
+    CountedLinks,
+    PlannedCall,
+    PlanTasks,
+    Prediction,
+    ProgramRun,
+    policy,
+)
+from simcoll.prediction.schedules import agents_of, source_of
+from simcoll.scenario.faults import struck
+from simcoll.scenario.profile import CostSetting
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.collectives import collective, cut
+from simcoll.schedule.ir import AnySchedule, StreamedSchedule, split
+from simcoll.topology.graph import Topology
+from simcoll.workload.plan import CollectiveCall, WorkloadPlan
+from simcoll.workload.templates import plan_of
+
+# --- one schedule ---
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleRun:
+    """A schedule that was run by itself: its source, the level of its proof, and the devices of ranks and agents."""
+
+    source: AnySchedule
+    proved: str
+    devices: tuple[str, ...]
+    run: ProgramRun
+
+
+def _may_be_long(source: AnySchedule, point: Scenario) -> bool:
+    """Whether a schedule may have too many transfers, in all its loops, to be run as a program."""
+    if isinstance(source, StreamedSchedule):
+        return True
+    chunk = point.params().chunk
+    loops = 1 + point.nbytes // chunk if chunk else 1
+    return len(source) * loops > MOST_HELD and not point.subgroups
+
+
+def _check_weights(point: Scenario, ranks: int) -> None:
+    """Raise InputError where the weights of a point are not those of so many ranks."""
+    blocks = collective(point.collective).blocks(ranks)
+    try:
+        cut(0, ranks, blocks, 1, point.weights, blocks)
+    except ValueError as error:
+        raise wrong("weights", str(error), f"there are {ranks} ranks") from None
+
+
+def run_schedule(
+    point: Scenario, network: Topology, places: Sequence[str], launch_ps: int, keep: Keep = "auto"
+) -> ScheduleRun:
+    """The run of the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
+
+    Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
+    proof fails, BoundError when the run is quicker than possible.
+    """
+    source, proved = source_of(point, network, places)
+    devices = (*places, *agents_of(point, network, places)[: source.agents])
+    if point.weights is not None:
+        _check_weights(point, source.n)
+    arrivals = arrivals_of(point, source.n)
+
+    def make() -> Program:
+        schedule = written_out(source)
+        options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
+        program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
+        if not point.striking:
+            return program
+        return struck(program, network, point.striking, launch_ps)
+
+    if point.weights is None and not point.striking and _may_be_long(source, point):
+        stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize, arrivals)
+        outcome = run(stream, policy(point, keep))
+        program = outcome.program
+    else:
+        program = make()
+        outcome = run(program, policy(point, keep))
+    took_ps, asked = outcome.totals.makespan_ps, (point.nbytes, point.itemsize, point.weights)
+    bound = bounds.beaten(took_ps, source, network, devices, *asked)
+    if bound is not None:
+        took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
+        if proved == "off":
+            raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
+        raise BoundError(f"{took}: a bug of simcoll")
+    held = program if program is not None and len(program) <= MOST_HELD else None
+    ran = ProgramRun(point, make, outcome, held)
+    return ScheduleRun(source, proved, devices, ran)
+
+
+def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto") -> Prediction:
+    """The prediction of a call; `keep`: see `Policy`. Raises like `predict`."""
+    options = executor(scenario).alternatives(scenario, topology)
+    if options[0] is not scenario:
+        if not scenario.striking:
+            return _quickest(options, topology, costs, keep)
+        healthy = [
+            option.model_copy(update={"faults": ()}) for option in options
+        ]  # who chooses does not know of faults
+        algorithm = _quickest(healthy, topology, costs, keep).algorithm
+        return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
+    if scenario.in_buckets:
+        return _in_buckets(scenario, topology, costs)
+    call = executor(scenario).lower(scenario, topology)
+    launch_ps = call.launch_ps(costs)
+    try:
+        run = run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
+    except StuckError as error:
+        raise call.stuck(error) from None
+    plan, ranks = WorkloadPlan(run.source.n), tuple(range(run.source.n))
+    weights = None if scenario.weights is None else _hashable(scenario.weights)
+    asked = CollectiveCall(scenario.collective, call.algorithm, scenario.nbytes, scenario.root, weights)
+    plan.call(scenario.collective, asked, stream=scenario.collective)
+    return Prediction(
+        scenario=scenario,
+        costs=costs,
+        topology=call.topology(costs),
+        devices=run.devices,
+        plan=plan,
+        calls={(asked, ranks): PlannedCall(call, run.proved)},
+        run=run.run,
+        totals=_side_by_side(run.run.totals, call.count),
+        bound_ps=functools.partial(_bound_ps, call, run, topology, costs),
+        anew=functools.partial(predict_call, scenario, topology),
+        asked=scenario.algorithm,
+        source=run.source,
+        lowered=call,
+        launch_ps=launch_ps,
+        host_ps=call.host_ps(costs),
+    )
+
+
+def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
+    """The time that no schedule can beat, the same for all that answer the question, whatever they run: on links as
+    rated, or as a profile has them where these are faster; where switches could reduce, by these too."""
+    scenario, rated = call.scenario, topology or rated_topology(call.scenario)
+    network = at_best(scenario, rated, costs)
+    asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
+    reducing = bool(network.agents_for(call.places[:1]))
+    return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)
+
+
+def _hashable(weights: Sequence[Any]) -> tuple[Any, ...]:
+    """Nested weights as tuples."""
+    return tuple(_hashable(row) if isinstance(row, list | tuple) else row for row in weights)
+
+
+def _side_by_side(totals: Totals, count: int) -> Totals:
+    """Totals of so many programs that do the same side by side."""
+    if count == 1:
+        return totals
+    return replace(
+        totals,
+        carried=totals.carried * count,
+        messages=totals.messages * count,
+        wire_bytes=totals.wire_bytes * count,
+        bytes_per_rank=totals.bytes_per_rank * count,
+    )
+
+
+def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> Prediction:
+    """The one predicted to be done first, of those that are not refused."""
+    predicted: list[Prediction] = []
+    refused: list[RefusedError] = []
+    for option in options:
+        try:
+            predicted.append(predict_call(option, topology, costs, keep))
+        except RefusedError as error:
+            refused.append(error)
+    if not predicted:
+        raise refused[0]
+    return min(predicted, key=lambda prediction: prediction.called_ps)  # the host takes as long for each
+
+
+def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
+    """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
+    bucket is a loop of the schedule with separate channels. Timelines are those of the whole."""
+    buckets, chunk = scenario.measure.buckets, scenario.params().chunk
+    alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
+    again = functools.partial(predict_call, scenario, topology)
+    whole = predict_call(scenario.model_copy(update=alone), topology, costs)
+    if scenario.measure.async_op:
+        assert whole.source
+        chunks, width = whole.source.n_chunks, scenario.itemsize
+        piece = -(-scenario.nbytes // (chunks * buckets * width)) * width
+        own = {"chunk": min(chunk or piece, piece), "channels": chunks * buckets}
+        apart = {**alone, "model": scenario.model.model_copy(update=own)}
+        together = predict_call(scenario.model_copy(update=apart), topology, costs)
+        return replace(together, scenario=scenario, host_ps=buckets * together.host_ps, anew=again)
+    sizes = Counter(split(scenario.nbytes, buckets, scenario.itemsize).tolist())
+    parts: list[tuple[int, Prediction]] = []
+    for size, times in sizes.items():
+        if size:
+            part = scenario.model_copy(update={**alone, "size": size})
+            parts.append((times, predict_call(part, topology, costs)))
+    totals = Totals(
+        makespan_ps=sum(times * (part.totals.makespan_ps + part.launch_ps) for times, part in parts) - whole.launch_ps,
+        carried=np.sum([times * part.totals.carried for times, part in parts], axis=0),
+        bytes_per_rank=sum(times * part.totals.bytes_per_rank for times, part in parts),
+        messages=sum(times * part.totals.messages for times, part in parts),
+        wire_bytes=sum(times * part.totals.wire_bytes for times, part in parts),
+        shortcut=parts[0][1].totals.shortcut,
+    )
+    host_ps = sum(times * part.host_ps for times, part in parts)
+    return replace(whole, scenario=scenario, totals=totals, host_ps=host_ps, anew=again)
+
+
+T = TypeVar("T")
+
+
+def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
+    """The prediction of a workload's plan. Raises like `predict`."""
+    binder = _Binder(scenario, topology or rated_topology(scenario), costs)
+    plan, columns = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
+    apart = scenario.variability is not None and scenario.variability.launch_skew is not None
+    operations, calls, kinds = _operations(plan, binder, apart)
+    lengths = [len(operation.ranks) for operation in operations]
+    parts = [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
+
+    def joined() -> Program:
+        whole = [
+            op._replace(program=call.program if call else None) for op, call in zip(operations, calls, strict=True)
+        ]
+        return struck(join(whole, plan.n, binder.topology), binder.topology, scenario.striking)
+
+    way = policy(scenario, "totals")
+    alone = way.engine == "auto" and way.shortcuts and not scenario.striking
+    shared: tuple[set[CallProgram], Joined] = set(), {}  # with replications: calls that were run, and some together
+    took = composed_ps(operations, calls, plan.n, binder.topology, *shared) if alone else None
+    if took is None and len(binder.ways) > 1:  # calls that meet share links in one way
+        fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
+        return replace(predict_plan(fair, topology, costs), scenario=scenario)
+
+    def otherwise(durations: Numbers) -> int | None:
+        if took is None:  # calls met already
+            return None
+        return composed_ps(operations, calls, plan.n, binder.topology, *shared, [durations[part] for part in parts])
+
+    if took is None:
+        program = joined()
+        ran = ProgramRun(scenario, joined, run(program, way), program)
+        carried, rates = (column.reshape(program.views, -1) for column in (ran.totals.carried, program.bandwidths))
+        links = _links(tuple(program.link_names[: program.servers]), binder)
+    else:
+        carried, rates = _carried(calls, binder.topology)
+        links = _links(binder.topology.link_names, binder)
+        totals = Totals(took, carried.sum(axis=0), bytes_per_rank=0, messages=0, wire_bytes=0, shortcut="compose")
+        ran = ProgramRun(scenario, joined, Outcome("fast", totals))
+    tasks = PlanTasks(
+        ranks=[operation.ranks for operation in operations],
+        kinds=kinds,
+        durations=[operation.duration for operation in operations],
+        alone=otherwise,
+    )
+    prediction = Prediction(
+        scenario=scenario,
+        costs=costs,
+        topology=binder.topology,
+        devices=binder.places,
+        plan=plan,
+        calls=binder.calls,
+        run=ran,
+        totals=_step_totals(ran.totals, carried, rates, operations, calls, links, binder),
+        bound_ps=lambda: max(plan.computed_ps()),
+        anew=functools.partial(predict_plan, scenario, topology),
+        tasks=tasks,
+        seen=links,
+        columns=columns,
+        only=_only(scenario, plan, binder, topology),
+    )
+    return replace(prediction, columns={**columns, "protocol": prediction.protocol}) if binder.calls else prediction
+
+
+def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> Prediction | None:
+    """The call by itself that the plan is no more than; None of another plan, or of a disturbed one."""
+    if len(plan.works) != 1 or scenario.faults or scenario.variability or scenario.replications:
+        return None
+    (work,) = plan.works
+    if work.call is None or len(work.ranks) < plan.n:
+        return None
+    ran = predict_call(alone(scenario, binder.places, work.call, work.ranks), topology, binder.costs)
+    return replace(ran, asked=work.call.algorithm)
+
+
+def _operations(
+    plan: WorkloadPlan, binder: _Binder, apart: bool
+) -> tuple[list[Operation], list[CallProgram | None], list[int]]:
+    """The plan's operations, the calls that some of them are, and their kinds; a call whose launch takes time, or is to
+    be disturbed `apart`, is two: the launch, then what is launched."""
+    operations: list[Operation] = []
+    calls: list[CallProgram | None] = []
+    kinds: list[int] = []
+    members: dict[int, Array] = {}  # of tuples of ranks, of which there are few
+    equal: dict[tuple[int, ...], Array] = {}
+    last: list[int] = []  # the operation that ends each of the plan's
+    for work in plan.works:
+        if id(work.ranks) not in members:
+            members[id(work.ranks)] = equal.setdefault(work.ranks, np.asarray(work.ranks, np.int32))
+        ranks = members[id(work.ranks)]
+        after = tuple(last[before] for before in work.before)
+        if work.call is None:
+            operations.append(Operation(ranks, None, np.asarray(work.time_ps, np.int64), after))
+            calls.append(None)
+            kinds.append(COMPUTING)
+        else:
+            call = binder.bound(work.call, work.ranks)
+            launch_ps = call.lowered.launch_ps(binder.costs)
+            if launch_ps or apart:
+                operations.append(Operation(ranks, None, launch_ps, after))
+                calls.append(None)
+                kinds.append(LAUNCHING)
+                after = (len(operations) - 1,)
+            operations.append(Operation(ranks, None, 0, after, work.stream))
+            calls.append(call.bound)
+            kinds.append(CALLING)
+        last.append(len(operations) - 1)
+    return operations, calls, kinds
+
+
+def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Numbers, Numbers]:
+    """The bytes of calls over links, and the B/s of these as calls see them: (views, links), a view for those that see
+    links alike."""
+    views: dict[tuple[bytes, bytes], tuple[Numbers, Numbers]] = {}
+    for call in calls:
+        if call is not None:
+            rates, late = call.network.bandwidths, call.network.latencies
+            view = views.setdefault((rates.tobytes(), late.tobytes()), (np.zeros(len(rates), np.int64), rates))
+            view[0][:] += call.sums.carried
+    if not views:  # operations only compute
+        return np.zeros((1, len(network.bandwidths)), np.int64), network.bandwidths[None]
+    return np.stack([carried for carried, _ in views.values()]), np.stack([rates for _, rates in views.values()])
+
+
+def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
+    """The links of all calls by `names`, as the topology has them, or else as a call sees them."""
+    known: dict[str, tuple[str, int]] = {}
+    for each in (binder.topology, *(call.lowered.topology(binder.costs) for call in binder.calls.values())):
+        if each.link_names is not binder.topology.link_names or not known:
+            for name, kind, rate in zip(each.link_names, each.link_kinds, each.bandwidths.tolist(), strict=True):
+                known.setdefault(name, (kind, rate))
+    kinds, rates = zip(*(known[name] for name in names), strict=True) if names else ((), ())
+    return CountedLinks(names, kinds, np.array(rates, np.int64))
+
+
+def _step_totals(
+    totals: Totals,
+    carried: Numbers,
+    rates: Numbers,
+    operations: Sequence[Operation],
+    calls: Sequence[CallProgram | None],
+    links: CountedLinks,
+    binder: _Binder,
+) -> Totals:
+    """Totals of all channels, of which a call's program may be one. A byte on a link that a channel has a share of
+    counts as much of the link as it does in the call by itself."""
+    number = dict(zip(links.names, range(len(links.names)), strict=True))
+    served: dict[bytes, Array] = {}
+    for planned in binder.calls.values():
+        if planned.bound:
+            names = planned.lowered.rated.link_names
+            own = range(len(names)) if names is links.names else [number[name] for name in names]
+            view, serves = links.capacities.copy(), links.capacities.astype(float)
+            view[len(binder.topology.bandwidths) :] = 1  # as `join` has those that a call does not see
+            view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities(binder.costs)
+            served[view.tobytes()] = serves / planned.lowered.count
+    shares = [links.capacities / np.maximum(1, served.get(view.tobytes(), view)) for view in rates]
+    whole = np.rint(carried * np.stack(shares)).astype(np.int64).sum(axis=0)
+    counts = {id(call.bound): call.lowered.count for call in binder.calls.values()}
+    sent, messages, wire_bytes = np.zeros(len(binder.places), np.int64), 0, 0
+    for operation, call in zip(operations, calls, strict=True):
+        if call is not None:
+            count, sums = counts[id(call)], call.sums
+            sent[operation.ranks] += count * sums.sent
+            messages += count * sums.messages
+            wire_bytes += count * sums.wire_bytes
+    most = int(sent.max(initial=0))
+    return replace(totals, carried=whole, messages=messages, wire_bytes=wire_bytes, bytes_per_rank=most)
+
+
+class _Binder:
+    """Binds the calls of a plan, once those that are alike, each on links as it has them. `topology` has links as they
+    serve."""
+
+    def __init__(self, scenario: Scenario, rated: Topology, costs: CostSetting):
+        self.scenario, self.rated, self.costs = scenario, rated, costs
+        self.topology = served_by(rated, costs.links)
+        self.places = placed(scenario, rated)
+        self.calls: dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall] = {}
+
+    @property
+    def ways(self) -> set[str]:
+        """The ways in which its calls share links."""
+        return {call.lowered.point(self.costs).params().sharing for call in self.calls.values()}
+
+    def bound(self, call: CollectiveCall, ranks: tuple[int, ...]) -> PlannedCall:
+        """A call of some ranks; raises RefusedError if its algorithm cannot serve, InputError for wrong input."""
+        key = call, ranks
+        if key not in self.calls:
+            try:
+                self.calls[key] = self._bound(alone(self.scenario, self.places, call, ranks))
+            except TopologyError:
+                raise
+            except InputError as error:  # keys that only the call has stand in the workload
+                own = ("", "root")
+                raise InputError(
+                    replace(d, path="workload") if d.path in own else d for d in error.diagnostics
+                ) from None
+        return self.calls[key]
+
+    def _bound(self, asked: Scenario) -> PlannedCall:
+        """A call bound as it runs by itself; `join` lets it share links with others."""
+        if asked.nbytes % asked.itemsize:
+            why = f"{asked.collective} of {asked.nbytes} B: no whole elements of {asked.dtype}"
+            raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
+        runs = executor(asked)
+        if runs.alternatives(asked, self.rated)[0] is not asked:
+            chosen = predict_call(asked, self.rated, self.costs)
+            ran = chosen.scenario
+            own = {"algorithm": chosen.algorithm, "protocol": ran.protocol, "model": ran.model}
+            asked = asked.model_copy(update=own)
+        call = runs.lower(asked, self.rated)
+        point, network, devices = call.point(self.costs), call.network(self.costs), call.places
+        source, proved = source_of(point, network, devices)
+        devices = (*devices, *agents_of(point, network, devices)[: source.agents])
+        options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
+
+        def of(binder: Callable[..., T]) -> T:
+            schedule = written_out(source)
+            return binder(schedule, network, devices, point.params(), point.nbytes, **options)
+
+        make, in_loops, stream = functools.partial(of, bind), functools.partial(of, looped), None
+        if isinstance(source, StreamedSchedule) and point.weights is None:
+            stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize)
+        return PlannedCall(call, proved, CallProgram(stream.bind if stream else make, stream, in_loops=in_loops))

@@ -1,0 +1,379 @@
+"""Make and prove the schedule of a point, once for all points that run it; count what its ranks send."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcoll.config.arrays import distinct
+from simcoll.config.lru import LruCache
+from simcoll.engine.binding import check_written, written_out
+from simcoll.engine.run import MOST_HELD
+from simcoll.errors import RefusedError, wrong
+from simcoll.formats.schedules import schedule_json
+from simcoll.prediction.placed_topology import machine_of
+from simcoll.prediction.work_limits import check_work, is_whole
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import algorithms, copies, proof, registry
+from simcoll.schedule.collectives import collective
+from simcoll.schedule.copies import Order, in_copies
+from simcoll.schedule.ir import AnySchedule, Schedule, StreamedSchedule, side_by_side
+from simcoll.schedule.proof import Proof
+from simcoll.schedule.registry import Groups
+from simcoll.schedule.steps import Repeat, Step
+from simcoll.topology.graph import Topology
+
+FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise
+
+Proved = tuple[AnySchedule, str]
+_RECENT: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
+_PLACED: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
+_ORDERS: Final[LruCache[tuple[Order, ...]]] = LruCache(2_000_000, lambda orders: sum(map(len, orders)))
+
+
+def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
+    """The proved schedule or stream, and how it was proved."""
+    if schedule_json.is_file(scenario.algorithm) or scenario.copies != 1:  # which depends on more
+        return _source(scenario, topology, places)
+    asked = (scenario.collective, scenario.algorithm)
+    more = (scenario.root, scenario.groups, scenario.subgroups, scenario.proof)
+    where = (*asked, *more, _maker(*asked), topology.layout, tuple(places))
+    return _PLACED.get(where, lambda: _source(scenario, topology, places))
+
+
+def _source(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
+    n = len(places)
+    members = scenario.subgroups or (tuple(range(n)),)
+    size = len(members[0])
+    if any(len(group) != size for group in members):
+        raise wrong("subgroups", "groups of unequal size", "let all groups have the same number of ranks")
+    everyone = [rank for group in members for rank in group]
+    if len(set(everyone)) != len(everyone) or not all(0 <= rank < n for rank in everyone):
+        raise wrong("subgroups", f"each of the ranks 0 … {n - 1} may stand in one group only", "mend the groups")
+    if scenario.root >= size:
+        raise wrong("root", f"there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
+    groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
+    agents = len(agents_of(scenario, topology, places)) if len(members) == 1 else 0
+    asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
+    orders = _orders(scenario, topology, [places[rank] for rank in members[0]])
+    known = (*asked, _maker(*asked[:2]), orders, scenario.subgroups, n)
+    made, _ = _RECENT.get((*known, "off"), lambda: (_made_as_asked(scenario, asked, orders, n), "off"))
+    level: Proof | Literal["off"] = scenario.proof or ("full" if n <= FULL_PROOF else "fingerprint")
+    return (made, level) if level == "off" else _RECENT.get((*known, level), lambda: _proved(scenario, made, level))
+
+
+def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
+    """The orders in which ranks at `places` play copies of the schedule; see `orders_of`. More copies begin anew, at
+    the next `turn`."""
+    if scenario.collective == "send_recv":  # in another order it would be another rank that receives
+        return (tuple(range(len(places))),)
+    machine = machine_of(scenario)
+    search = machine.nccl.graphs if machine and machine.nccl else ()
+    known = tuple(row.orders for row in search if row.graph == "ring" and row.nodes == "one" and row.orders)
+    root = scenario.root if collective(scenario.collective).rooted else None
+    entry = None if schedule_json.is_file(scenario.algorithm) else _entry(scenario)
+    grouped = entry is not None and entry.uses_groups
+    if entry and entry.agent_a_group:  # all ranks of a group do the same; groups do not
+        return tuple(copies.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
+    where = (topology.layout, tuple(places), known, root, grouped, turn)
+    return _ORDERS.get(where, lambda: orders_of(topology, places, known, root=root, grouped=grouped, turn=turn))
+
+
+def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:
+    return () if scenario.copies == 1 else first_orders(scenario, topology, places, scenario.copies)
+
+
+def first_orders(scenario: Scenario, topology: Topology, places: Sequence[str], count: int) -> tuple[Order, ...]:
+    """The orders of so many copies, some of which may be the same."""
+    turns = (copy_orders(scenario, topology, places, turn) for turn in itertools.count())
+    return tuple(itertools.islice(itertools.chain.from_iterable(turns), count))
+
+
+def _entry(scenario: Scenario) -> registry.Algorithm:
+    return registry.find(scenario.collective, scenario.algorithm)[0]
+
+
+def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
+    """The switches that reduce for the algorithm of a scenario: those that reach every rank, or one in each group."""
+    if (
+        schedule_json.is_file(scenario.algorithm)
+        or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group
+    ):
+        return topology.agents_for(places)
+    groups = [registry.flat(group) for group in _groups(scenario, topology, places)]
+    near = [topology.agents_for([places[rank] for rank in group])[:1] for group in groups]
+    return tuple(agent for agents in near for agent in agents) if all(near) else ()
+
+
+ScheduleKey = tuple[str, str, int, int, Groups, int]
+
+
+def _maker(collective: str, algorithm: str) -> Hashable:
+    """The origin of a schedule, a function or the text of a file: with another one it is another schedule."""
+    if schedule_json.is_file(algorithm):
+        return schedule_json.text(algorithm)
+    return registry.find(collective, algorithm)[0].steps
+
+
+def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> AnySchedule:
+    """A schedule with its copies, for the sub-groups, not proved yet."""
+    check_work(scenario)  # here, too: a topology may be one that was built for another question
+    of_file = schedule_json.is_file(scenario.algorithm)
+    with contextlib.nullcontext() if of_file else _entry(scenario).named():
+        source: AnySchedule = _of_file(asked) if of_file else _made(asked)
+        if orders:
+            source = in_copies(written_out(source), orders)
+        if scenario.subgroups:
+            alone = written_out(source)
+            return side_by_side([alone.on(group, world) for group in scenario.subgroups])
+        if isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
+            return source.schedule()
+        if isinstance(source, StreamedSchedule) and is_whole(scenario):
+            check_written(source)  # before its proof
+        return source
+
+
+def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> Proved:
+    """Prove a schedule, once for all sizes of a sweep; it is the same object, so that it is held once."""
+    of_file = schedule_json.is_file(scenario.algorithm)
+    with contextlib.nullcontext() if of_file else _entry(scenario).named():
+        proof.prove(made, level)
+    return made, level
+
+
+def _made(asked: ScheduleKey) -> StreamedSchedule:
+    name, algorithm, size, root, groups, agents = asked
+    return algorithms.stream(name, algorithm, size, root=root, groups=groups, agents=agents)
+
+
+def _of_file(asked: ScheduleKey) -> Schedule:
+    """The schedule of a file, if it fits; raises RefusedError."""
+    name, path, size, root, _, agents = asked
+    schedule = schedule_json.read(path)
+    if schedule.n != size:
+        raise RefusedError(f"{path} is a schedule of {schedule.n} ranks, not {size}; ask for ranks: {schedule.n}")
+    if schedule.root != root and collective(name).rooted:
+        raise RefusedError(f"the root of {path} is rank {schedule.root}, not {root}; ask for root: {schedule.root}")
+    if schedule.agents > agents:
+        needed = "a switch" if schedule.agents == 1 else f"{schedule.agents} switches"
+        problem = f"{path} needs {needed} that can reduce and reach every rank, and the machine has {agents or 'none'}"
+        raise RefusedError(f"{problem}; take a schedule of transfers between ranks, such as two_shot")
+    return schedule
+
+
+def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Groups:
+    """The scenario's groups, by default the topology's; empty leaves the choice to the registry's rule."""
+    n, asked = len(places), scenario.groups
+    if asked is None:
+        return topology.default_groups(places) or registry.default_groups(n)
+    if isinstance(asked, int):
+        if asked > n:
+            raise RefusedError(f"{asked} groups cannot be made of {n} ranks; ask for at most {n}")
+        edges = [round(i * n / asked) for i in range(asked + 1)]
+        return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
+    groups = _nested(asked)
+    flat = sorted(registry.flat(groups))
+    if flat != list(range(n)):
+        raise wrong("groups", f"must hold each of the ranks 0 … {n - 1} once", "mend the groups")
+    return groups
+
+
+def _nested(value: object) -> Groups:
+    if not isinstance(value, list | tuple) or not value:
+        raise wrong("groups", "must be lists of ranks", "write e.g. groups: [[0, 1], [2, 3]]")
+    return tuple(item if isinstance(item, int) and not isinstance(item, bool) else _nested(item) for item in value)
+
+
+def orders_of(
+    topology: Topology,
+    places: Sequence[str],
+    known: Sequence[Sequence[Order]] = (),
+    *,
+    root: int | None = None,
+    grouped: bool,
+    turn: int = 0,
+) -> tuple[Order, ...]:
+    """The orders of as many copies as use the links evenly; a `root` stays.
+
+    `known` are sets of rings that a machine has, of all its GPUs or of some. Where none fits, rings go over all direct
+    links, or where ranks are not all joined directly, in both directions. On several nodes each copy begins at another
+    rank of a node, and so crosses nodes at other NICs, all of them as often as can be. A ring comes out of a node
+    behind, or before, the rank by which it went in: so every second node is passed through backwards, to stay on a
+    rail. What treats nodes as groups (`grouped`) has the same order in each node; without a root the node of number
+    `turn` comes first: not all groups send as much, so further copies give them other parts.
+    """
+    n = len(places)
+    of_node: dict[int | None, list[int]] = {}
+    for rank, place in enumerate(places):
+        of_node.setdefault(topology.node_of(place), []).append(rank)
+    nodes = list(of_node.values())
+    size = len(nodes[0])
+    if len(nodes) > 1 and size > 1 and all(len(ranks) == size for ranks in nodes):
+        first, second = ([places[rank] for rank in ranks] for ranks in nodes[:2])
+        nics = [_nic(topology, u, v) for u, v in zip(first, second, strict=True)]
+        within = _evenly(nics, _within(topology, first, _fitting(known, size), grouped), (0,) if grouped else (0, -1))
+        turned = turn % len(nodes) if grouped and root is None else 0
+        found = [_through(nodes[turned:] + nodes[:turned], path, grouped) for path in within]
+    elif rings := _fitting(known, n):
+        found = list(rings)
+    elif _meshed(topology, places):
+        found = copies.cycles(n)
+    else:
+        found = [tuple(range(n)), tuple(reversed(range(n)))]
+    return tuple(dict.fromkeys(_rooted(order, root, grouped) for order in found))
+
+
+def _fitting(known: Sequence[Sequence[Order]], n: int) -> Sequence[Order]:
+    return next((orders for orders in known if len(orders[0]) == n), ())
+
+
+def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], grouped: bool) -> Sequence[Order]:
+    """Paths through the ranks of a node, which begin at each rank equally often; it matters to rings where they end."""
+    if rings and grouped:
+        both = [*rings[::2], *rings[1::2]]  # stored as one way and the other: those that come twice are no such pair
+        return [_begun(both[rank % len(both)], rank) for rank in range(len(places))]
+    if rings and (found := _cut_open(rings, ())):
+        return found
+    return copies.paths(len(places)) if _meshed(topology, places) else copies.turns(len(places))
+
+
+def _cut_open(rings: Sequence[Order], paths: tuple[Order, ...]) -> tuple[Order, ...]:
+    """Paths from each rank in turn, each along the ring that was used least so far, that end at each rank once; empty
+    if that cannot be."""
+    rank, ends = len(paths), {path[-1] for path in paths}
+    if rank == len(rings[0]):
+        return paths
+    ways = sorted((_begun(ring, rank) for ring in rings), key=lambda way: sum(way == _begun(p, rank) for p in paths))
+    further = (_cut_open(rings, (*paths, way)) for way in ways if way[-1] not in ends)
+    return next(filter(None, further), ())
+
+
+def _begun(ring: Order, rank: int, at: int = 0) -> Order:
+    """The ring with a rank at a place."""
+    by = ring.index(rank) - at
+    return ring[by:] + ring[:by]
+
+
+def _evenly(nics: Sequence[str | None], paths: Sequence[Order], ends: Sequence[int]) -> Sequence[Order]:
+    """The paths without those at whose `ends`, by which they leave a node, the busiest of the ranks' `nics` is, as long
+    as the others use it less."""
+    kept = list(paths)
+    while len(kept) > 1:
+        nic, most = Counter(nics[path[end]] for path in kept for end in ends).most_common(1)[0]
+        last = max(kept, key=lambda path: [nics[path[end]] for end in ends].count(nic))
+        fewer = [path for path in kept if path is not last]
+        then = Counter(nics[path[end]] for path in fewer for end in ends).most_common(1)[0][1]
+        if then * len(kept) >= most * len(fewer):
+            break
+        kept = fewer
+    return kept
+
+
+def _nic(topology: Topology, src: str, dst: str) -> str | None:
+    """The NIC by which a rank reaches one of another node."""
+    passed = [end for link in topology.route(src, dst) for end in topology.links[link]]
+    return next((device for device in passed if topology.kinds[device] == "nic"), None)
+
+
+def _through(nodes: Sequence[Sequence[int]], path: Order, grouped: bool) -> Order:
+    """The path through each node, every second one backwards unless they are groups."""
+    order: dict[int, int] = {}
+    played = sorted(nodes, key=min)  # as the schedule has them
+    for number, ranks in enumerate(nodes):
+        taken = path if grouped or number % 2 == 0 else path[::-1]
+        order.update(zip(played[number], (ranks[local] for local in taken), strict=True))
+    return tuple(order[place] for place in range(len(order)))
+
+
+def _meshed(topology: Topology, places: Sequence[str]) -> bool:
+    """Whether all are joined directly."""
+    return all(topology.has_link(u, v) for u, v in itertools.permutations(places, 2))
+
+
+def _rooted(order: Order, root: int | None, grouped: bool) -> Order:
+    """The order with the root at its place: the same ring begun elsewhere, or, not to mix groups, two ranks swapped."""
+    if root is None:
+        return order
+    if not grouped:
+        return _begun(order, root, root)
+    moved, at = list(order), order.index(root)
+    moved[root], moved[at] = root, order[root]
+    return tuple(moved)
+
+
+class StepTraffic(NamedTuple):
+    """A step, played `times` times. `peers` is the most that a rank sends to, or receives from; `chunks` the most that
+    one peer gets; `copied` the most peers of a rank whose chunks overwrite, and do not reduce."""
+
+    times: int
+    peers: int
+    chunks: int
+    copied: int
+
+
+class Traffic(NamedTuple):
+    """`peers` is the most that a rank sends to, or receives from, in all `rounds`; `sent` the most chunks that a rank
+    sends; `agents` the switches that take part."""
+
+    peers: int
+    sent: int
+    agents: int
+    rounds: tuple[StepTraffic, ...]
+
+
+class _Counted(NamedTuple):
+    """A schedule, which is kept so that no other has its id, and its traffic."""
+
+    source: AnySchedule
+    traffic: Traffic
+
+
+_COUNTED: Final[LruCache[_Counted]] = LruCache(5_000_000, lambda counted: counted.source.rows)
+
+
+def traffic(source: AnySchedule) -> Traffic:
+    """The traffic between participants; copies within one are left out, and steps without any other. It is counted once
+    for all sizes and protocols."""
+    return _COUNTED.get(id(source), lambda: _Counted(source, _traffic(source))).traffic
+
+
+def _traffic(source: AnySchedule) -> Traffic:
+    size, rounds, pairs = source.participants, list[StepTraffic](), np.zeros(0, np.int64)
+    sent = np.zeros(size, np.int64)
+    for times, rows in _steps(source):
+        apart = rows.src != rows.dst
+        if not apart.any():
+            continue
+        src, dst = rows.src[apart].astype(np.int64), rows.dst[apart]
+        sent += np.bincount(src, minlength=size) * times
+        each, chunks = np.unique(src * size + dst, return_counts=True)
+        copied = distinct((src * size + dst)[~rows.reduce[apart]]) % size
+        rounds.append(StepTraffic(times, _most_peers(each, size), int(chunks.max()), _most(copied)))
+        pairs = distinct(np.concatenate((pairs, each)))
+    return Traffic(_most_peers(pairs, size), int(sent.max(initial=0)), source.agents, tuple(rounds))
+
+
+def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:
+    """Steps, and how often each is played: what is repeated goes between the same participants."""
+    if isinstance(source, Schedule):
+        edges = np.flatnonzero(np.diff(source.step)) + 1
+        columns = (source.src, source.src_slot, source.dst, source.dst_slot, source.reduce)
+        yield from ((1, Step(*rows)) for rows in zip(*(np.split(column, edges) for column in columns), strict=True))
+        return
+    for part in source.parts():
+        yield (part.times, part.first) if isinstance(part, Repeat) else (1, part)
+
+
+def _most_peers(pairs: NDArray[np.int64], size: int) -> int:
+    return max(_most(pairs // size), _most(pairs % size))
+
+
+def _most(ranks: NDArray[Any]) -> int:
+    """The count of the commonest rank."""
+    return int(np.bincount(ranks).max(initial=0))

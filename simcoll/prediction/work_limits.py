@@ -1,0 +1,187 @@
+"""Estimate memory and time of a point from its sizes, and refuse it before its topology is built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_time import check_time
+from simcoll.engine.binding import BYTES
+from simcoll.engine.streamed import check_steps, loop_sizes
+from simcoll.errors import SimcollError
+from simcoll.formats.schedules import schedule_json
+from simcoll.scenario.key_types import Placement
+from simcoll.scenario.scenario import Scenario
+from simcoll.schedule import algorithms, registry
+from simcoll.schedule.ir import StreamedSchedule
+from simcoll.schedule.registry import Groups
+from simcoll.topology.systems import described, leaf_width, nodes_of
+from simcoll.topology.topology_keys import Spread
+from simcoll.units import format_count
+
+FEW: Final = 256, 1024  # ranks of schedules from which one learns how they grow: squares, as groups go by roots
+FEWER: Final = 32, 128  # the same where it is asked for each of many schedules
+SMALL: Final = 8192  # ranks: a topology of as many is built before work is looked at that shortcuts may spare
+COUNTED: Final = 10_000_000  # rows: a schedule that has about as few is made and counted in half a second
+GROWN: Final = 2  # times too large at most is an estimate: from 1024 to a million ranks that of n log n is 1.5 times
+SIMULATED_S: Final = 1e-5  # of the processor, for each rank of a run: few of the choices of recommend take less
+ROW_BYTES: Final = 150  # of memory that each row of a step takes while its routes are found
+
+CURE: Final = "ask for fewer ranks"
+
+
+class ScheduleWork(NamedTuple):
+    """The transfers of a schedule, the rows of all its parts, and those of the largest: what repeats is made once."""
+
+    transfers: int
+    rows: int
+    largest: int
+
+
+def is_whole(scenario: Scenario) -> bool:
+    """Whether no shortcut may run the schedule of a scenario part by part."""
+    plainly = scenario.engine == "event" or scenario.shortcuts == "off"
+    return plainly or bool(scenario.striking) or scenario.weights is not None
+
+
+def check_work(scenario: Scenario) -> None:
+    """Raise InputError where a run takes more memory than there is, or longer than anybody waits, if the scenario's
+    numbers alone say so: a topology of a million hosts takes long to build."""
+    ranks = ranks_of(scenario)
+    if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
+        return
+    try:
+        # Kernels have a channel for each peer, which streams have not: some ranks stand for all, or none is spared.
+        whole = is_whole(scenario) or (scenario.executed_by is not None and make(FEW[0]).rotation is None)
+        if ranks <= SMALL and not whole:
+            return
+        found = grown(make, ranks)
+        few = found.rows <= COUNTED
+        found = _counted(make(ranks)) if few else found
+    except SimcollError:  # what is wrong with a schedule is said where it is made
+        return
+    said, key = "" if few else "more than ", _key(scenario)
+    if whole:
+        check_memory(found.transfers * BYTES, f"{said}{format_count(found.transfers)} transfers", CURE, key)
+    check_memory(found.largest * ROW_BYTES, f"{said}{format_count(found.largest)} messages of one step", CURE, key)
+    check_steps(0, found.rows, key)
+    check_steps(_one_by_one(scenario, make(ranks)) * found.transfers, key=key)
+
+
+def _key(scenario: Scenario) -> str:
+    """The key that says how many ranks there are."""
+    named = (name for name in ("hosts", "nodes") if getattr(scenario.topology, name))
+    return "ranks" if scenario.ranks else ".".join(["topology", *named])
+
+
+def check_runs(rank_runs: int, what: str, cure: str) -> None:
+    """Raise InputError where runs of so many ranks, all together, take longer than anybody waits."""
+    check_time(rank_runs * SIMULATED_S, what, cure, "algorithm")
+
+
+def ranks_of(scenario: Scenario) -> int:
+    """The ranks of a scenario, in as far as its own numbers say; 0 where they do not."""
+    return scenario.ranks or _places(scenario)
+
+
+def grown(make: Callable[[int], StreamedSchedule], ranks: int, of: tuple[int, int] = FEW) -> ScheduleWork:
+    """The least work of a schedule of so many ranks, from two `of` few: as if they grew by one power."""
+    few, more = map(make, of)
+    if few.n == more.n:  # one group of the size asked for has more ranks than either
+        return _counted(more)
+    growth, times = math.log(more.n / few.n), ranks / more.n
+    pairs = list(zip(_counted(few), _counted(more), strict=True))
+    return ScheduleWork(*(int(b * times ** (math.log(max(1, b) / max(1, a)) / growth) / GROWN) for a, b in pairs))
+
+
+def least_rows(scenario: Scenario) -> int:
+    """About the least rows of the schedule of a scenario, if its own numbers say how these grow; else 0."""
+    ranks = ranks_of(scenario)
+    if ranks <= FEWER[1] or (make := _maker(scenario, ranks)) is None:
+        return 0
+    try:
+        return grown(make, ranks, FEWER).rows
+    except SimcollError:  # what is wrong with a schedule is said where it is made
+        return 0
+
+
+def _counted(source: StreamedSchedule) -> ScheduleWork:
+    transfers, rows, largest = 0, 0, 0
+    for part in source.make():  # as it is made, and dropped at once
+        transfers, rows, largest = transfers + part.transfers, rows + part.rows, max(largest, part.rows)
+    return ScheduleWork(transfers, rows, largest)
+
+
+def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
+    """Loops in which all transfers are replayed one by one; 0 where ranks may be alike."""
+    params, link = scenario.params(), scenario.topology.link
+    try:
+        (held,) = loop_sizes(source, scenario.nbytes, scenario.itemsize, 0)
+    except SimcollError:
+        return 0
+    late, drawn = any((scenario.arrivals or {}).values()), link is not None and isinstance(link.bandwidth, Spread)
+    most, plain = int(held.max()), params.channels <= 1 and params.blocking == "no"
+    return 0 if plain and not late and not drawn and held.min() == most else -(-most // (params.chunk or most or 1))
+
+
+def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] | None:
+    """The schedule for a number of ranks, or for about as many where groups want that, if it is one of the registry
+    that hangs on their number alone."""
+    chosen, collective = scenario.algorithm, scenario.collective
+    if scenario.workload or scenario.executed_by == "nccl":  # which runs one channel for all
+        return None
+    if schedule_json.is_file(chosen) or scenario.subgroups:
+        return None
+    try:
+        entry = registry.find(collective, chosen)[0]
+    except SimcollError:  # `auto`; what is wrong with others is said where they are made
+        return None
+    size = _group_size(scenario, ranks) if entry.uses_groups else 0
+    if size is None:
+        return None
+
+    def make(n: int) -> StreamedSchedule:
+        groups = _groups(n, size, ranks) if size else ()
+        n = len(registry.flat(groups)) or n
+        return algorithms.stream(collective, chosen, n, groups=groups, agents=max(1, len(groups)))
+
+    return make
+
+
+def _group_size(scenario: Scenario, ranks: int) -> int | None:
+    """The ranks of a group, 0 where the registry's rule makes them, None where only the topology knows."""
+    spec, asked = scenario.topology, scenario.groups
+    if isinstance(asked, int):
+        return max(1, ranks // asked)
+    if asked is not None or spec.dims or spec.file or spec.fabric == "ring" or spec.nodes_per_leaf:
+        return None
+    if spec.hosts:
+        return leaf_width(spec) if spec.fabric == "fat-tree" else 0
+    return max(1, ranks // spec.nodes) if spec.nodes else None
+
+
+def _groups(n: int, size: int, ranks: int) -> Groups:
+    """Groups of about `n` ranks, as those of `size` are among all `ranks`: the smaller of their size and number is the
+    same."""
+    count = ranks // size
+    if size < count:
+        count = max(2, n // size)
+    else:
+        size = max(1, n // count)
+    return tuple(tuple(range(i * size, (i + 1) * size)) for i in range(count))
+
+
+def _places(scenario: Scenario) -> int:
+    """The devices that ranks take, in as far as the scenario's own numbers say; 0 where they do not."""
+    spec, placement = scenario.topology, scenario.placement
+    if isinstance(placement, tuple):
+        return len(placement)
+    if spec.hosts or spec.dims:
+        return spec.hosts or math.prod(spec.dims or ())
+    machine = described(spec)
+    if machine is None or not isinstance(machine.devices, dict):
+        return 0
+    gpus = machine.devices.get("gpu", 0)
+    return nodes_of(spec) * (min(gpus, placement.per_node) if isinstance(placement, Placement) else gpus)

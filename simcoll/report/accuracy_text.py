@@ -1,0 +1,212 @@
+"""Measured against predicted times as text: comparisons, calibrations, diagnoses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from simcoll import __version__
+from simcoll.config import text_table
+from simcoll.config.groups import grouped
+from simcoll.report.result_tables import few
+from simcoll.report.verdicts import alone, explanation, of_calibration, of_comparison, of_diagnosis, only_faster
+from simcoll.units import format_size
+
+SHOWN = 6  # explanations
+WORST = 3  # regions in a line
+MANY = 9  # regions that are all shown
+_FITTED = {  # by confidence: what the profile of a measured call was fitted to
+    "calibrated": "such calls",
+    "interpolated": "such calls",
+    "extrapolated": "calls of other sizes, ranks or kinds, so that bands are twice as wide",
+    "modelled": "no calls of this kind, which are modelled",
+    "uncalibrated": "nothing that judges these calls",
+}
+
+
+_ERRORS: Final = ("points", "mape", "median", "p95", "bias")
+
+
+def comparison_table(document: Mapping[str, Any]) -> str:
+    """Every point with its error, what intervals and ranking are worth, errors by region, and the summary."""
+    columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
+    held = document["intervals"]
+    columns += ["low_us", "high_us"] if held else []
+    spare = ("collective", "ranks", "dtype", "algorithm", "protocol", "low_us", "high_us")
+    table, shared = text_table.fitted([*columns, "error"], document["points"], spare)
+    warnings = [f"# warning: {line}" for line in document["warnings"]]
+    parts = [text_table.wrapped(of_comparison(document), "  "), *warnings]
+    parts += [*([f"# {shared}"] if shared else []), table, ""]
+    if held:
+        where = f"{held['coverage']:.1f} % of {held['points']} measured times"
+        parts.append(f"# 90 % intervals hold {where}; mean width {held['width']:.1f} % of the prediction")
+    parts += [_ranking_line(document["ranking"])] if document["ranking"] else []
+    parts += [f"# {document['unmatched']} measured rows have no prediction"] if document.get("unmatched") else []
+    if len(document["regions"]) > 1:
+        parts += [text_table.render(["region", *_ERRORS], document["regions"]), ""]
+    parts.append(text_table.render(["collective", "ranks", *_ERRORS], document["summary"]))
+    return text_table.remarks_wrapped("\n".join(parts))
+
+
+def _ranking_line(ranking: Mapping[str, Any]) -> str:
+    order = "" if ranking["in_order"] is None else f", {ranking['in_order']:.1f} % of {ranking['pairs']} clear pairs"
+    return (
+        f"# order of algorithms at {ranking['groups']} points: Kendall's tau {ranking['tau']:.2f}{order} in order; "
+        f"regret mean {ranking['regret_mean']:.1f} %, worst {ranking['regret_worst']:.1f} %"
+    )
+
+
+def calibration_table(document: Mapping[str, Any]) -> str:
+    """Errors of the fit beside those of what could be asked without it, then remarks, and parameters with intervals."""
+    errors = document["errors"]
+    which = "held out" if "held_out" in errors else "fitted, as none is held out"
+    count = document["beside"][-1]["points"]
+    parts = [text_table.wrapped(of_calibration(document), "  ")]
+    parts += [f"# simcoll {__version__}: profile {document['profile']}, harness {document['harness']}; "
+             f"fitted: {document['split']}", f"# errors on the {count} rows {which}:"]  # fmt: skip
+    parts += [text_table.render(["predicted_by", *_ERRORS], document["beside"])]
+    fitted = errors["fitted"]
+    parts += [f"# on the {fitted['rows']} rows fitted: mape {fitted['mape']:.1f} %, bias {fitted['bias']:.1f} %"]
+    parts += [f"# {note}" for note in document["notes"]]
+    shown = [
+        {"parameter": p["name"], "value": _quantity(p["value"], p), "from": p["low"], "to": p["high"]}
+        for p in document["parameters"]
+    ]
+    parts += ["", text_table.render(["parameter", "value", "from", "to"], shown), "# from … to: 90 % intervals"]
+    reasons = grouped(document["left"].items(), lambda item: item[1])
+    parts += [f"# left as is: {few([name for name, _ in left], most=6)}: {why}" for why, left in reasons.items()]
+    return "\n".join(parts)
+
+
+def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
+    return "none" if value is None else f"{value:.4g} {parameter['unit']}"
+
+
+# --- diagnoses ---
+
+
+def diagnosis_text(document: dict[str, Any]) -> str:
+    """The sentence, points and regions, what was tried, and the verdict with its reasons."""
+    columns = ["collective", "ranks", "nodes", "size_bytes", "algorithm", "protocol", "measured_us", "expected_us"]
+    columns += ["low_us", "high_us", "region", "verdict"]
+    points = [{**point, "verdict": _state(point)} for point in document["points"]]
+    regions = [{**region, "state": _of_region(region)} for region in document["regions"]]
+    shown = regions if len(regions) <= MANY else [region for region in regions if region["off"]]
+    why = [f"# {count} rows have no prediction: {reason}" for reason, count in document["refused"].items()]
+    calm = [f"# {len(regions) - len(shown)} more regions are as they should be"] if len(shown) < len(regions) else []
+    launch = f"{document['launch_us']:+.1f}"
+    shown_by = f", {launch} us for the way of measuring, which the smallest sizes show"
+    added = shown_by if float(launch) else ""
+    of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
+    spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
+    table, shared = text_table.fitted(columns, points, spare)
+    # columns in which regions differ stay
+    alike = [name for name in ("collective", "ranks", "region") if len({each[name] for each in shown}) == 1]
+    findings = "\n".join([
+        *(f"# warning: {line}" for line in document["warnings"]),
+        f"# simcoll {__version__}: diagnose",
+        f"# topology {document['system']}   profile {document['profile']}, fitted {_fitted(document['confidence'])}",
+        f"# expected: what is predicted{added}",
+        *([f"# {shared}"] if shared else []),
+        table,
+        *why,
+        *_bad_rows(document),
+        "",
+        *([text_table.fitted([*of_region, "state"], shown, ("nodes", *alike, "distance"))[0]] if shown else []),
+        *calm,
+        "",
+        *_ranked(document),
+        *_verdict(document),
+    ])  # fmt: skip
+    return "\n".join([text_table.wrapped(of_diagnosis(document), "  "), text_table.remarks_wrapped(findings)])
+
+
+def _fitted(confidence: str) -> str:
+    """The calls that the profile was fitted to, in words, for words of confidence with commas between them."""
+    first, *others = dict.fromkeys(_FITTED[word] for word in _FITTED if word in confidence.split(", "))
+    return f"to {first}{' for some' if others else ''}" + "".join(f", for others to {each}" for each in others)
+
+
+def _state(point: dict[str, Any]) -> str:
+    return f"{point['verdict']}, bad row" if point["bad_row"] else str(point["verdict"])
+
+
+def _of_region(region: dict[str, Any]) -> str:
+    return f"off: {_how(region)}" if region["off"] else "as it should be"
+
+
+def _how(region: dict[str, Any]) -> str:
+    """State how far a region is off, and at which sizes."""
+    if region["factor"] is None:
+        return "times scatter"
+    how = f"{region['factor']:.2f} times as long as expected, {_sizes(region, '')}"
+    if region["contrary_factor"] is None:
+        return how
+    return f"{how}, but {region['contrary_factor']:.2f} times, {_sizes(region, 'contrary_')}"
+
+
+def _sizes(region: dict[str, Any], side: str) -> str:
+    first, last = (format_size(region[f"{side}{end}"]) for end in ("from_bytes", "to_bytes"))
+    return first if first == last else f"{first} to {last}"
+
+
+def _bad_rows(document: dict[str, Any]) -> list[str]:
+    """Rows that took longer than larger ones, and how they lie."""
+    bad = [point for point in document["points"] if point["bad_row"]]
+    slow = sum(point["verdict"] == "slow" for point in bad)
+    if not bad:
+        return []
+    if len(bad) == 1:
+        return [f"# 1 bad row took longer than a row of twice the size; it is {'slow' if slow else 'not slow'}"]
+    are = "1 of them is" if slow == 1 else f"{slow} of them are"
+    return [f"# {len(bad)} bad rows took longer than rows of twice the size; {are} slow"]
+
+
+def _ranked(document: dict[str, Any]) -> list[str]:
+    """The hypotheses, where any were simulated."""
+    if len(document["hypotheses"]) == 1:
+        return []
+    shown = document["hypotheses"][:SHOWN]
+    rows = [{**h, "score": f"{100 * h['score']:.1f} %", "explains": "yes" if h["explains"] else "no"} for h in shown]
+    ranked = ["hypothesis", "value", "error", "score", "assumes", "off", "explains"]
+    columns = "# score: the error, and a penalty for what is assumed; off: regions that are still off"
+    return [text_table.render(ranked, rows), columns, *(f"# {h['hypothesis']}: {h['text']}" for h in shown[:3])]
+
+
+def _verdict(document: dict[str, Any]) -> list[str]:
+    """The last lines: single points that are far off, and what it is."""
+    single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
+    if document["verdict"] in ("healthy", "wrong data"):
+        also = ", and times that are as they should be" if document["wrong"] else ""
+        again = ", but for what is to be measured again" if single else ""
+        return [*single, f"# verdict: {document['verdict']}{also}{again}"]
+    off = [region for region in document["regions"] if region["off"]]
+    if document["verdict"] is None:
+        by_themselves = alone(document)
+        explains = f"all of it: {_listed(off)}; {by_themselves}" if by_themselves else f"it: {_listed(off)}"
+        if only_faster(off):
+            finding = (
+                "faster than expected: a finding, and no fault; fit the profile to it (simcoll calibrate), unless the"
+            )
+            return [*single, f"# verdict: {finding} machine is another one: {_listed(off)}"]
+        return [*single, f"# verdict: off, and nothing that was tried explains {explains}"]
+    verdict = explanation(document) + (", which these rows do not distinguish" if document["also"] else "")
+    others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
+    behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
+    verdict += f", {behind[document['sure']]} {others[0]}" if others else ""
+    left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
+    how = f"off: {_listed(off)}" if off else "every region is within its band, and yet not as likely by a sound machine"
+    return [*single, f"# {how}", *left, f"# verdict: {verdict}"]
+
+
+def _listed(regions: list[dict[str, Any]]) -> str:
+    """The worst regions in words."""
+    worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
+    listed = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
+    return "; ".join(listed) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
+
+
+def _single(point: dict[str, Any]) -> str:
+    ratio = point["measured_us"] / point["expected_us"]
+    size = format_size(point["size_bytes"])
+    return f"{point['collective']} on {point['ranks']}, {size} took {ratio:.2f} times as long as expected"

@@ -1,0 +1,104 @@
+"""Lists of what is shipped, and topologies, as text for the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from simcoll.config import text_table
+from simcoll.report.result_tables import few
+from simcoll.scenario.loading import shipped_scenarios
+from simcoll.scenario.profile import costs_by_file, load_network, shipped_profiles
+from simcoll.schedule import registry
+from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.units import format_bandwidth
+
+
+def listing(kind: str) -> str:
+    """The output of `simcoll list`."""
+    listings: dict[str, Callable[[], str]] = {
+        "algorithms": _algorithms,
+        "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
+        "topologies": _topologies,
+        "scenarios": _scenarios,
+        "costs": _costs,
+        "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
+    }
+    return listings[kind]()
+
+
+def _costs() -> str:
+    """For each profile that is like another, how many costs which file writes, and their names."""
+    parts = []
+    for name in shipped_profiles():
+        if load_network(name).like:
+            files = costs_by_file(load_network(name))
+            numbers = ", ".join(f"{len(costs)} of {file}" for file, costs in files.items())
+            parts.append(
+                f"{name}: {numbers}\n" + _columns((f"  {file}", " ".join(costs)) for file, costs in files.items())
+            )
+    return "\n\n".join(parts)
+
+
+def _columns(pairs: Any) -> str:
+    table = list(pairs)
+    width = max(len(name) for name, _ in table)
+    return "\n".join(_listed(name, width, text) for name, text in table)
+
+
+def _listed(name: str, width: int, text: str) -> str:
+    """A name and a text beside it, broken at the width of a terminal; a line for scripts."""
+    if not sys.stdout.isatty():
+        return f"{name:<{width}}  {text}"
+    return text_table.wrapped(f"{name:<{width}}  {text}", " " * (width + 2))
+
+
+def _algorithms() -> str:
+    parts = []
+    for which, entries in registry.ALGORITHMS.items():
+        parts.append(f"{which}: {COLLECTIVES[which].summary}")
+        parts += [_listed(f"  {entry.name}", 23, f"{entry.help}{_more(entry)}") for entry in entries.values()]
+    return "\n".join(parts)
+
+
+def _more(entry: registry.Algorithm) -> str:
+    """Note whether an algorithm takes groups, its options, and its closed form on a full mesh."""
+    notes = ["takes groups"] if entry.uses_groups else []
+    notes += [f"{key}={'|'.join(_short(values))}" for key, values in entry.options.items()]
+    notes += [f"cost {entry.cost}"] if entry.cost else []
+    return f" [{'; '.join(notes)}]" if notes else ""
+
+
+def _short(values: Sequence[str]) -> Sequence[str]:
+    return values if len(values) <= 6 else [*values[:3], "…", values[-1]]
+
+
+def _topologies() -> str:
+    from simcoll.topology.machine_files import shipped_systems
+    from simcoll.topology.systems import load_system
+
+    return _columns((name, load_system(name).description) for name in shipped_systems())
+
+
+def _scenarios() -> str:
+    def first_comment(text: str) -> str:
+        return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
+
+    return _columns((name, first_comment(path.read_text("utf-8"))) for name, path in shipped_scenarios().items())
+
+
+def topology_text(system: Mapping[str, Any]) -> str:
+    """Devices, links and bisection bandwidth."""
+    nodes = f"{system['nodes']} node" + ("s" if system["nodes"] != 1 else "")
+    lines = [f"{system['name']}: {len(system['ranks'])} ranks on {nodes}, routing {system['routing']}"]
+    lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in system["devices"].items())]
+    lines += ["links (each direction is one)"]
+    for link in system["links"]:
+        numbers = f"{format_bandwidth(1e9 * link['bandwidth_GBps']):>14}  {link['latency_us']:>6.4g} us"
+        shown = f"  {link['count']:>6}  {link['kind']:<10}{numbers}  "
+        names = [few(link["names"], most=most) for most in (2, 1)]
+        names += [f"{link['names'][0]}, …"] * (link["count"] > 1)  # the line begins with their count
+        lines += [shown + next((text for text in names if len(shown + text) <= text_table.width()), names[-1])]
+    bisection = format_bandwidth(1e9 * system["bisection_GBps"])
+    return "\n".join([*lines, f"bisection bandwidth {bisection} (one direction)"])

@@ -1,0 +1,121 @@
+"""The layout of a topology as arrays: which machine each device sits in, and the links by their ends.
+
+They answer questions about all devices and links at once: links inside machines, links that leave a set of devices,
+and the least latency from some devices to all others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from simcoll.config.arrays import Numbers, Sets, distinct
+from simcoll.config.groups import grouped
+
+UNREACHED: Final = 2**62  # ps; a latency more still fits 64 bits
+MOST_ROUNDS: Final = 64  # more hops than any way up and down a tree has; a round looks at all links
+
+
+class Machines:
+    """Devices by number, `of` is the machine of each, numbered from 0 on, −1 for none; `ends` are the devices at both
+    ends of each link, (links, 2)."""
+
+    def __init__(self, nodes: Iterable[int | None], ends: Numbers):
+        self.number: dict[int | None, int] = {None: -1}
+        self.of = np.array([self.number.setdefault(node, len(self.number) - 1) for node in nodes], np.int64)
+        self.ends, self.count = ends, len(self.number) - 1
+
+    @cached_property
+    def inner(self) -> Numbers:
+        """The links that join devices of one machine."""
+        tail, head = self.of[self.ends.T]
+        return np.flatnonzero((tail == head) & (tail >= 0))
+
+    def leaves(self) -> dict[int, int]:
+        """The first device without a machine on the way out of each machine, in the order of devices and their links;
+        −1 stands for the devices of none."""
+        tail, head = self.ends.T
+        out = np.flatnonzero(self.of[head] < 0)
+        homes, first = np.unique(self.of[tail[out]], return_index=True)
+        return dict(zip(homes.tolist(), head[out[first]].tolist(), strict=True))
+
+    @cached_property
+    def gates(self) -> Numbers:
+        """The only device outside of each machine with which it is linked; −1 where there are several, or none."""
+        lowest, highest = np.full(self.count, len(self.of)), np.full(self.count, -1)
+        for near, far in (self.ends.T, self.ends.T[::-1]):
+            home = self.of[near]
+            out = (home >= 0) & (home != self.of[far])
+            np.minimum.at(lowest, home[out], far[out])
+            np.maximum.at(highest, home[out], far[out])
+        return np.where(lowest == highest, lowest, -1)
+
+    def enclosures(self, some: Numbers) -> Sets:
+        """Sets of devices worth cutting out: each of `some` alone, each of their machines that has several, and each
+        device with all of these machines that hang on it alone."""
+        asked = np.zeros(self.count + 1, bool)
+        asked[self.of[some]] = True
+        asked[-1] = False  # the place of devices without a machine
+        inside = np.flatnonzero(asked[self.of])
+        home = self.of[inside]
+        several, gate = np.bincount(home, minlength=self.count)[home] > 1, self.gates[home]
+        hubs = distinct(gate[gate >= 0])
+        devices = np.concatenate([inside[several], inside[gate >= 0], hubs])
+        sets = np.concatenate([home[several], self.count + gate[gate >= 0], self.count + hubs])
+        counts = np.bincount(sets)
+        members = np.concatenate([some, devices[np.argsort(sets, kind="stable")]])
+        return Sets(members, np.concatenate([np.ones(len(some), np.int64), counts[counts > 0]]))
+
+    def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
+        """The links out of each set of devices, and those into it."""
+        devices, of = len(self.of), np.repeat(np.arange(len(sets.counts)), sets.counts)
+        known = np.sort(of * devices + sets.members)
+        found = []
+        for near, far in (self.ends.T, self.ends.T[::-1]):
+            links, counts = Sets.by(near, devices).taken(sets.members)
+            owner = np.repeat(of, counts)
+            key = owner * devices + far[links]
+            out = known[np.minimum(np.searchsorted(known, key), len(known) - 1)] != key
+            found.append(Sets(links[out], np.bincount(owner[out], minlength=len(sets.counts))))
+        return found[0], found[1]
+
+
+class LinksByEnd:
+    """The links of a layout by the device at their `ends`, (links, 2), for any latencies."""
+
+    def __init__(self, devices: int, ends: Numbers):
+        self.devices = devices
+        self.order = np.argsort(ends[:, 1], kind="stable")
+        self.tails = ends[self.order, 0]
+        self.heads, self.starts = np.unique(ends[self.order, 1], return_index=True)
+
+    def least(self, latencies: Numbers, sources: Numbers) -> Numbers:
+        """ps from each source to each device, (sources, devices), UNREACHED where there is no way."""
+        least = np.full((len(sources), self.devices), UNREACHED)
+        least[np.arange(len(sources)), sources] = 0
+        taken = latencies[self.order]
+        for _ in range(MOST_ROUNDS):  # Bellman's and Ford's: round k adds ways of k hops
+            by_last = np.minimum.reduceat(least[:, self.tails] + taken, self.starts, axis=1)
+            now = np.minimum(least[:, self.heads], by_last)
+            if (now == least[:, self.heads]).all():
+                return least
+            least[:, self.heads] = now
+        return np.array([self._dijkstra(taken.tolist(), source) for source in sources.tolist()])
+
+    def _dijkstra(self, latencies: list[int], source: int) -> list[int]:
+        out = grouped(range(len(latencies)), self.tails.tolist().__getitem__)
+        heads = np.repeat(self.heads, np.diff(np.append(self.starts, len(latencies)))).tolist()
+        least, queue = [UNREACHED] * self.devices, [(0, source)]
+        least[source] = 0
+        while queue:
+            came, u = heapq.heappop(queue)
+            if came == least[u]:
+                for link in out.get(u, ()):
+                    if came + latencies[link] < least[heads[link]]:
+                        least[heads[link]] = came + latencies[link]
+                        heapq.heappush(queue, (came + latencies[link], heads[link]))
+        return least
