@@ -88,16 +88,15 @@ class KernelRun:
         self.give, self.fill = loops.give, loops.fill
         self.sized = self.repeated.sized if self.repeated else program
         self.ways = LinkTables(self.sized)
-        self.parts = self._parted() if self.repeated else None
+        self.parts = self._parted(self.repeated) if self.repeated else None
         self.opened, self.done = self.zeros(0), self.zeros(0)  # of tasks
         self.ends = self.give(program.arrivals.copy() if keep == "ends" else NO_TIMES)  # of participants
         self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
 
-    def _parted(self) -> NetworkParts:
+    def _parted(self, repeated: LoopedProgram) -> NetworkParts:
         """The parts of the network, where a loop is repeated."""
-        assert self.repeated
         least = self.ways.service[-len(self.ways.rates) :].min(initial=NEVER)  # a link serves a piece meanwhile
-        return parts_of(self.sized, self.ways.follows(), self.repeated.slots, int(least))
+        return parts_of(self.sized, self.ways.follows(), repeated.slots, int(least))
 
     # --- the two ways ---
 
@@ -174,7 +173,7 @@ class KernelRun:
         if self.repeated:
             whole, piece = program.sizes // self.repeated.piece, len(program.sizes)
         columns = program.way, program.kind, program.side, program.reduce, whole
-        return Plan(*self.gives(*columns), piece)
+        return Plan._make([*self.gives(*columns), piece])
 
     def costs(self) -> Costs:
         """Columns are empty where all entries are 0."""
@@ -262,7 +261,9 @@ class KernelRun:
         successors, pending = self.successors()
         tasks, here, times = self.tasks(pending), self.here(), self.times()
         when = here if len(here) else self.zeros(many)
-        part, room = self.entries() if self.parts else (NO_INDICES, np.array([many]))
+        part, room = NO_INDICES, np.array([many])
+        if self.repeated and self.parts:
+            part, room = self.entries(self.repeated, self.parts)
         starts = Starts(
             repeats=self.repeats(),
             when=when,
@@ -287,13 +288,14 @@ class KernelRun:
             until=self.until,
         )
 
-    def entries(self) -> tuple[Array, Array]:
+    def entries(self, repeated: LoopedProgram, parts: NetworkParts) -> tuple[Array, Array]:
         """The part in which each row starts, and for each part how many transfers may be on its heap at a time."""
-        program, (part, way), repeated, parts = self.program, self.parts.visits, self.repeated, self.parts
-        starts = parts.of_participant[program.src]
+        program, (part, way) = self.program, parts.visits
+        starts = parts.of_participant[program.src].astype(np.int32)
         often = np.bincount(program.way, minlength=len(program.routes.src))
-        most = np.bincount(part, often[way], parts.many).astype(np.int64) + np.bincount(starts, minlength=parts.many)
-        return starts.astype(np.int32), most * min(repeated.loops, repeated.slots or repeated.loops)
+        most = np.bincount(part, often[way], parts.many).astype(np.int64)
+        most += np.bincount(starts, minlength=parts.many)
+        return starts, most * min(repeated.loops, repeated.slots or repeated.loops)
 
     def network_parts(self) -> Parts:
         """Give the parts of the network: one, where nothing is repeated."""

@@ -177,7 +177,7 @@ def _streamed(program: StreamedProgram) -> Totals | None:
                 return replayed
     call = written_out(stream), program.network, program.devices, params, program.nbytes
     whole = looped(*call, itemsize=program.itemsize, arrivals=program.arrivals)
-    return whole and fast.totals(whole)
+    return fast.totals(whole) if whole else None
 
 
 def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> Totals | None:
