@@ -251,7 +251,8 @@ class KernelRun:
         """Make heaps with room for so many entries each, of which `tracked` keys are in one place."""
         top = np.append(0, np.cumsum(room + 1))
         times, items = (self.loops.room(int(top[-1]), np.int64) for _ in range(2))
-        return Heaps(times, items, self.fill(tracked, NONE), self.give(top), self.zeros(len(room)))
+        used = self.fill(1, NONE)
+        return Heaps(times, items, self.fill(tracked, NONE), self.give(top), self.zeros(len(room)), used)
 
     # --- records of runs with a heap ---
 

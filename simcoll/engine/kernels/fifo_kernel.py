@@ -60,7 +60,7 @@ def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory
     progress, side, free_side = run.progress, run.plan.side, run.free.side
     repeats, heap, arrive, state = progress.starts.repeats, progress.starts.heap, progress.times.arrive, progress.state
     t, key = heap.times[heap.top[part]], heap.items[heap.top[part]]
-    heaps.pop(heap, part)
+    heaps.use(heap, part)
     row = key & ((1 << repeats.row_bits) - 1)
     loop = (key >> repeats.row_bits) & ((1 << repeats.loop_bits) - 1)
     i = row + loop * repeats.rows
@@ -81,6 +81,7 @@ def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory
         ended += 1
     if progress.tasks.queue[0]:
         waits.follow_up(progress)
+    heaps.settle(heap)
     return ended, latest
 
 

@@ -65,8 +65,13 @@ def sift_down(heaps: Heaps, size: Any, at: Any, top: Any) -> None:
 
 @jit
 def push(heaps: Heaps, part: Any, t: Any, key: Any) -> None:
-    """Enter a key at time `t`."""
+    """Enter a key at time `t`, in place of the first entry of this heap if that is used up."""
     size, top = heaps.size[part], heaps.top[part]
+    if heaps.used[0] == part:
+        heaps.used[0] = -1
+        heaps.times[top], heaps.items[top] = t, key
+        sift_down(heaps, size, 0, top)
+        return
     heaps.times[top + size], heaps.items[top + size] = t, key
     sift_up(heaps, size, top)
     heaps.size[part] = size + 1
@@ -82,6 +87,21 @@ def pop(heaps: Heaps, part: Any) -> None:
     if size:
         heaps.times[top], heaps.items[top] = heaps.times[top + size], heaps.items[top + size]
         sift_down(heaps, size, 0, top)
+
+
+@inline
+def use(heaps: Heaps, part: Any) -> None:
+    """The first entry is used up: the next that is entered takes its place."""
+    heaps.used[0] = part
+
+
+@inline
+def settle(heaps: Heaps) -> None:
+    """Drop the entry that is used up, if nothing took its place."""
+    part = heaps.used[0]
+    if part >= 0:
+        heaps.used[0] = -1
+        pop(heaps, part)
 
 
 # --- heaps that are tracked, of which there is one ---

@@ -13,13 +13,14 @@ Column = Any
 
 class Heaps(NamedTuple):
     """Heaps of (time, key), four entries below each. By heap where it begins (`top`), and its `size`; `place`, where
-    it is tracked, is the place of each key."""
+    it is tracked, is the place of each key; `used` (1,) is the heap whose first entry is used up, or −1."""
 
     times: Column
     items: Column
     place: Column
     top: Column
     size: Column
+    used: Column
 
 
 class Parts(NamedTuple):
