@@ -6,7 +6,7 @@ BENCH  ?= full
 # These take half of the time of all tests.
 HALF   := tests/accuracy tests/engine tests/prediction tests/report
 
-.PHONY: help demo test half-of-rooms other-rooms ranks pages docs browser lint types lines bench accuracy install clean
+.PHONY: help demo test half-of-rooms other-rooms ranks versions pages docs browser lint types lines bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ ranks: $(VENV)/.dev  ## tests whose ranks each import torch, which takes most of
 pages: $(VENV)/.dev  ## make tables and printed examples of the pages and the README anew; look at the difference
 	$(BIN)/python docs/generated.py
 	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_readme.py --update-golden
+
+versions:  ## tests of some rooms on other releases of Python, and on the oldest libraries
+	PYTHON=$(PYTHON) .ci/versions
 
 docs: $(VENV)/.docs  ## write the tables of the pages, and build the pages into docs/_build/html; warnings are errors
 	$(BIN)/python docs/generated.py
@@ -76,7 +79,7 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 # torch is pinned for the tests where a small CPU build of that version can be had (Python 3.11); tests that need it
 # are named as skipped elsewhere.
 $(VENV)/.dev: pyproject.toml constraints-ci.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,fast,fit,cluster]" -c constraints-ci.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,cluster]" -c constraints-ci.txt
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0" -c constraints-ci.txt || echo "torch==2.13.0 cannot be had here: tests that need it will be skipped" >&2; fi
 	@touch $(VENV)/.core $@

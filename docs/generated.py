@@ -23,7 +23,7 @@ import simcoll
 from simcoll import api, errors
 from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.cli._group import cli
-from simcoll.config.field_texts import field_texts, models
+from simcoll.config.yaml_tree import field_texts, models
 from simcoll.explanation import what_if
 from simcoll.explanation.explained_run import explained_run
 from simcoll.formats.measured.measured_row import COLUMNS, REQUIRED, MeasuredRow

@@ -1,13 +1,11 @@
 """House rules of the tests: markers by room, hypothesis the same everywhere, modules compiled once."""
 
-import gc
 import os
 import signal
 import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 
 # Images of containers often forbid it; pytest would then rewrite every test module, and every process that a test
 # starts would compile the package, anew each time: five seconds to collect, a fifth of a second a process.
@@ -18,11 +16,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # that a test interrupts would go on for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# As the command line has it (`simcoll.config.collector`): what a collection of tests makes stays until the end.
-gc.set_threshold(100_000, 50, 100)
-# Hypothesis also tries numbers that stand in the modules loaded so far: which examples it draws would depend on the
-# tests that ran before.
-providers._get_local_constants = providers.Constants
 # No limit is one of time: a busy machine may take long over anything, the drawing of examples too.
 settings.register_profile(
     "simcoll", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
@@ -36,9 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.out and docs' samples anew")
 
 
-KINDS = {"engine": "law", "schedule": "law", "nccl": "law", "cli": "cli", "measurement": "real"}  # by room
-
-
 @pytest.fixture(scope="session", autouse=True)
 def no_terminal() -> None:
     """Output is as wide as in a pipe: pytest-xdist gives its workers a terminal's width."""
@@ -48,9 +38,9 @@ def no_terminal() -> None:
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands say nothing of how far they are, however long a busy machine takes over them."""
-    from simcoll.cli import _progress
+    from simcoll.cli import _terminal
 
-    monkeypatch.setattr(_progress, "EVERY_S", 10_000)
+    monkeypatch.setattr(_terminal, "EVERY_S", 10_000)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,8 +53,7 @@ def as_in_a_process_of_its_own() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks each test by its room, unless its module says otherwise; tests over random cases are laws anywhere."""
+    """Mark as `law` each test that quantifies: over random cases of hypothesis, or over enumerated parameters."""
     for item in items:
-        if not any(item.get_closest_marker(kind) for kind in ("unit", "law", "cli", "real")):
-            random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-            item.add_marker("law" if random else KINDS.get(item.path.parent.name, "unit"))
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or hasattr(item, "callspec"):
+            item.add_marker("law")

@@ -36,7 +36,7 @@ from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.wrong_machine import networks
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
-from simcoll.config import assignments, yaml_tree
+from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
@@ -159,7 +159,7 @@ class Generation:
         record = refit.record
         asking = RowQuestions(record.topology, [f"profile={shipped_profiles()[name]}"], fitting=True)
         files = [table(source.file, source.sha256, folders) for source in record.files]
-        rows, _, _ = fit_rows.read(files, dict(map(assignments.condition, record.where)))
+        rows, _, _ = fit_rows.read(files, dict(map(yaml_tree.condition, record.where)))
         data, _ = fit_rows.samples(rows, asking)
         chosen, _ = fit_rows.split(data, {})
         self.samples = data.of(chosen & ~np.array(disturbed_rows.suspicious(data.rows)))

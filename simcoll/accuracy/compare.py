@@ -10,7 +10,7 @@ from typing import Any, Final
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.scores import Document
-from simcoll.config import assignments
+from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
 from simcoll.prediction import result_rows, sweep
@@ -30,7 +30,7 @@ def compared(
     that system, or on the topology of a file. Raises InputError when a file is wrong, when a row has several partners,
     when a profile is of another harness, and when nothing can be compared.
     """
-    kept = dict(map(assignments.condition, where))
+    kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
     if isinstance(predicted, str) and predicted.startswith("system="):
         selected = table_join.kept(measured, kept, source)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from simcoll.api.results import Results
 from simcoll.config import yaml_tree
-from simcoll.config.assignments import OptionValue
+from simcoll.config.yaml_tree import OptionValue
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction.result_rows import to_csv

@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.api.results import Reply, Results
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.decoding import decoded
+from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, Place, did_you_mean
 from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
@@ -279,7 +279,7 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     >>> export(build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]
     '<algo'
     """
-    from simcoll.config.import_log import ImportLog
+    from simcoll.config.input_files import ImportLog
     from simcoll.report import exports
 
     for name in options:

@@ -1,4 +1,4 @@
-"""The command line: `main`, and one module a command, imported when the command is used.
+"""The command line: `main`, and modules of commands, each imported when one of its commands is used.
 
 Takes words, prints results to stdout and everything else to stderr. Gives the exit status.
 """

@@ -7,8 +7,6 @@ So `simcoll --help` and the start of any command are quick, however many command
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import io
 import os
@@ -17,10 +15,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import click
+from click.shell_completion import ShellComplete, get_completion_class
 
 from simcoll import __version__
-from simcoll.cli._streams import PLAIN, door
-from simcoll.config import collector
+from simcoll.cli._terminal import PLAIN, door
 from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
 COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as click's scripts set it
@@ -36,26 +34,26 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
         "recommend.recommend",
         "Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.",
     ),
-    "compare": ("compare.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
-    "diagnose": ("diagnose.diagnose", "Say whether measured times are what this hardware should give."),
-    "calibrate": ("calibrate.calibrate", "Fit parameters of the model to measured tables, and write a profile."),
+    "compare": ("measured_tables.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
+    "diagnose": ("measured_tables.diagnose", "Say whether measured times are what this hardware should give."),
+    "calibrate": ("measured_tables.calibrate", "Fit parameters of the model to measured tables, and write a profile."),
     "tune": ("tune.tune", "Print what NCCL's tuner reckons with on a system, and what it chooses."),
     "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
     "lab": (
         "measure.lab",
         "Run a scenario for real between hosts made on this machine, with links as slow as it says.",
     ),
-    "validate": ("validate.validate", "Measure, fit, predict, and report how good predictions are."),
+    "validate": ("measured_tables.validate", "Measure, fit, predict, and report how good predictions are."),
     "import": (
         "convert.import_",
         "Turn a file of another program into one of simcoll, and list what was read and assumed.",
     ),
     "export": ("convert.export", "Write a schedule, a topology or results for another program."),
-    "show": ("schedules.show", "Show what an algorithm does: transfers, counts, data."),
-    "verify": ("schedules.verify", "Prove that schedules do what their collectives promise."),
+    "show": ("catalog.show", "Show what an algorithm does: transfers, counts, data."),
+    "verify": ("catalog.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),
     "topology": ("catalog.topology", "List and show topologies."),
-    "completion": ("completion.completion", "Print the script that completes commands in bash, zsh or fish."),
+    "completion": ("_group.completion", "Print the script that completes commands in bash, zsh or fish."),
     "schema": ("catalog.schema", "Print the JSON Schema of scenario files, or of results as JSON."),
 }
 OF_RUN: Final = ("report", "trace")  # options of `run` that are looked for as commands
@@ -68,13 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=PLAIN)  # a locale without "→" gets "->"
     sys.stdout, sys.stderr = door(sys.stdout), door(sys.stderr)
-    gc.set_threshold(*collector.SELDOM)  # what a start makes, classes above all, is there until the end
-    atexit.register(gc.freeze)  # and goes with the process: Python would search all of it for cycles as it ends
     try:
         if asked := os.environ.get(COMPLETE):
-            from simcoll.cli.completion import completed
-
-            print(completed(asked.partition("_")[0]), flush=True)
+            print(_asking(asked.partition("_")[0]).complete(), flush=True)
             return 0
         words = list(sys.argv[1:] if argv is None else argv)
         _check_text(words)
@@ -172,3 +166,26 @@ def cli() -> None:
 
     Start with `simcoll run quickstart`.
     """
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes commands in bash, zsh or fish.
+
+    For good: `eval "$(simcoll completion bash)"` in ~/.bashrc, the same with zsh in ~/.zshrc, `simcoll completion fish
+    | source` in ~/.config/fish/config.fish.
+    """
+    if shell == "zsh":  # without it there is no `compdef` to register with
+        print("(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u; }")
+    print(_asking(shell).source())
+
+
+def _asking(shell: str) -> ShellComplete:
+    known = get_completion_class(shell)
+    if known is None:
+        raise InputError(f"{shell} is not completed here", f"choose one of {', '.join(SHELLS)}")
+    return known(cli, {}, "simcoll", COMPLETE)

@@ -180,43 +180,41 @@ def output_folder(text: str) -> Callable[[Command], Command]:
     return click.option("-o", "--output", type=_Folder(), help=text)
 
 
-def with_profile(command: Command) -> Command:
-    """Give a command that has `sets` the option `--profile`, which is one of them."""
-
-    @functools.wraps(command)
-    def asked(*args: Any, profile: str | None, sets: tuple[str, ...], **options: Any) -> Any:
-        return command(*args, sets=(*assigned("profile", profile, "--profile"), *sets), **options)
-
-    return _PROFILE(asked)
-
-
-def with_topology(command: Command) -> Command:
-    """Give a command that has `sets` the options `--on`, `--nodes` and `--size`, which are some of them."""
-
-    @functools.wraps(command)
-    def asked(
-        *args: Any, system: str | None, nodes: str | None, size: str | None, sets: tuple[str, ...], **options: Any
-    ) -> Any:
-        machine = [*assigned("topology", system and listed(system), "--on"), *of_nodes(nodes)]
-        return command(*args, sets=(*machine, *assigned("size", size and listed(size), "--size"), *sets), **options)
-
-    return _ON(_NODES(SIZE(asked)))
+# Options that are keys of the scenario: parameter of the command, key, and option.
+_KEYS: Final[dict[str, tuple[str, Callable[[Command], Command]]]] = {
+    "system": ("topology", _ON),
+    "nodes": ("topology.nodes", _NODES),
+    "size": ("size", SIZE),
+    "profile": ("profile", _PROFILE),
+    "algorithm": ("algorithm", ALGORITHM),
+}
 
 
-def with_algorithm(command: Command) -> Command:
-    """Give a command that has `sets` the option `--algorithm`, which is one of them."""
+def _with_keys(*parameters: str) -> Callable[[Command], Command]:
+    """Give a command that has `sets` these options, each of which is one of the assignments."""
 
-    @functools.wraps(command)
-    def asked(*args: Any, algorithm: str | None, sets: tuple[str, ...], **options: Any) -> Any:
-        own = assigned("algorithm", algorithm and listed(algorithm), "--algorithm")
-        return command(*args, sets=(*own, *sets), **options)
+    def decorated(command: Command) -> Command:
+        @functools.wraps(command)
+        def asked(*args: Any, sets: tuple[str, ...], **options: Any) -> Any:
+            own: list[str] = []
+            for name in parameters:
+                value = options.pop(name)
+                value = listed(value) if value and name != "profile" else value
+                own += assigned(_KEYS[name][0], value, "--on" if name == "system" else f"--{name}")
+            return command(*args, sets=(*own, *sets), **options)
 
-    return ALGORITHM(asked)
+        made: Command = asked
+        for name in reversed(parameters):
+            made = _KEYS[name][1](made)
+        return made
+
+    return decorated
 
 
-def with_machine(command: Command) -> Command:
-    """Give a command that has `sets` the options `--on`, `--nodes`, `--size`, `--profile`, which are some of them."""
-    return with_topology(with_profile(command))
+with_profile = _with_keys("profile")
+with_topology = _with_keys("system", "nodes", "size")
+with_machine = _with_keys("system", "nodes", "size", "profile")
+with_algorithm = _with_keys("algorithm")
 
 
 def with_measured_on(command: Command) -> Command:
@@ -238,7 +236,7 @@ def of_nodes(nodes: str | None) -> list[str]:
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:
     """An option that is a key of the scenario as `--set` has it; messages call it by its name."""
-    from simcoll.config.assignments import OptionValue
+    from simcoll.config.yaml_tree import OptionValue
 
     return [] if value is None else [OptionValue(path, value, option)]
 
@@ -320,7 +318,7 @@ def check_jobs(jobs: int) -> None:
 def read_text(path: Path) -> str:
     """A file's text, `-` being stdin; raises InputError."""
     from simcoll.config import input_files
-    from simcoll.config.decoding import decoded
+    from simcoll.config.input_files import decoded
 
     if str(path) == "-":
         return input_files.text_of_stdin()

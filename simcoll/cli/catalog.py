@@ -1,14 +1,19 @@
-"""`simcoll list`, `simcoll topology` and `simcoll schema`: what there is to choose from."""
+"""Commands about what simcoll knows: `simcoll list`, `topology`, `schema`, `show` and `verify`."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from simcoll.cli._options import JSON, SETS, Whole, completed
+from simcoll.cli._options import JSON, SETS, Whole, WholeFrom, completed, rank_counts, read_text
+from simcoll.errors import InputError
+
+if TYPE_CHECKING:
+    from simcoll.schedule.ir import Schedule
 
 
 @click.command(name="list")
@@ -68,3 +73,70 @@ def schema(document: str) -> None:
     from simcoll.scenario.scenario import json_schema
 
     print(json.dumps(result_rows.schema() if document == "results" else json_schema(), indent=1))
+
+
+@click.command()
+@click.argument("name", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json", shell_complete=completed("file", "schedule"))
+@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several for a table of counts.")
+@click.option("--root", type=Whole(), default=0, show_default=True)
+@click.option("--data", is_flag=True, help="What every rank holds before and after.")
+@click.option("--diagram", is_flag=True, help="A space-time picture.")
+@JSON
+def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_json: bool) -> None:
+    """Show what an algorithm does: transfers, counts, data."""
+    from simcoll.formats.schedules import schedule_json
+    from simcoll.report import schedule_view
+
+    if schedule_json.is_file(name):
+        _show_one(schedule_json.read(name), data, diagram, as_json)
+        return
+    schedule_view.find(name)
+    if ranks is None:
+        raise InputError(f"{name}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
+    numbers = rank_counts(ranks, "write e.g. 8 or 2,4,8")
+    if not 0 <= root < min(numbers):
+        raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
+    if len(numbers) > 1 and (data or diagram):
+        raise InputError("--data and --diagram show one number of ranks", "give one to --ranks")
+    for n in numbers:
+        schedule_view.check_length(name, n, root)
+    if as_json:
+        documents = [schedule_json.dump(schedule_view.build(name, n, root)) for n in numbers]
+        print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
+    elif len(numbers) > 1:
+        print(schedule_view.count_table(name, schedule_view.count_rows(name, numbers)))
+    else:
+        _show_one(schedule_view.build(name, numbers[0], root), data, diagram, as_json=False)
+
+
+def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> None:
+    from simcoll.formats.schedules import schedule_json
+    from simcoll.report import schedule_view
+
+    if as_json:
+        print(schedule_json.dump(schedule))
+        return
+    print(schedule_view.counts_line(schedule))
+    views = [*([schedule_view.data(schedule)] * data), *([schedule_view.diagram(schedule)] * diagram)]
+    print("\n\n".join(views) if views else schedule)
+
+
+@click.command()
+@click.argument("name", metavar="[COLLECTIVE/ALGORITHM]", required=False, shell_complete=completed("schedule"))
+@click.option("--ranks", default=8, show_default=True, type=WholeFrom(1, 4096))
+@click.option("--schedule", type=click.Path(path_type=Path), help="A schedule as `simcoll show --json` prints it.")
+@JSON
+def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -> int:
+    """Prove that schedules do what their collectives promise.
+
+    All algorithms that are registered if none is named.
+    """
+    from simcoll.formats.schedules import schedule_json
+    from simcoll.report import schedule_view
+
+    if schedule:
+        rows = [schedule_view.verdict_on(schedule_json.parse(read_text(schedule), str(schedule)))]
+    else:
+        rows = [schedule_view.verdict(pair, ranks) for pair in ([name] if name else schedule_view.every_pair())]
+    print(json.dumps({"rows": rows}, indent=1) if as_json else schedule_view.proof_table(rows))
+    return 1 if any(row["status"] == "wrong" for row in rows) else 0

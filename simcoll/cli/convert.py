@@ -130,7 +130,7 @@ def export(
     table of torch.utils.benchmark).
     """
     from simcoll import units
-    from simcoll.config.import_log import ImportLog
+    from simcoll.config.input_files import ImportLog
     from simcoll.prediction import result_rows
     from simcoll.report import exports
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, Whole, with_algorithm, with_machine
-from simcoll.cli._progress import progress
+from simcoll.cli._terminal import progress
 from simcoll.errors import Diagnostic, InputError, RefusedError
 
 MOST_POINTS: Final = 20

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, rank_counts, with_topology
-from simcoll.cli._progress import Lines
+from simcoll.cli._terminal import Lines
 from simcoll.errors import InputError, MeasureError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, check_jobs, with_machine
-from simcoll.cli._progress import progress
+from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def recommend(
     From the smallest to the largest size all that serves is simulated, and the sizes at which the best
     changes are found by bisection. Of a workload the algorithm and the size of buckets are recommended.
     """
-    from simcoll.config.import_log import ImportLog
+    from simcoll.config.input_files import ImportLog
     from simcoll.explanation.recommendation import SCHEMA, recommendations
     from simcoll.prediction import result_rows
     from simcoll.report.exports import nccl_tables

@@ -97,7 +97,7 @@ _ENDING: Final = re.compile(r"\.[A-Za-z]{2,5}")  # of a kind of file: folders en
 
 
 def _condition(text: str) -> tuple[str, list[str]]:
-    from simcoll.config.assignments import condition
+    from simcoll.config.yaml_tree import condition
 
     key, values = condition(text, "--filter")
     if not values:

@@ -32,7 +32,7 @@ from simcoll.cli._options import (
     with_machine,
     with_profile,
 )
-from simcoll.cli._progress import progress
+from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:

@@ -119,8 +119,7 @@ def tune(
 
 def _scenarios(options: Sequence[str]) -> list[Scenario]:
     """Scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
-    from simcoll.config.assignments import sources
-    from simcoll.config.yaml_tree import located
+    from simcoll.config.yaml_tree import located, sources
     from simcoll.scenario.loading import points
 
     for text, source in sources(options):

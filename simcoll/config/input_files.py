@@ -1,29 +1,40 @@
-"""Files that a user names, as bytes or text: within a limit, and without waiting for what nobody writes.
+"""Files that a user names, as bytes, text or JSON, within a limit; and the remarks of their import.
 
 A pipe is read once, as it can be (`<(command)`, `mkfifo`); who asks for it again gets what it said.
 """
 
 from __future__ import annotations
 
-import functools
+import gzip
 import io
+import json
 import os
+import re
 import select
-import stat
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from simcoll import units
-from simcoll.config.decoding import MOST_BYTES, check_text, decoded
-from simcoll.errors import InputError
+from simcoll.config.text_table import wrapped
+from simcoll.errors import Diagnostic, InputError, Place
 
-MAX_KEPT_BYTES: Final = 64 * 2**10  # longer files are read whenever they are asked for
-TICK_NS: Final = 10**9  # of the clock of any file system, and more: within one a file may change twice unseen
+_GZIP: Final = b"\x1f\x8b"
+MOST_BYTES: Final = 64 * 2**20  # of one input: bounds memory, and no log is near it; packed text may hold any number
+_PACKED: Final = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "packed by bzip2",
+    b"\xfd7zXZ": "packed by xz",
+    b"\x28\xb5\x2f\xfd": "packed by zstd",
+}
+# Replaced bytes, and control characters but for those that programs print: \t \n \v \f \r \b and escape.
+_STRANGE: Final = re.compile("[\ufffd\x00-\x07\x0e-\x1a\x1c-\x1f]")
 WAIT_S: Final = 10.0  # for the program that opens a pipe to write: a shell starts both at once
 _HEAD: Final = 4096  # bytes that show whether a file is text
 _GLANCE_MS: Final = 50
@@ -63,22 +74,8 @@ def names_yaml(name: str) -> bool:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file that was carried along, or of one on this machine; raises OSError, InputError.
-
-    A small one is read again only after a change; so is one that changed just now, as it may do so twice in a tick.
-    """
-    if str(path) not in (_CARRIED.get() or {}):
-        status = path.stat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_KEPT_BYTES:
-            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-            if time.time_ns() - status.st_mtime_ns > TICK_NS:
-                return _text(path, state)
+    """The text of a file that was carried along, or of one on this machine; raises OSError, InputError."""
     return decoded(_bytes(path, str(path), MOST_BYTES, "split the file"), str(path))
-
-
-@functools.lru_cache(maxsize=64)
-def _text(path: Path, state: tuple[int, ...]) -> str:
-    return decoded(path.read_bytes(), str(path))
 
 
 def bytes_of(
@@ -156,3 +153,97 @@ def _bounded(
     if len(data) > most:
         raise InputError(f"{source}: larger than {units.format_size(most)}", smaller)
     return bytes(data)
+
+
+# --- bytes as text ---
+
+
+def check_text(head: bytes, source: str, cure: str) -> None:
+    """Raise InputError where the first bytes of a file are no text: a third of them stand for nothing that is written.
+
+    Text of another encoding than UTF-8 has fewer, as its digits and its English are the same.
+    """
+    if what := next((what for mark, what in _PACKED.items() if head.startswith(mark)), None):
+        raise InputError(f"{source}: {what}", "unpack it first")
+    if head.startswith(_GZIP):
+        return
+    text = _as_text(head)
+    strange = len(_STRANGE.findall(text))
+    if 3 * strange > len(text):
+        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters stand for nothing", cure)
+
+
+def decoded(data: bytes, source: str = "") -> str:
+    """Text, whatever its encoding: what a mark says, else UTF-8 with what cannot be read replaced; gzip is unpacked.
+    `source` names the file in errors.
+
+    Raises InputError for gzip that is damaged, or that holds too much, or no text.
+    """
+    if data.startswith(_GZIP):
+        named = f"{source}: a gzip file" if source else "a gzip file"
+        data = _unpacked(data, named)
+        check_text(data[:4096], named, "give packed text")
+    return _as_text(data)
+
+
+def _as_text(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace").replace("\x00", "�")
+    if data[1:8:2] == bytes(4) and all(data[:8:2]):  # UTF-16 without its mark
+        return data.decode("utf-16-le", errors="replace").replace("\x00", "�")
+    return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
+
+
+def _unpacked(data: bytes, named: str) -> bytes:
+    try:
+        text = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{named} that cannot be unpacked: {error}", "give the whole file, or its text") from None
+    if len(text) > MOST_BYTES:
+        raise InputError(f"{named} of more than {MOST_BYTES >> 20} MiB of text", "give a part of it")
+    return text
+
+
+def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, Any]:
+    """The mapping that a JSON text holds; `source` names its file, `line` is the line at which it begins there.
+
+    Raises InputError with the place and the `cure`.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = Place(source, getattr(error, "lineno", 1) + line - 1, getattr(error, "colno", 1))
+        deep = isinstance(error, RecursionError)  # else a number that Python does not read has too many digits
+        problem = (
+            f"not JSON: {getattr(error, 'msg', 'nested too deeply' if deep else 'a number of thousands of digits')}"
+        )
+        raise InputError([Diagnostic(problem, cure, "", place)]) from None
+    if not isinstance(document, dict):
+        raise InputError([Diagnostic("not a mapping", cure, "", Place(source, line, 1))])
+    return document
+
+
+# --- remarks ---
+
+
+@dataclass
+class ImportLog:
+    """Lines for people, in the order in which they came up; `assume` and `warn` say each thing once."""
+
+    read: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def assume(self, line: str) -> None:
+        """Note a value that the file does not give."""
+        if line not in self.assumed:
+            self.assumed.append(line)
+
+    def warn(self, line: str) -> None:
+        """Note something that the file lacks, or has and should not."""
+        if line not in self.warnings:
+            self.warnings.append(line)
+
+    def __str__(self) -> str:
+        remarks = (("read", self.read), ("assumed", self.assumed), ("warning", self.warnings))
+        return "\n".join(wrapped(f"{kind}: {line}", "  ") for kind, lines in remarks for line in lines)

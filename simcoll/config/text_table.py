@@ -1,14 +1,16 @@
-"""Text tables for the terminal: right-aligned, a line of names and a line of units, as nccl-tests prints them."""
+"""Tables as text: for the terminal, right-aligned, as nccl-tests prints them; and as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
@@ -200,3 +202,32 @@ def cell(column: str, value: object) -> str:
         text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
         return f"{Decimal(f'{value:.2g}'):f}" if "e" in text else text  # 0.000022, which nobody reads as 2.169e-05
     return str(value)
+
+
+# --- CSV ---
+
+# A spreadsheet would run a text that begins like a formula; an apostrophe before it makes it a text there.
+_FORMULA: Final = re.compile(r"'*(?![-+](?:[\d.]|inf|nan))[=+\-@\t\r].", re.IGNORECASE)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """CSV text of rows with a cell for each column, empty for None."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(map(_safe, rows))
+    return text.getvalue()
+
+
+def csv_meaning(cell: str) -> str:
+    """The text that a cell was written for.
+
+    >>> csv_meaning("'=x"), csv_meaning("'tis")
+    ('=x', "'tis")
+    """
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def _safe(row: Iterable[object]) -> list[str]:
+    texts = ("" if cell is None else str(cell) for cell in row)
+    return [f"'{text}" if _FORMULA.match(text) else text for text in texts]

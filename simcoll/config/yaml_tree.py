@@ -1,32 +1,319 @@
 """YAML files as trees of located values: strict, YAML 1.2, and every complaint with file, line, column and cure.
 
-`read` gives a `Node` tree in which every value and every key remembers its place;
-`validate` hands plain values to a pydantic model and turns all its complaints into located diagnostics.
+`read` gives a `Node` tree in which every value and every key remembers its place; `assign` sets a key of it from
+outside. `validate` hands plain values to a pydantic model and turns all its complaints into located diagnostics.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 import itertools
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, get_args
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Tag, ValidationError, ValidationInfo, field_validator
 
 from simcoll.config import input_files
-from simcoll.config._node import Node as Node
-from simcoll.config._node import WrittenFloat as WrittenFloat
-from simcoll.config._node import located as located
-from simcoll.config.decoding import decoded
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
+from simcoll.units import MOST_DIGITS
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
 MOST_KEPT: Final = 4 * 2**20  # of a large file, of which the last one is kept
 _FILES: Final = (".yaml", ".yml", ".json", ".xml")  # ends of the names of files that files of simcoll name
+
+
+class WrittenFloat(float):
+    """A number of a file that knows its text: of releases, `2.3` and `2.30` are two."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value with its place; mappings also know where each key stands."""
+
+    value: Any  # dict[str, Node], list[Node] or a scalar
+    place: Place
+    keys: Mapping[str, Place] = field(default_factory=dict)
+    broken: bool = False  # already complained about
+
+    def plain(self) -> Any:
+        """The value without places, as pydantic wants it."""
+        if isinstance(self.value, dict):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
+
+    def get(self, key: str) -> Node | None:
+        """The child at `key`, if this is a mapping that has it."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+
+def located(value: Any, place: Place) -> Node:
+    """Plain values as a tree, all at one place."""
+    if isinstance(value, dict):
+        return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
+    if isinstance(value, list):
+        return Node([located(child, place) for child in value], place)
+    return Node(value, place)
+
+
+# --- text to trees ---
+
+MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
+
+_Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader where it was built, the Python one elsewhere
+    """YAML 1.2 core schema: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+):
+    _Yaml12.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), [*_first, ""] if _tag == "null" else list(_first)
+    )
+
+
+def _integer(loader: Any, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+
+
+def _float(loader: Any, node: yaml.ScalarNode) -> WrittenFloat:
+    number = WrittenFloat(loader.construct_yaml_float(node))
+    number.text = node.value
+    return number
+
+
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
+_Yaml12.add_constructor("tag:yaml.org,2002:float", _float)
+
+
+@functools.lru_cache(maxsize=16)  # a sweep asks for its machine and its profile at each point; trees never change
+def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
+    """The tree, and the mistakes after which reading can go on; raises InputError for others."""
+    mistakes: list[Diagnostic] = []
+    try:
+        loader = _Yaml12(text)
+        try:
+            root = loader.get_single_node()
+            tree = _locate(loader, root, source, mistakes, itertools.count()) if root else None
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source, 1, 1)
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise InputError(
+            [Diagnostic(f"not YAML: {problem}", "check indentation, colons and quotes", "", place)]
+        ) from None
+    except RecursionError:
+        raise InputError(f"{source}: nested too deeply", "flatten the file") from None
+    return tree or Node({}, Place(source, 1, 1)), tuple(mistakes)
+
+
+def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic], visits: Iterator[int]) -> Node:
+    if next(visits) > MAX_NODES:
+        raise InputError(f"{source}: more than {MAX_NODES} values once aliases are expanded", "write a smaller file")
+    place = _place(node, source)
+    if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+    if isinstance(node, yaml.MappingNode):
+        children: dict[str, Node] = {}
+        keys: dict[str, Place] = {}
+        for key_node, value_node in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value == "<<" and not key_node.style:
+                cure = "write the keys themselves, or an alias (*name) for a whole value"
+                mistake = Diagnostic(
+                    "'<<' merges no keys, as YAML 1.2 has none that do", cure, "", _place(key_node, source)
+                )
+                raise InputError([mistake])  # what the keys would have said is missing: all else would follow from that
+            key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
+            if key in keys:
+                first = keys[key]
+                problem = f"key {key!r} stands twice (first in line {first.line}, column {first.column})"
+                errors.append(Diagnostic(problem, "keep one of them", key, key_place))
+                continue
+            keys[key] = key_place
+            children[key] = _locate(loader, value_node, source, errors, visits)
+        return Node(children, place, keys)
+    if isinstance(node, yaml.SequenceNode):
+        return Node([_locate(loader, child, source, errors, visits) for child in node.value], place)
+    if node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
+        problem = f"a number of {len(node.value)} digits"
+        errors.append(Diagnostic(problem, f"write one of at most {MOST_DIGITS}", "", place))
+        return Node(None, place, broken=True)
+    try:
+        return Node(loader.construct_object(node, deep=True), place)
+    except (yaml.YAMLError, ValueError):
+        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+        return Node(None, place, broken=True)
+
+
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def _place(node: yaml.Node, source: str) -> Place:
+    return Place(source, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
+    """Parse YAML text; `source` names it in errors."""
+    return _checked(*_parsed(text, source), errors)
+
+
+def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
+    if errors is not None:
+        errors += mistakes
+    elif mistakes:
+        raise InputError(mistakes)
+    return tree
+
+
+def shipped(kind: str) -> Path:
+    """The folder of shipped files (`topologies`, `scenarios`, `measured`), in a checkout or in an installed wheel."""
+    package = Path(__file__).parents[1]
+    in_wheel = package / "shipped" / kind
+    if in_wheel.is_dir():
+        return in_wheel
+    return package.parent / ("validation/measured" if kind == "measured" else kind)
+
+
+_SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), str(shipped("scenarios")))
+
+
+def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
+    """Read one YAML document. A text in it that names a file beside it (`topology: machine.yaml`) is that file.
+
+    Raises InputError if the file is missing, too large, not YAML, or has a key twice; mistakes after which reading can
+    go on are collected in `errors` where that is given.
+    """
+    source = name or str(path)
+    data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
+    making = _parsed if len(data) <= MOST_KEPT else _parsed.__wrapped__
+    tree = _checked(*making(input_files.decoded(data, source), source), errors)
+    folder = path.parent
+    return tree if folder == Path() or str(path).startswith(_SHIPPED) else _with_files(tree, folder)
+
+
+def _with_files(tree: Node, folder: Path) -> Node:
+    """The tree with the paths of files of this folder that it names by their names there; itself if it names none, as
+    what is made of trees is kept by these."""
+    if isinstance(tree.value, dict):
+        named = {key: _with_files(child, folder) for key, child in tree.value.items()}
+        return tree if all(map(operator.is_, named.values(), tree.value.values())) else replace(tree, value=named)
+    if isinstance(tree.value, list):
+        listed = [_with_files(child, folder) for child in tree.value]
+        return tree if all(map(operator.is_, listed, tree.value)) else replace(tree, value=listed)
+    if not (isinstance(tree.value, str) and tree.value.endswith(_FILES)):
+        return tree
+    try:
+        return replace(tree, value=str(beside)) if (beside := folder / tree.value).is_file() else tree
+    except (OSError, ValueError):  # what no file can be called
+        return tree
+
+
+def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
+    """The tree with a value at a dotted path, in each of a list of mappings on its way; missing keys are created;
+    `place` (default: the value's) is where the keys were written. Raises InputError where the path runs through
+    another value than these."""
+    return _put(tree, path.split("."), value, place or value.place)
+
+
+def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
+    if not keys:
+        return value
+    if isinstance(tree.value, list) and all(isinstance(child.value, dict) for child in tree.value):
+        return Node([_put(child, keys, value, place) for child in tree.value], tree.place, tree.keys)
+    if tree.value is not None and not isinstance(tree.value, dict):
+        problem = f"{keys[0]!r} cannot be set: its parent is not a mapping"
+        raise InputError([Diagnostic(problem, "set the parent instead", "", place)])
+    children: dict[str, Node] = dict(tree.value or {})
+    children[keys[0]] = _put(children.get(keys[0], Node(None, place)), keys[1:], value, place)
+    return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
+
+
+def over(below: Node, above: Node) -> Node:
+    """The tree of two mappings: `above` counts where both have a value, key by key of mappings within."""
+    if not isinstance(below.value, dict) or not isinstance(above.value, dict):
+        return above
+    both = {key: over(below.value[key], child) if key in below.value else child for key, child in above.value.items()}
+    return Node({**below.value, **both}, above.place, {**below.keys, **above.keys})
+
+
+# --- keys set from outside ---
+
+
+class OptionValue(str):
+    """An assignment that stands for an option with a name of its own, by which messages call it: `--profile`."""
+
+    option: str
+
+    def __new__(cls, path: str, value: str, option: str) -> Self:
+        """The assignment `path=value`, written as `option value`."""
+        made = super().__new__(cls, f"{path}={value}")
+        made.option = option
+        return made
+
+
+def condition(text: str, option: str = "--where") -> tuple[str, str]:
+    """Split `COL=V,V` into column and values. Raises InputError for text of another form, and for several columns."""
+    column, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not column:
+        raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
+    parts = re.split(r",(?=\s*[\w.]+\s*=)(?![^()]*\))", text)  # of `swing(ports=one,by=2)` nothing is a column
+    if len(parts) > 1:
+        cure = " ".join(f"{option} {part.strip()}" for part in parts)
+        raise InputError(f"{option} {text!r} names several columns", f"give each by itself: {cure}")
+    return column, values
+
+
+def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each assignment with what messages call it: the name of its option, or `--set[N]`, counted from 1."""
+    count = itertools.count(1)
+    for each in assignments:
+        yield each, each.option if isinstance(each, OptionValue) else f"--set[{next(count)}]"
+
+
+def assign(tree: Node, assignment: str, source: str) -> Node:
+    """Apply one `PATH=VALUE`; the right side is YAML, missing keys are created. `source`: its name in messages.
+
+    Raises InputError when there is no `=` or the path runs through a value that is not a mapping.
+    """
+    path, equals, text = assignment.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"{source}: {assignment!r} is not PATH=VALUE", "write e.g. --set model.sharing=fifo")
+    before = 0 if isinstance(assignment, OptionValue) else len(path) + 1  # columns
+    start = Place(source, 1, 1)
+    try:
+        value = parse(" " * before + text, source) if text.strip() else Node(None, start)
+    except InputError as error:
+        raise InputError(replace(d, place=Place(source, 1, before + 1)) for d in error.diagnostics) from None
+    return put(tree, path.strip(), value, start)
+
+
+# --- models ---
 
 
 _UNDERSCORES: Final = re.compile(r"[-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
@@ -62,113 +349,44 @@ class Model(BaseModel):
         return found
 
 
+def models() -> dict[str, type[Model]]:
+    """Every kind of mapping that files hold, by name."""
+    return {model.__name__: model for model in _subclasses(Model)}
+
+
+def field_texts(model: type[Model]) -> dict[str, str]:
+    """The text below each field of a model, by key; fields of the models that it extends included.
+
+    Read from the source when it is asked for, so that no command pays for it at its start.
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if issubclass(base, Model):
+            texts.update(_own(base))
+    return texts
+
+
+def _own(model: type[Model]) -> Iterator[tuple[str, str]]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(definition, ast.ClassDef)
+    for key, below in zip(definition.body, definition.body[1:], strict=False):
+        if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            yield key.target.id, " ".join(str(below.value.value).split())
+
+
+def _subclasses(model: type[Model]) -> Iterator[type[Model]]:
+    for subclass in model.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+# --- validation ---
+
 M = TypeVar("M", bound=Model)
 
-# one word, or several: a text that is no number, as it begins with a letter, or has one that numbers do not have; the
-# spaces before it stand for what was written there, so that its column is right
-_PLAIN: Final = re.compile(r"( *)((?:[A-Za-z][\w./ -]*|\d[\w. ]*[G-Zg-np-wyz_][\w. ]*)(?<! ))", re.ASCII)
-
 TAG: Final = "<"  # what the names of a tagged union's branches begin with
-
-
-def shipped(kind: str) -> Path:
-    """The folder of shipped files (`topologies`, `scenarios`, `measured`), in a checkout or in an installed wheel."""
-    package = Path(__file__).parents[1]
-    in_wheel = package / "shipped" / kind
-    if in_wheel.is_dir():
-        return in_wheel
-    return package.parent / ("validation/measured" if kind == "measured" else kind)
-
-
-_SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), str(shipped("scenarios")))
-
-
-def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
-    """Read one YAML document. A text in it that names a file beside it (`topology: machine.yaml`) is that file.
-
-    Raises InputError if the file is missing, too large, not YAML, or has a key twice; mistakes after which reading can
-    go on are collected in `errors` where that is given.
-    """
-    source = name or str(path)
-    data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
-    making = _kept if len(data) <= input_files.MAX_KEPT_BYTES else _kept_last if len(data) <= MOST_KEPT else _parsed
-    tree = _checked(*making(decoded(data, source), source), errors)
-    folder = path.parent
-    return tree if folder == Path() or str(path).startswith(_SHIPPED) else _with_files(tree, folder)
-
-
-def _with_files(tree: Node, folder: Path) -> Node:
-    """The tree with the paths of files of this folder that it names by their names there; itself if it names none, as
-    what is made of trees is kept by these."""
-    if isinstance(tree.value, dict):
-        named = {key: _with_files(child, folder) for key, child in tree.value.items()}
-        return tree if all(map(operator.is_, named.values(), tree.value.values())) else replace(tree, value=named)
-    if isinstance(tree.value, list):
-        listed = [_with_files(child, folder) for child in tree.value]
-        return tree if all(map(operator.is_, listed, tree.value)) else replace(tree, value=listed)
-    if not (isinstance(tree.value, str) and tree.value.endswith(_FILES)):
-        return tree
-    try:
-        return replace(tree, value=str(beside)) if (beside := folder / tree.value).is_file() else tree
-    except (OSError, ValueError):  # what no file can be called
-        return tree
-
-
-def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
-    """Parse YAML text; `source` names it in errors."""
-    return _checked(*_parsed(text, source), errors)
-
-
-def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
-    if errors is not None:
-        errors += mistakes
-    elif mistakes:
-        raise InputError(mistakes)
-    return tree
-
-
-def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
-    """The tree, and the mistakes after which reading can go on; raises InputError for others."""
-    if (plain := _PLAIN.fullmatch(text)) and plain[2].lower() not in ("true", "false", "null"):
-        return Node(plain[2], Place(source, 1, plain.end(1) + 1)), ()
-    from simcoll.config import _yaml_text
-
-    return _yaml_text.parsed(text, source)
-
-
-_kept_last = functools.lru_cache(maxsize=1)(_parsed)  # a prediction asks some ten times for the file of its machine
-_kept = functools.lru_cache(maxsize=64)(_parsed)  # trees never change; a sweep asks for the same files at each point
-
-
-def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
-    """The tree with a value at a dotted path, in each of a list of mappings on its way; missing keys are created;
-    `place` (default: the value's) is where the keys were written. Raises InputError where the path runs through
-    another value than these."""
-    return _put(tree, path.split("."), value, place or value.place)
-
-
-def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
-    if not keys:
-        return value
-    if isinstance(tree.value, list) and all(isinstance(child.value, dict) for child in tree.value):
-        return Node([_put(child, keys, value, place) for child in tree.value], tree.place, tree.keys)
-    if tree.value is not None and not isinstance(tree.value, dict):
-        problem = f"{keys[0]!r} cannot be set: its parent is not a mapping"
-        raise InputError([Diagnostic(problem, "set the parent instead", "", place)])
-    children: dict[str, Node] = dict(tree.value or {})
-    children[keys[0]] = _put(children.get(keys[0], Node(None, place)), keys[1:], value, place)
-    return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
-
-
-def over(below: Node, above: Node) -> Node:
-    """The tree of two mappings: `above` counts where both have a value, key by key of mappings within."""
-    if not isinstance(below.value, dict) or not isinstance(above.value, dict):
-        return above
-    both = {key: over(below.value[key], child) if key in below.value else child for key, child in above.value.items()}
-    return Node({**below.value, **both}, above.place, {**below.keys, **above.keys})
-
-
-# --- validation ---------------------------------------------------------------------------------------------------
 
 
 class BelowError(ValueError):
@@ -307,8 +525,26 @@ def _takes_numbers(annotation: Any) -> bool:
     return annotation in (int, float) or any(map(_takes_numbers, get_args(annotation)))
 
 
+# --- trees to text ---
+
+
 def dump(value: Any, *, inline: bool = False) -> str:
     """Plain values as YAML text, keys in the order given; `inline`: the innermost lists and mappings on one line."""
-    from simcoll.config import _yaml_text
+    flow = None if inline else False
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
+    return str(yaml.dump(value, Dumper=_Quoting, **options))
 
-    return _yaml_text.dump(value, inline=inline)
+
+class _Quoting(yaml.SafeDumper):
+    """Quotes each text that is something else in YAML 1.1 or in 1.2, as `9e47` is."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [
+            *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+            *_Yaml12.yaml_implicit_resolvers.get(first, []),
+        ]
+        for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **_Yaml12.yaml_implicit_resolvers}
+    }
+
+
+_Quoting.add_representer(WrittenFloat, lambda dumper, number: dumper.represent_float(float(number)))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
-from simcoll.config.machine_memory import check_memory, memory
+from simcoll.config.machine_limits import check_memory, memory
 from simcoll.config.numba_loader import WORTH_COMPILING, choose
 from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
 from simcoll.engine.kernels import dependency_kernel

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Index, Params, RoutedNetwork, piece_bytes

@@ -14,7 +14,7 @@ import numpy as np
 
 from simcoll.config import numba_loader
 from simcoll.config.arrays import Array
-from simcoll.config.machine_time import check_time
+from simcoll.config.machine_limits import check_time
 from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel
 from simcoll.engine.kernels import stream_kernel
 from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState

@@ -19,7 +19,7 @@ from simcoll.prediction import replications
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
-from simcoll.prediction.predictions import LAUNCHING, ProgramRun, policy
+from simcoll.prediction.predictions import LAUNCHING, ProgramRun, StepPrediction, policy
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
 from simcoll.scenario.loading import Point
@@ -79,7 +79,7 @@ class ExplainedRun:
 
     @cached_property
     def _hops(self) -> frozenset[str]:
-        return frozenset().union(*(call.lowered.hops for call in self.ran.calls.values()))
+        return frozenset().union(*(call.lowered.hops for call in self.ran.planned))
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -141,7 +141,7 @@ class ExplainedRun:
         before a call of a plan as in the call by itself."""
         if cause == "computation" and self._tasks[where][0] == LAUNCHING:
             work = self._tasks[where][1]
-            assert work.call
+            assert work.call and isinstance(self.ran, StepPrediction)
             lead = Counter(self.ran.calls[work.call, work.ranks].lowered.lead(self.ran.costs))
             lead["launch"] += ps - lead.total()  # later, if that was drawn
             return [((name, None), part) for name, part in lead.items() if part]
@@ -174,7 +174,7 @@ class ExplainedRun:
         if i == NONE:
             if task == NONE:
                 return TimeShare(begin, end, cause, where, segment.then, rank=segment.rank)
-            assert self.ran.tasks
+            assert isinstance(self.ran, StepPrediction)
             rank = int(self.ran.tasks.rank[task])
             return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1].name, rank)
         program = self.ran.program
@@ -190,7 +190,7 @@ class ExplainedRun:
         """The cause that sets a call's pace on a link beside it, with its share of the time there, by the name of the
         link and its B/s as the call has it."""
         found: dict[tuple[str, int], tuple[str, float]] = {}
-        for lowered in (call.lowered for call in self.ran.calls.values()):
+        for lowered in (call.lowered for call in self.ran.planned):
             rates = lowered.bandwidths(self.ran.costs)
             for link, pace in lowered.paces(self.ran.costs).items():
                 found[lowered.rated.link_names[link], rates.item(link)] = pace
@@ -199,7 +199,7 @@ class ExplainedRun:
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, Work]]:
         """The kind of each task, and the work that it is of."""
-        assert self.ran.tasks
+        assert isinstance(self.ran, StepPrediction)
         kinds, named = self.ran.tasks.kind, list[tuple[int, Work]]()
         for work in self.ran.plan.works:
             while True:  # a call whose launch takes time is two operations
@@ -227,12 +227,12 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
     if scenario.in_buckets:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
     ran = predict(scenario if drawn and scenario.workload else plain)
-    if ran.only and not drawn:  # one question, one answer
+    if isinstance(ran, StepPrediction) and ran.only and not drawn:  # one question, one answer
         return dataclasses.replace(explained_run(ran.only.scenario, most=most), row=row_of(ran))
     if (messages := unheld_messages(ran)) > most:
         problem = f"{messages} messages are more than can be explained ({most})"
         raise wrong("ranks", problem, "ask for fewer ranks, or larger chunks")
-    if ran.tasks:
+    if isinstance(ran, StepPrediction):
         if drawn:
             ran, plain = _disturbed(ran, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
         return ExplainedRun(plain, ran, row_of(ran), drawn is not None)
@@ -243,7 +243,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
         if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):
             problem = f"a run of a collective with {min(changed)} cannot be explained"
             raise wrong("variability", problem, f"take another replication, or leave out {min(changed)}")
-        late = replications.arriving(plain, drawn, ran.plan.n)
+        late = replications.arriving(plain, drawn, ran.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)
     ran = dataclasses.replace(predict(known), asked=ran.asked) if drawn else ran
@@ -254,7 +254,9 @@ def unheld_messages(ran: Prediction) -> int:
     """Return the number of messages whose times have to be computed before they can be shown; 0 if the run has them."""
     if ran.run.timed:
         return 0
-    calls = (ran.calls[work.call, work.ranks].bound for work in ran.plan.works if ran.tasks and work.call)
+    if not isinstance(ran, StepPrediction):
+        return ran.run.totals.messages
+    calls = (ran.calls[work.call, work.ranks].bound for work in ran.plan.works if work.call)
     return max(ran.run.totals.messages, sum(call.sums.messages for call in calls if call))
 
 
@@ -265,10 +267,9 @@ def _check_replication(scenario: Scenario, replication: int) -> None:
         raise InputError(f"there is no replication {replication}", cure)
 
 
-def _disturbed(ran: Prediction, drawn: Drawn) -> Prediction:
+def _disturbed(ran: StepPrediction, drawn: Drawn) -> StepPrediction:
     """A joined plan with one set of draws."""
-    assert ran.tasks
-    program = replications.disturbed(ran, ran.tasks, drawn)
+    program = replications.disturbed(ran, drawn)
     outcome = run(program, policy(ran.scenario, "totals"))
     totals = dataclasses.replace(ran.totals, makespan_ps=outcome.totals.makespan_ps)
     return dataclasses.replace(ran, run=ProgramRun(ran.scenario, lambda: program, outcome, program), totals=totals)

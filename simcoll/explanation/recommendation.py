@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from simcoll.config.groups import grouped
-from simcoll.config.machine_time import check_time
+from simcoll.config.machine_limits import check_time
 from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers

@@ -16,7 +16,7 @@ from simcoll.explanation.explained_run import ExplainedRun
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import Prediction, predict
-from simcoll.prediction.predictions import COMPUTING, LAUNCHING, PlanTasks
+from simcoll.prediction.predictions import COMPUTING, LAUNCHING, CallPrediction, StepPrediction
 from simcoll.scenario.faults import struck
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, load_profile
@@ -61,7 +61,8 @@ def answers(explained: ExplainedRun, broken: list[ScheduleError] | None = None) 
 
 def changes(explained: ExplainedRun) -> Iterator[Change]:
     """Every change that the point allows, by name, with a function that simulates it."""
-    yield from _of_step(explained, explained.ran.tasks) if explained.ran.tasks else _of_call(explained, explained.ran)
+    ran = explained.ran
+    yield from _of_step(explained, ran) if isinstance(ran, StepPrediction) else _of_call(explained, ran)
 
 
 def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
@@ -114,7 +115,7 @@ def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
 
     for text, kinds in _links(explained).items():
         yield text, partial(on, partial(_faster, kinds))
-    if ran.lowered:
+    if isinstance(ran, CallPrediction):
         yield from ((text, partial(ran.retimed, costs)) for text, costs in ran.lowered.cheaper(ran.costs))
     if tunable:
         yield "latencies of links halved", lambda: on(_closer)
@@ -188,9 +189,9 @@ def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str
 # --- workloads ---
 
 
-def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
+def _of_step(explained: ExplainedRun, ran: StepPrediction) -> Iterator[Change]:
     """Links, times and overheads are changed in the program that ran; what binds calls otherwise is bound anew."""
-    ran, scenario, spec = explained.ran, explained.scenario, explained.scenario.workload
+    scenario, spec, kinds_of_tasks = explained.scenario, explained.scenario.workload, ran.tasks.kind
     program = ran.run.program  # as it was bound, before faults sent transfers other ways
     runs = executor(scenario)
     kind_of = dict(zip(ran.topology.link_names, ran.topology.link_kinds, strict=True))
@@ -223,10 +224,10 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
     for text, group in _links(explained).items():
         yield text, partial(on, group)
     if ran.compute_ps:
-        yield "computation twice as fast", partial(played, **lasting(0.5, of.kind == COMPUTING))
+        yield "computation twice as fast", partial(played, **lasting(0.5, kinds_of_tasks == COMPUTING))
     if len(program) and program.latencies.max() > 1:
         yield "latencies of links halved", partial(played, latencies=np.maximum(1, program.latencies // 2))
-    launching = of.kind == LAUNCHING
+    launching = kinds_of_tasks == LAUNCHING
     if runs.tunable and (launching.any() or any(getattr(part, name) for part in program.parts for name in OVERHEADS)):
         yield NO_OVERHEADS, partial(played, **lasting(0, launching), **costing(**dict.fromkeys(OVERHEADS, 0)))
     if scenario.faults:
@@ -246,7 +247,7 @@ def _of_step(explained: ExplainedRun, of: PlanTasks) -> Iterator[Change]:
         yield text, partial(anew, workload=alternative)
 
 
-def _other_plans(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str, Any]]:
+def _other_plans(scenario: Scenario, ran: StepPrediction) -> Iterator[tuple[str, Any]]:
     spec = scenario.workload
     collectives = {work.call.collective for work in ran.plan.works if work.call}
     for name in executor(scenario).algorithms(collectives):

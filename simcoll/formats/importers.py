@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.decoding import decoded
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog, decoded
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.measured import gpu_names

@@ -38,9 +38,9 @@ from typing import Any, Final
 import numpy as np
 
 import simcoll
-from simcoll.config import csv_text
+from simcoll.config import text_table
 from simcoll.config.groups import grouped
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
 from simcoll.measurement._rank_messages import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
@@ -364,7 +364,7 @@ def write(path: Path, rows: Sequence[CaseRow], backend: Backend) -> None:
 def write_table(path: Path, columns: Sequence[str], rows: Sequence[CaseRow]) -> None:
     """Write rows as CSV, whole or not at all. Raises InputError."""
     cells = ([_cell(made.get(column)) for column in columns] for made in rows)
-    write_atomically(path, csv_text.dump(columns, cells))
+    write_atomically(path, text_table.csv_text(columns, cells))
 
 
 def _cell(value: object) -> object:

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, StrictBool
 
-from simcoll.config.quantity_field import BandwidthCap, Duration, Share, Size
+from simcoll.config.field_types import BandwidthCap, Duration, Share, Size
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.units import format_size

@@ -10,7 +10,7 @@ from simcoll.nccl import p2p_messages, symmetric_kernels, tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, TunedCollective, refusal
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.env_filter import EVERYTHING, Selection
+from simcoll.nccl.environment import EVERYTHING, Selection
 from simcoll.nccl.protocols import figures, most_channels
 from simcoll.nccl.tuner_constants import Constants
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol

@@ -105,8 +105,6 @@ class Round:
         self._ports: dict[int | None, list[int]] = {}
         self._nearest: dict[int, list[int]] = {}
         self._turned: dict[int, list[int]] = {}
-        self._fruitless: dict[object, int] = {}
-        self._copies = 0
         self._settled = False
         ring = wanted.pattern == "ring"
         self.to_net = (self.count - 1 if ring else 0) if across else -1
@@ -147,22 +145,8 @@ class Round:
     # --- channels ---
 
     def _channel(self) -> Steps:
-        """Look for one channel more. Where nothing better was found from a state, it is not looked at again, but the
-        steps are counted."""
-        draft, before, copies = self.draft, self.left, self._copies
-        state = self._state() if draft.orders else None
-        if state is not None and (steps := self._fruitless.get(state)) is not None:
-            self.left = max(0, self.left - steps)
-            return
-        yield self._from_nets() if self.across else self._within()
-        if state is not None and self.left > 0 and copies == self._copies:
-            self._fruitless[state] = before - self.left
-
-    def _state(self) -> object:
-        draft = self.draft
-        last = draft.orders[-1] if draft.pattern != "nvls" else [order[0] for order in draft.orders]
-        nets = draft.nets[-1] if self.across else ()
-        return draft.channels, tuple(self.free), tuple(self.net_free.values()), tuple(last), nets, draft.hops
+        """Look for one channel more."""
+        return self._from_nets() if self.across else self._within()
 
     def _within(self) -> Steps:
         draft, gpus = self.draft, self.node.gpus
@@ -284,7 +268,6 @@ class Round:
         draft.orders.append(order[:])
         draft.nets.append((net_in, net_out))
         if self._better():
-            self._copies += 1
             kept = draft.copy()
             for name in ("intra", "inter", "type_intra", "type_inter", "cross_nic", "same", "hops", "orders", "nets",
                          "pattern", "least", "most"):  # fmt: skip

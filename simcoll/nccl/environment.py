@@ -6,17 +6,16 @@ connect.cc.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError, did_you_mean
-from simcoll.nccl import env_filter
-from simcoll.nccl.algorithm_names import COLLECTIVES
+from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective
 from simcoll.nccl.between_nodes import Transport
-from simcoll.nccl.env_filter import Selection
-from simcoll.schedule.names import ALGORITHMS
+from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level
 from simcoll.units import MOST_DIGITS
@@ -30,9 +29,75 @@ _SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"
 _NVLS: Final = frozenset(("nvls", "nvls_tree"))
 
 
+Name = TypeVar("Name", bound=str)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Algorithms and protocols that may be used, by collective; a collective that is not named may use all."""
+
+    algorithms: Mapping[TunedCollective, frozenset[NcclAlgorithm]] = dataclasses.field(default_factory=dict)
+    protocols: Mapping[TunedCollective, frozenset[Protocol]] = dataclasses.field(default_factory=dict)
+    said: str = dataclasses.field(default="", compare=False)  # the variables as a shell has them, for messages
+
+    def allows(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> bool:
+        """Whether the user left this pair in."""
+        in_algorithms = algorithm in self.algorithms.get(collective, ALGORITHMS)
+        return in_algorithms and protocol in self.protocols.get(collective, PROTOCOLS)
+
+    def insists(self, collective: TunedCollective, protocol: Protocol) -> bool:
+        """Whether the user asked for the protocol, also where NCCL would not take it by itself (LL128)."""
+        return protocol in self.protocols.get(collective, ())
+
+
+EVERYTHING: Final = Selection()
+
+
+def selection(algo: str | None = None, proto: str | None = None) -> Selection:
+    """The selection by the values of NCCL_ALGO and NCCL_PROTO; raises InputError for unknown names.
+
+    A value is a list for all collectives, lists of single ones, or both, the first one first: `ring,tree`, `^nvls`,
+    `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` means all but these.
+    """
+    return Selection(
+        _lists("NCCL_ALGO", algo, "algorithm", ALGORITHMS), _lists("NCCL_PROTO", proto, "protocol", PROTOCOLS)
+    )
+
+
+def _lists(variable: str, text: str | None, kind: str, names: Sequence[Name]) -> dict[TunedCollective, frozenset[Name]]:
+    selected: dict[TunedCollective, frozenset[Name]] = {}
+    for i, entry in enumerate((text or "").split(";") if text else ()):
+        function, colon, listed = entry.rpartition(":")
+        if not colon and i:
+            raise InputError(
+                f"{variable}: {entry!r} names no collective",
+                "write e.g. allreduce:ring; only the first list may do without",
+            )
+        collectives = [_known(variable, function, "collective", COLLECTIVES)] if colon else COLLECTIVES
+        selected.update(dict.fromkeys(collectives, _list(variable, listed, kind, names)))
+    return selected
+
+
+def _list(variable: str, text: str, kind: str, names: Sequence[Name]) -> frozenset[Name]:
+    listed = text.strip().removeprefix("^")
+    given = frozenset(_known(variable, word, kind, names) for word in listed.split(","))
+    return frozenset(names) - given if text.strip().startswith("^") else given
+
+
+def _known(variable: str, word: str, kind: str, names: Sequence[Name]) -> Name:
+    by_spelling = {name.replace("_", "").lower(): name for name in names}  # as NCCL writes them, in any case
+    spelling = word.strip().replace("_", "").lower()
+    if spelling not in by_spelling:
+        raise InputError(f"{variable}: {word.strip()!r} is no {kind}", did_you_mean(spelling, by_spelling))
+    return by_spelling[spelling]
+
+
+# --- the variables ---
+
+
 def _filter(text: str, info: ValidationInfo) -> str:
     try:
-        env_filter.parse(**{"algo" if info.field_name == "NCCL_ALGO" else "proto": text})
+        selection(**{"algo" if info.field_name == "NCCL_ALGO" else "proto": text})
     except InputError as error:
         raise ValueError(str(error.diagnostics[0]).partition(": ")[2]) from None
     return text
@@ -152,8 +217,11 @@ class NcclEnv(Model):
     @property
     def selection(self) -> Selection:
         """Algorithms and protocols that NCCL_ALGO, NCCL_PROTO and NCCL_NVLS_ENABLE leave to NCCL."""
-        left = _selection(self.NCCL_ALGO, self.NCCL_PROTO, self.NCCL_NVLS_ENABLE != 0)
-        return dataclasses.replace(left, said=str(self))
+        chosen = selection(self.NCCL_ALGO, self.NCCL_PROTO)
+        algorithms = dict(chosen.algorithms)
+        if self.NCCL_NVLS_ENABLE == 0:
+            algorithms = {name: algorithms.get(name, frozenset(ALGORITHMS)) - _NVLS for name in COLLECTIVES}
+        return Selection(algorithms, chosen.protocols, said=str(self))
 
     def without_p2p(self) -> Self:
         """The same with NCCL_P2P_DISABLE=1."""
@@ -214,11 +282,3 @@ class NcclEnv(Model):
 
 def _nics(system: SystemFile) -> int:
     return system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0
-
-
-def _selection(algo: str | None, proto: str | None, nvls: bool) -> Selection:
-    chosen = env_filter.parse(algo, proto)
-    if nvls:
-        return chosen
-    left = {name: chosen.algorithms.get(name, frozenset(ALGORITHMS)) - _NVLS for name in COLLECTIVES}
-    return Selection(left, chosen.protocols)

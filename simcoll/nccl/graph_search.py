@@ -198,12 +198,6 @@ class _Search:
             known = ["hopper"]
         self.speeds = (_BETWEEN if across else _WITHIN)[known[0] if known else "ampere"]
         self.fastest, self.total = self._most()
-        self._fruitless: dict[tuple[object, ...], int] = {}
-        ends = [(a, b) for a in node.gpus for b in node.nets]
-        self._types = (
-            {node.paths[a, b].type for a in node.gpus for b in node.gpus},
-            {node.paths[pair].type for a, b in ends for pair in ((a, b), (b, a))},
-        )
 
     def _most(self) -> tuple[float, float]:
         """GB/s of the widest path of a GPU, and of all its links."""
@@ -323,20 +317,9 @@ class _Search:
         return best
 
     def _round(self, draft: Draft, best: Draft) -> tuple[int, int]:
-        """Steps that are left and that there were. Where no path is of a type, allowing it changes nothing."""
+        """Steps that are left and that there were."""
         steps = _STEPS_ALIKE if draft.same else _STEPS
-        types = [
-            sum(kind <= most for kind in there)
-            for most, there in zip((draft.type_intra, draft.type_inter), self._types, strict=True)
-        ]
-        key = (draft.pattern, draft.cross_nic, draft.same, draft.intra, draft.inter, draft.least, draft.most, *types)
-        if key not in self._fruitless:
-            before = best.orders
-            left = Round(self.node, self.rules, draft, best, self.across, steps).run()
-            if best.orders is not before:
-                return left, steps
-            self._fruitless[key] = left
-        return self._fruitless[key], steps
+        return Round(self.node, self.rules, draft, best, self.across, steps).run(), steps
 
     def _split(self, best: Draft) -> None:
         """Two channels for each, with half of the speed."""

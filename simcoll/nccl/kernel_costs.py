@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from simcoll.config.quantity_field import BandwidthCap, Duration, Share
+from simcoll.config.field_types import BandwidthCap, Duration, Share
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl.protocols import figures

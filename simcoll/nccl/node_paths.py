@@ -82,7 +82,6 @@ class NodePaths:
             out.sort(key=lambda link: -self.bandwidth[link])  # NCCL keeps the fastest first
         self.gpus, self.nets, self.switches = self._of("gpu"), self._of("net"), self._of("nvs")
         self.paths: dict[tuple[int, int], NodePath] = {}
-        self._parts: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {}
         self.local_gpu: dict[int, int | None] = {}
         self._to_try: dict[tuple[tuple[int, ...], int], list[int]] = {}
 
@@ -195,13 +194,9 @@ class NodePaths:
 
     # --- bandwidth ---
 
-    def parts(self, src: int, dst: int) -> tuple[tuple[int, float], ...]:
+    def parts(self, src: int, dst: int) -> Iterator[tuple[int, float]]:
         """Links of a path, and how much it takes of each for every byte that it carries."""
-        if (src, dst) not in self._parts:
-            self._parts[src, dst] = tuple(self._parts_of(src, self.paths[src, dst]))
-        return self._parts[src, dst]
-
-    def _parts_of(self, src: int, path: NodePath) -> Iterator[tuple[int, float]]:
+        path = self.paths[src, dst]
         from_gpu = self.kinds[src] == "gpu"
         into = [self.kinds[self.ends[link][1]] for link in path.links]
         slower = self._rules.intel and from_gpu and path.type == PHB and "cpu" in into

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.env_filter import EVERYTHING, Selection
+from simcoll.nccl.environment import EVERYTHING, Selection
 from simcoll.nccl.tuner_constants import Generation, numbers
 
 SYMMETRIC: Final = "symmetric"  # the algorithm that is NCCL's own choice then, and that no variable names

@@ -18,7 +18,7 @@ from typing import Final
 from simcoll.errors import RefusedError
 from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective, refusal
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.env_filter import EVERYTHING, Selection
+from simcoll.nccl.environment import EVERYTHING, Selection
 from simcoll.nccl.tuner_constants import Constants, NcclConstants, RcclConstants, read
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph

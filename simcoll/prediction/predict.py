@@ -12,7 +12,7 @@ from simcoll.engine.run import Keep
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.confidence import ModelErrors, PredictedCase, fingerprint, follows, judge
 from simcoll.prediction.placed_topology import rated_topology
-from simcoll.prediction.predictions import Prediction
+from simcoll.prediction.predictions import CallPrediction, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.runs import predict_call
 from simcoll.scenario.loading import Point
@@ -75,7 +75,7 @@ def predict(
     if scenario.workload:
         from simcoll.prediction.runs import predict_plan
 
-        prediction = predict_plan(scenario, topology, costed)
+        prediction: Prediction = predict_plan(scenario, topology, costed)
     else:
         prediction = predict_call(scenario, topology, costed, keep)
     if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
@@ -91,7 +91,7 @@ def predict(
 def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultRow:
     """The row of results of a point that was simulated. That of a workload of one call is the call's, in all columns
     that workloads have. `elsewhere`: see `judge`."""
-    if prediction.only:
+    if isinstance(prediction, StepPrediction) and prediction.only:
         own = {name: getattr(_row(prediction, elsewhere), name) for name in _OF_WORKLOADS}
         return replace(row(prediction.only, elsewhere), **(own | dict(prediction.columns)))
     return _row(prediction, elsewhere)
@@ -106,8 +106,9 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         busiest = "host", prediction.host_ps / time_ps
     waited = prediction.staged
     known = _described(scenario)
+    chosen = prediction.lowered.chosen if isinstance(prediction, CallPrediction) else {}
     columns: dict[str, Any] = known | {
-        "settings": {**known["settings"], **(prediction.lowered.chosen if prediction.lowered else {})},
+        "settings": {**known["settings"], **chosen},
         "protocol": prediction.protocol,
         "topology": topology.name,
         "asked": prediction.asked,
@@ -157,16 +158,15 @@ def busiest_link(prediction: Prediction) -> Binding | None:
 def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None) -> dict[str, object]:
     """The columns that say how far the time may be trusted. Workloads were not measured, though their calls may be."""
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
-    if scenario.workload:
+    if not isinstance(prediction, CallPrediction):
         return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
-    usual = profile.calibration and (prediction.lowered is None or prediction.lowered.usual)
-    places = prediction.devices[: prediction.plan.n]
+    usual = profile.calibration and prediction.lowered.usual
+    places = prediction.devices[: prediction.n]
     setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
     nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
     where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way, lent(prediction)
-    by_itself = prediction.lowered is None or prediction.lowered.by_itself
-    how = prediction.protocol, by_itself, scenario.protocol not in ("none", "auto")
+    how = prediction.protocol, prediction.lowered.by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(
         scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where, *how
     )
@@ -187,7 +187,7 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
 
 
 def _nodes(prediction: Prediction) -> int:
-    return prediction.topology.nodes_of(prediction.devices[: prediction.plan.n])
+    return prediction.topology.nodes_of(prediction.devices[: prediction.n])
 
 
 def place(prediction: Prediction) -> str:

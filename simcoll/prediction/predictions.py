@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -117,17 +118,14 @@ class PlanTasks:
         return np.concatenate([np.broadcast_to(each, len(ranks)) for each, ranks in both]).astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Prediction:
-    """One point: its plan, what engines ran of it, and what that adds up to.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Prediction(ABC):
+    """The time of one point, and what engines ran for it: a `CallPrediction` or a `StepPrediction`.
 
-    A plan of one call is run as one program; then `lowered` is that call, `source` its schedule, or the stream
-    of its steps where it is long, and `totals` are of all channels, of which the program may be one. Other plans are
-    joined; then `tasks` says what the tasks of the program are. `columns` are those that the workload's template adds
-    to results. `host_ps` is the host's time for a call: the next begins no sooner. `asked` is the algorithm as the
-    point asked for it, of which `scenario` may have the choice. `seen` are the links of a joined plan.
-    `bound_ps` finds `lower_bound_ps`, `anew` predicts the same under other costs. `only` is the call by itself, where
-    an undisturbed workload is no more than one call of all ranks. `struck` are the faults that happened.
+    `totals` are of all channels, of which the program that ran may be one. `asked` is the algorithm as the point asked
+    for it; `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other
+    costs. `launch_ps` is the time before the program begins, and `host_ps` the host's time: the next call begins no
+    sooner; a step has neither, as launches are part of it. `struck` are the faults that happened.
 
     >>> from simcoll import predict
     >>> hosts = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
@@ -140,27 +138,19 @@ class Prediction:
     costs: CostSetting
     topology: Topology
     devices: tuple[str, ...]
-    plan: WorkloadPlan
-    calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
     run: ProgramRun
     totals: Totals
     bound_ps: Callable[[], int]
     anew: Callable[[CostSetting], Prediction]
-    asked: str = ""
-    source: AnySchedule | None = None
-    lowered: PlainCall | None = None
     launch_ps: int = 0
     host_ps: int = 0
-    tasks: PlanTasks | None = None
-    seen: CountedLinks | None = None
-    columns: Mapping[str, object] = field(default_factory=dict)
-    only: Prediction | None = None
+    asked: str = ""
     struck: tuple[Fault, ...] = ()
 
     def __repr__(self) -> str:
         size = [] if self.scenario.workload or not self.scenario.nbytes else [format_size(self.scenario.nbytes)]
         call = ", ".join([self.scenario.collective, *filter(None, [self.algorithm]), *size])
-        return f"Prediction({call}, {self.plan.n} ranks, {format_duration(self.time_ps)})"
+        return f"Prediction({call}, {self.n} ranks, {format_duration(self.time_ps)})"
 
     @property
     def verdict(self) -> str:
@@ -173,24 +163,62 @@ class Prediction:
     def __str__(self) -> str:
         return "\n".join([self.verdict, *caveats.notes([self.scenario])])
 
+    # --- what a call and a step have each in its own way ---
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """All ranks of the point."""
+
+    @property
+    @abstractmethod
+    def planned(self) -> Sequence[PlannedCall]:
+        """Its calls, those that are alike once."""
+
+    @property
+    def columns(self) -> Mapping[str, object]:
+        """Columns of results that the workload's template adds; none of a call."""
+        return {}
+
+    @property
+    @abstractmethod
+    def _served(self) -> CountedLinks:
+        """Links without faults."""
+
+    @property
+    @abstractmethod
+    def lead(self) -> dict[str, int]:
+        """Time before the program begins, in ps, by cause."""
+
+    @abstractmethod
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each used link, by number, the links that carry the same at the same time."""
+
+    @abstractmethod
+    def retimed(self, costs: CostSetting) -> int:
+        """The time under other costs, in ps."""
+
+    # --- times ---
+
+    @property
+    def compute_ps(self) -> int | None:
+        """Computation of the rank that computes longest, in ps; None of a call."""
+        return None
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the schedule; None of a workload."""
+        return None
+
+    @property
+    def staged(self) -> Staged | None:
+        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        return None
+
     @cached_property
     def time_ps(self) -> int:
-        """Time of the point: as long as on the GPUs, or as the host where that is slower."""
+        """Time of the point in ps: that on the GPUs, or that of the host where it is longer."""
         return max(self.called_ps, self.host_ps)
-
-    @cached_property
-    def fault_windows(self) -> Sequence[FaultWindow]:
-        """The times, from the call on, in which faults acted on links of the topology."""
-        if not self.struck:
-            return ()
-        from simcoll.scenario.faults import windows
-
-        return windows(self.struck, self.topology.link_names)
-
-    @cached_property
-    def lower_bound_ps(self) -> int:
-        """Time that nothing can beat, in ps."""
-        return self.bound_ps()
 
     @property
     def time_us(self) -> float:
@@ -211,47 +239,56 @@ class Prediction:
         return self.time_ps - self.called_ps
 
     @property
-    def compute_ps(self) -> int | None:
-        """Computation of the rank that computes longest, in ps; None for a call by itself."""
-        return max(self.plan.computed_ps()) if self.tasks else None
-
-    @property
     def exposed_ps(self) -> int | None:
-        """Time beyond that of computation; None for a call by itself."""
+        """Time of a step beyond that of computation, in ps; None of a call."""
         return None if self.compute_ps is None else self.time_ps - self.compute_ps
+
+    @cached_property
+    def lower_bound_ps(self) -> int:
+        """Time that nothing can beat, in ps."""
+        return self.bound_ps()
+
+    @cached_property
+    def fault_windows(self) -> Sequence[FaultWindow]:
+        """The times, from the call on, in which faults acted on links of the topology."""
+        if not self.struck:
+            return ()
+        from simcoll.scenario.faults import windows
+
+        return windows(self.struck, self.topology.link_names)
+
+    # --- names of what ran ---
 
     @property
     def algorithm(self) -> str:
-        """The algorithm of its call, or those of its calls; empty where there is none."""
-        return ", ".join(dict.fromkeys(call.lowered.algorithm for call in self.calls.values()))
+        """The algorithms of its calls; empty where there is none."""
+        return ", ".join(dict.fromkeys(call.lowered.algorithm for call in self.planned))
 
     @property
     def executor(self) -> str | None:
-        """The executor of its call, or those of its calls."""
-        names = dict.fromkeys(call.lowered.executor for call in self.calls.values() if call.lowered.executor)
-        return ", ".join(names) or None
+        """The executors of its calls."""
+        return ", ".join(dict.fromkeys(call.lowered.executor for call in self.planned if call.lowered.executor)) or None
 
     @property
     def protocol(self) -> str:
-        """NCCL's protocol of its call, or those of its calls."""
-        protocols = dict.fromkeys(call.lowered.protocol for call in self.calls.values())
-        return ", ".join(protocols) or self.scenario.protocol
+        """NCCL's protocols of its calls."""
+        return ", ".join(dict.fromkeys(call.lowered.protocol for call in self.planned)) or self.scenario.protocol
 
     @property
     def sharing(self) -> str:
         """The ways in which its calls share links."""
-        ways = dict.fromkeys(call.lowered.point(self.costs).params().sharing for call in self.calls.values())
+        ways = dict.fromkeys(call.lowered.point(self.costs).params().sharing for call in self.planned)
         return ", ".join(ways) or self.scenario.params().sharing
 
     @property
     def proved(self) -> str:
         """Levels at which the schedules of its calls were proved."""
-        return ", ".join(dict.fromkeys(call.proved for call in self.calls.values()))
+        return ", ".join(dict.fromkeys(call.proved for call in self.planned))
 
     @property
     def ranks(self) -> int:
         """Ranks that take part, or those of one sub-group."""
-        return len(self.scenario.subgroups[0]) if self.scenario.subgroups else self.plan.n
+        return len(self.scenario.subgroups[0]) if self.scenario.subgroups else self.n
 
     @property
     def algbw(self) -> float | None:
@@ -265,16 +302,7 @@ class Prediction:
         algbw = self.algbw
         return None if algbw is None else algbw * float(collective(self.scenario.collective).busbw(self.ranks))
 
-    @property
-    def steps(self) -> int | None:
-        """Steps of its schedule; None of a workload."""
-        return self.source.n_steps if self.source else None
-
-    @property
-    def staged(self) -> Staged | None:
-        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
-        whole = self.lowered is not None and self.lowered.whole and not self.scenario.in_buckets
-        return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
+    # --- what engines ran ---
 
     @property
     def engine(self) -> str:
@@ -295,10 +323,7 @@ class Prediction:
     def links(self) -> CountedLinks:
         """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
         it uses; of links that change, those of the mean of the run."""
-        links = self.seen
-        if not links:
-            served = self.lowered.capacities(self.costs) if self.lowered else self.topology.bandwidths
-            links = CountedLinks(self.topology.link_names, self.topology.link_kinds, served)
+        links = self._served
         if not self.scenario.striking:  # else a long program would be made
             return links
         kept = link_usage.kept(self.run.program, self.totals.makespan_ps).reshape(-1, len(links.names))
@@ -307,8 +332,7 @@ class Prediction:
     @cached_property
     def rails(self) -> dict[int, tuple[int, ...]]:
         """For each link that the program used, by number: those that carry the same at the same time in the call."""
-        used: list[int] = np.flatnonzero(self.totals.carried).tolist()
-        return self.lowered.rails(used) if self.lowered else {link: (link,) for link in used}
+        return self._rails_of(np.flatnonzero(self.totals.carried).tolist())
 
     @cached_property
     def busy(self) -> NDArray[np.float64]:
@@ -319,11 +343,50 @@ class Prediction:
             whole[list(alike)] += ran[link]
         return whole
 
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class CallPrediction(Prediction):
+    """The prediction of a call: `lowered`, as engines run it, and its `source`, a schedule or the stream of its steps,
+    which was proved at level `proof`."""
+
+    lowered: PlainCall
+    source: AnySchedule
+    proof: str
+
+    @property
+    def n(self) -> int:
+        """All ranks of the point."""
+        return self.source.n
+
+    @property
+    def planned(self) -> Sequence[PlannedCall]:
+        """The call."""
+        return (PlannedCall(self.lowered, self.proof),)
+
+    @property
+    def steps(self) -> int:
+        """Steps of its schedule."""
+        return self.source.n_steps
+
+    @property
+    def staged(self) -> Staged | None:
+        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        whole = self.lowered.whole and not self.scenario.in_buckets
+        return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
+
+    @property
+    def _served(self) -> CountedLinks:
+        return CountedLinks(self.topology.link_names, self.topology.link_kinds, self.lowered.capacities(self.costs))
+
     @property
     def lead(self) -> dict[str, int]:
         """Time before the program begins, in ps, by cause."""
         waited = {"host": self.waited_ps} if self.waited_ps else {}
-        return {**waited, **self.lowered.lead(self.costs)} if self.lowered else {}
+        return {**waited, **self.lowered.lead(self.costs)}
+
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each used link, by number, the links that carry the same at the same time."""
+        return self.lowered.rails(used)
 
     def retimed(self, costs: CostSetting) -> int:
         """The time under other costs, in ps.
@@ -334,7 +397,7 @@ class Prediction:
             return self.time_ps
         call = self.lowered
         apart = self.scenario.striking or self.scenario.in_buckets  # links change, or calls are several
-        if call is None or apart or self.run.totals.messages > MOST_HELD:
+        if apart or self.run.totals.messages > MOST_HELD:
             return self.anew(costs).time_ps
         program = dataclasses.replace(
             self.program,
@@ -344,3 +407,59 @@ class Prediction:
         )
         took = makespan_ps(program, self.totals.shortcut != "none")  # no shortcut then helps now, as a rule
         return max(self._until(took) + call.launch_ps(costs), call.host_ps(costs))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class StepPrediction(Prediction):
+    """The prediction of a workload's plan: its `calls` as they are bound, the `tasks` of the program that joins them,
+    and the `counted` links that they see. `facts` are columns of the workload's template. `alone` predicts the call by
+    itself where an undisturbed plan is no more than one call of all ranks, else it gives None."""
+
+    plan: WorkloadPlan
+    calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
+    tasks: PlanTasks
+    counted: CountedLinks
+    facts: Mapping[str, object]
+    alone: Callable[[], CallPrediction | None]
+
+    @property
+    def n(self) -> int:
+        """All ranks of the point."""
+        return self.plan.n
+
+    @property
+    def planned(self) -> Sequence[PlannedCall]:
+        """Its calls, those that are alike once."""
+        return tuple(self.calls.values())
+
+    @property
+    def columns(self) -> Mapping[str, object]:
+        """Columns of results that the workload's template adds, and the protocols of its calls."""
+        return {**self.facts, "protocol": self.protocol} if self.calls else self.facts
+
+    @cached_property
+    def only(self) -> CallPrediction | None:
+        """The one call that the plan is, by itself; None of another plan."""
+        return self.alone()
+
+    @property
+    def compute_ps(self) -> int:
+        """Computation of the rank that computes longest, in ps."""
+        return max(self.plan.computed_ps())
+
+    @property
+    def _served(self) -> CountedLinks:
+        return self.counted
+
+    @property
+    def lead(self) -> dict[str, int]:
+        """Nothing comes before a plan."""
+        return {}
+
+    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """For each used link, by number, the link itself."""
+        return {link: (link,) for link in used}
+
+    def retimed(self, costs: CostSetting) -> int:
+        """The time under other costs, in ps."""
+        return self.time_ps if costs is self.costs else self.anew(costs).time_ps

@@ -15,7 +15,7 @@ from simcoll.engine.run import MOST_HELD, makespan_ps
 from simcoll.errors import StuckError, did_you_mean, wrong
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import predict, row
-from simcoll.prediction.predictions import COMPUTING, LAUNCHING, PlanTasks, Prediction
+from simcoll.prediction.predictions import COMPUTING, LAUNCHING, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck, with_less
 from simcoll.scenario.hashed_routes import Rails, drawable, hashed
@@ -46,8 +46,8 @@ def part(point: Point) -> ResultRow:
     undisturbed = row(prediction)
     every = (*spec.causes, *(("faults",) if scenario.faults else ()))
     for slow in spec.slow:
-        if slow.rank >= prediction.plan.n:
-            raise wrong("variability", f"there is no rank {slow.rank}", f"write 0 … {prediction.plan.n - 1}")
+        if slow.rank >= prediction.n:
+            raise wrong("variability", f"there is no rank {slow.rank}", f"write 0 … {prediction.n - 1}")
     judged = JUDGED if prediction.totals.messages > SMALL else point.replicas[1]
     asked: dict[tuple[int, tuple[str, ...]], Drawn] = {}  # by replication and the causes that make a difference
     draws: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = []
@@ -90,23 +90,23 @@ def _undisturbed(scenario: Scenario) -> Prediction:
 def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
     """The time of a point with one set of draws in ps, or why it cannot finish."""
     try:
-        if prediction.tasks:
-            return _step_end(prediction, prediction.tasks, drawn)
+        if isinstance(prediction, StepPrediction):
+            return _step_end(prediction, drawn)
         return _call_end(prediction, drawn) if _held(prediction) else _anew(prediction, drawn)
     except StuckError as error:
         return error
 
 
-def _step_end(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> int:
+def _step_end(prediction: StepPrediction, drawn: Drawn) -> int:
     """The end of a plan with one set of draws: of its calls alone, where links are as they were and none meet."""
     same = not _OF_LINKS.intersection(drawn.felt())
-    end = of.alone(_took(prediction, of, drawn)) if same else None
-    return makespan_ps(disturbed(prediction, of, drawn)) if end is None else end
+    end = prediction.tasks.alone(_took(prediction, drawn)) if same else None
+    return makespan_ps(disturbed(prediction, drawn)) if end is None else end
 
 
 def _call_end(prediction: Prediction, drawn: Drawn) -> int:
     """The end of a call whose program is run with one set of draws."""
-    late = arriving(prediction.scenario, drawn, prediction.plan.n)
+    late = arriving(prediction.scenario, drawn, prediction.n)
     end = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
     return max(end + prediction.launch_ps, prediction.host_ps)
 
@@ -130,7 +130,7 @@ def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
 
 def _anew(prediction: Prediction, drawn: Drawn) -> int:
     """The time of a point that is predicted anew with one set of draws."""
-    scenario, n = prediction.scenario, prediction.plan.n
+    scenario, n = prediction.scenario, prediction.n
     late = arriving(scenario, drawn, n)
     came = dict(enumerate(late.tolist()))
     if load_profile(scenario.profile).as_nccl and "ecmp" not in drawn.felt():
@@ -150,22 +150,23 @@ def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
     return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
 
 
-def disturbed(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Program:
+def disturbed(prediction: StepPrediction, drawn: Drawn) -> Program:
     """The program of a joined plan with one set of draws."""
     tasks = prediction.program.tasks
     assert tasks
-    durations = replace(tasks, duration=_took(prediction, of, drawn))
+    durations = replace(tasks, duration=_took(prediction, drawn))
     program = replace(_rewired(prediction, drawn), tasks=durations)
     return struck(program, prediction.topology, drawn.happened())
 
 
-def _took(prediction: Prediction, of: PlanTasks, drawn: Drawn) -> Any:
+def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
     """The durations of a plan's tasks with one set of draws, int64 (tasks,), in ps."""
+    of = prediction.tasks
     took = of.duration.astype(float)
     computing, launching = of.kind == COMPUTING, of.kind == LAUNCHING
     took[computing] *= drawn.jitter(int(computing.sum()))
     took[launching] += drawn.skew(int(launching.sum()))
-    took *= drawn.slow(prediction.plan.n)[of.rank]
+    took *= drawn.slow(prediction.n)[of.rank]
     return np.rint(took).astype(np.int64)
 
 
@@ -184,7 +185,7 @@ def _rails(prediction: Prediction) -> list[Rails]:
     names = tuple(program.link_names[: program.servers])
     columns = [column.reshape(program.views, -1) for column in (program.bandwidths, program.latencies)]
     found = [Rails()] * program.views
-    for call in (planned.lowered for planned in prediction.calls.values()):
+    for call in (planned.lowered for planned in prediction.planned):
         own = np.arange(len(names))
         if call.rated.link_names != names:
             own = np.array([*map({name: i for i, name in enumerate(names)}.__getitem__, call.rated.link_names)])
@@ -223,7 +224,7 @@ def _check(prediction: Prediction) -> None:
     if not drawable(prediction.program, prediction.topology):
         why = "ecmp draws nothing here: no message has equal routes to choose from"
         raise wrong("variability", why, "leave out ecmp, or ask for ranks on several leaves of a fabric with spines")
-    if spec.slow_links and load_profile(scenario.profile).as_nccl and not prediction.tasks:
+    if spec.slow_links and load_profile(scenario.profile).as_nccl and not isinstance(prediction, StepPrediction):
         why = "routes of NCCL's calls are not drawn beside slow_links"
         raise wrong("variability", why, "leave out ecmp or slow_links")
 

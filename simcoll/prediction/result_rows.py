@@ -20,8 +20,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import csv_text, input_files
-from simcoll.config.decoding import decoded
+from simcoll.config import input_files, text_table
+from simcoll.config.input_files import decoded
 from simcoll.errors import Diagnostic, InputError, Place, unwritable
 from simcoll.units import exact_us, float_of, int_of
 
@@ -171,7 +171,7 @@ def dotted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def to_csv(rows: Sequence[ResultRow]) -> str:
     """CSV text; times with all six decimals, so that no picosecond is lost."""
     columns = [*COLUMNS, *dotted(rows)]
-    return csv_text.dump(columns, ([_cell(row, column) for column in columns] for row in rows))
+    return text_table.csv_text(columns, ([_cell(row, column) for column in columns] for row in rows))
 
 
 def _cell(row: ResultRow, column: str) -> str:
@@ -220,7 +220,7 @@ def _value(kind: type, text: str | None) -> Any:
     if kind is dict:
         return json.loads(text)  # a ValueError if it is none
     if kind is str:
-        return csv_text.meant(text)
+        return text_table.csv_meaning(text)
     if kind is bool:
         return {"true": True, "false": False}.get(text, text)
     number = int_of(text) if kind is int else float_of(text)

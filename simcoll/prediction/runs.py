@@ -28,11 +28,12 @@ from simcoll.prediction.predictions import (
     CALLING,
     COMPUTING,
     LAUNCHING,
+    CallPrediction,
     CountedLinks,
     PlannedCall,
     PlanTasks,
-    Prediction,
     ProgramRun,
+    StepPrediction,
     policy,
 )
 from simcoll.prediction.schedules import agents_of, source_of
@@ -117,7 +118,9 @@ def run_schedule(
     return ScheduleRun(source, proved, devices, ran)
 
 
-def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto") -> Prediction:
+def predict_call(
+    scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
+) -> CallPrediction:
     """The prediction of a call; `keep`: see `Policy`. Raises like `predict`."""
     options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
@@ -136,24 +139,19 @@ def predict_call(scenario: Scenario, topology: Topology | None, costs: CostSetti
         run = run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
     except StuckError as error:
         raise call.stuck(error) from None
-    plan, ranks = WorkloadPlan(run.source.n), tuple(range(run.source.n))
-    weights = None if scenario.weights is None else _hashable(scenario.weights)
-    asked = CollectiveCall(scenario.collective, call.algorithm, scenario.nbytes, scenario.root, weights)
-    plan.call(scenario.collective, asked, stream=scenario.collective)
-    return Prediction(
+    return CallPrediction(
         scenario=scenario,
         costs=costs,
         topology=call.topology(costs),
         devices=run.devices,
-        plan=plan,
-        calls={(asked, ranks): PlannedCall(call, run.proved)},
         run=run.run,
         totals=_side_by_side(run.run.totals, call.count),
         bound_ps=functools.partial(_bound_ps, call, run, topology, costs),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
-        source=run.source,
         lowered=call,
+        source=run.source,
+        proof=run.proved,
         launch_ps=launch_ps,
         host_ps=call.host_ps(costs),
     )
@@ -169,11 +167,6 @@ def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, cost
     return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)
 
 
-def _hashable(weights: Sequence[Any]) -> tuple[Any, ...]:
-    """Nested weights as tuples."""
-    return tuple(_hashable(row) if isinstance(row, list | tuple) else row for row in weights)
-
-
 def _side_by_side(totals: Totals, count: int) -> Totals:
     """Totals of so many programs that do the same side by side."""
     if count == 1:
@@ -187,9 +180,9 @@ def _side_by_side(totals: Totals, count: int) -> Totals:
     )
 
 
-def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> Prediction:
+def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
     """The one predicted to be done first, of those that are not refused."""
-    predicted: list[Prediction] = []
+    predicted: list[CallPrediction] = []
     refused: list[RefusedError] = []
     for option in options:
         try:
@@ -201,7 +194,7 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
     return min(predicted, key=lambda prediction: prediction.called_ps)  # the host takes as long for each
 
 
-def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
+def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> CallPrediction:
     """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
     bucket is a loop of the schedule with separate channels. Timelines are those of the whole."""
     buckets, chunk = scenario.measure.buckets, scenario.params().chunk
@@ -209,7 +202,6 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
     again = functools.partial(predict_call, scenario, topology)
     whole = predict_call(scenario.model_copy(update=alone), topology, costs)
     if scenario.measure.async_op:
-        assert whole.source
         chunks, width = whole.source.n_chunks, scenario.itemsize
         piece = -(-scenario.nbytes // (chunks * buckets * width)) * width
         own = {"chunk": min(chunk or piece, piece), "channels": chunks * buckets}
@@ -217,7 +209,7 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
         together = predict_call(scenario.model_copy(update=apart), topology, costs)
         return replace(together, scenario=scenario, host_ps=buckets * together.host_ps, anew=again)
     sizes = Counter(split(scenario.nbytes, buckets, scenario.itemsize).tolist())
-    parts: list[tuple[int, Prediction]] = []
+    parts: list[tuple[int, CallPrediction]] = []
     for size, times in sizes.items():
         if size:
             part = scenario.model_copy(update={**alone, "size": size})
@@ -237,10 +229,10 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
 T = TypeVar("T")
 
 
-def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
+def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
     """The prediction of a workload's plan. Raises like `predict`."""
     binder = _Binder(scenario, topology or rated_topology(scenario), costs)
-    plan, columns = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
+    plan, facts = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
     operations, calls, kinds = _operations(plan, binder, apart)
     lengths = [len(operation.ranks) for operation in operations]
@@ -281,26 +273,25 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         durations=[operation.duration for operation in operations],
         alone=otherwise,
     )
-    prediction = Prediction(
+    return StepPrediction(
         scenario=scenario,
         costs=costs,
         topology=binder.topology,
         devices=binder.places,
-        plan=plan,
-        calls=binder.calls,
         run=ran,
         totals=_step_totals(ran.totals, carried, rates, operations, calls, links, binder),
         bound_ps=lambda: max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),
+        plan=plan,
+        calls=binder.calls,
         tasks=tasks,
-        seen=links,
-        columns=columns,
-        only=_only(scenario, plan, binder, topology),
+        counted=links,
+        facts=facts,
+        alone=functools.partial(_only, scenario, plan, binder, topology),
     )
-    return replace(prediction, columns={**columns, "protocol": prediction.protocol}) if binder.calls else prediction
 
 
-def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> Prediction | None:
+def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> CallPrediction | None:
     """The call by itself that the plan is no more than; None of another plan, or of a disturbed one."""
     if len(plan.works) != 1 or scenario.faults or scenario.variability or scenario.replications:
         return None

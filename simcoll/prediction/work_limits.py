@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from simcoll.config.machine_memory import check_memory
-from simcoll.config.machine_time import check_time
+from simcoll.config.machine_limits import check_memory, check_time
 from simcoll.engine.binding import BYTES
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError

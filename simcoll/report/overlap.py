@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcoll.prediction.predictions import CALLING, COMPUTING, Prediction
+from simcoll.prediction.predictions import CALLING, COMPUTING, Prediction, StepPrediction
 from simcoll.report.point_trace import rank_names
 
 Interval = tuple[int, int]  # begin and end, in ps
@@ -55,7 +55,7 @@ class RankOverlap(NamedTuple):
 
 def summary(ran: Prediction, ranks: Sequence[RankOverlap] | None = None) -> list[str]:
     """Return a line about the rank of a workload that waits longest for communication; none for a call by itself."""
-    if not ran.tasks:
+    if not isinstance(ran, StepPrediction):
         return []
     worst = max(ranks or overlaps(ran), key=lambda rank: rank.exposed_ps)
     own, step = (f"{ps / (ran.time_ps or 1):.1%}" for ps in (worst.exposed_ps, ran.exposed_ps or 0))
@@ -63,9 +63,8 @@ def summary(ran: Prediction, ranks: Sequence[RankOverlap] | None = None) -> list
     return [f"# {worst.rank} waits longest for communication: {worst}{whole if step != own else ''}"]
 
 
-def overlaps(ran: Prediction) -> list[RankOverlap]:
+def overlaps(ran: StepPrediction) -> list[RankOverlap]:
     """Return the overlap of each rank of a workload, from the begin and end of each task."""
-    assert ran.tasks
     begins, ends, kinds = ran.timeline.opened, ran.timeline.done, ran.tasks.kind
     end_ps = int(ends.max(initial=0))
     order = np.argsort(ran.tasks.rank, kind="stable")

@@ -15,7 +15,7 @@ from simcoll.errors import InputError
 from simcoll.explanation.explained_run import unheld_messages
 from simcoll.explanation.trace import FAULTS, Arrow, Played, Slice, Spot, Trace, Track, Tracks
 from simcoll.prediction.predict import predict
-from simcoll.prediction.predictions import LAUNCHING, PlanTasks, Prediction
+from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import names
@@ -116,12 +116,12 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
     Of a call as NCCL makes it one channel is there, whose transfers stand for those of all. Raises InputError for a
     point that is too large or that is several calls.
     """
-    scenario, n, call = prediction.scenario, prediction.plan.n, prediction.lowered
-    if call and scenario.measure.buckets > 1 and not scenario.measure.async_op:
+    scenario, n = prediction.scenario, prediction.n
+    if not scenario.workload and scenario.measure.buckets > 1 and not scenario.measure.async_op:
         raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
     if transfers:
         _check(prediction)
-    program, timeline, count = prediction.program, prediction.timeline, call.count if call else _counts(prediction)
+    program, timeline, count = prediction.program, prediction.timeline, _counts(prediction)
     names = rank_names(prediction)
     names += [f"switch {number}" for number in range(len(names), program.schedule.participants)]
     shift = prediction.waited_ps + prediction.launch_ps
@@ -131,9 +131,9 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         "wire_bytes": prediction.totals.wire_bytes,
         **prediction.columns,
     }
-    if prediction.tasks:
+    if isinstance(prediction, StepPrediction):
         owners = _owners(prediction, program)
-        tracks, behind = _streams(prediction, prediction.tasks, names)
+        tracks, behind = _streams(prediction, names)
     else:
         owners, behind = [""] * (int(program.channel.max(initial=-1)) + 1), []
         about |= {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": count}
@@ -148,7 +148,7 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
 
 def rank_names(prediction: Prediction) -> list[str]:
     """Return the name of each rank, and of each switch that reduces, with its device."""
-    n = prediction.plan.n
+    n = prediction.n
     return [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
 
 
@@ -163,8 +163,10 @@ def _faults(prediction: Prediction) -> list[Track]:
     return list(tracks.values())
 
 
-def _counts(prediction: Prediction) -> NDArray[Any]:
-    """The number of channels that each transfer of a joined plan stands for."""
+def _counts(prediction: Prediction) -> int | NDArray[Any]:
+    """The number of channels that all transfers of a call stand for, or each transfer of a joined plan."""
+    if not isinstance(prediction, StepPrediction):
+        return prediction.planned[0].lowered.count
     called = [prediction.calls[work.call, work.ranks] for work in prediction.plan.works if work.call]
     counts, lengths = (
         [call.lowered.count for call in called],
@@ -191,7 +193,7 @@ def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
     """A track for each rank of a call by itself: it launches when it comes and the host has time, and its kernel runs
     until its last transfer is through."""
     scenario, program, timeline = prediction.scenario, prediction.program, prediction.timeline
-    n, waited, launch = prediction.plan.n, prediction.waited_ps, prediction.waited_ps + prediction.launch_ps
+    n, waited, launch = prediction.n, prediction.waited_ps, prediction.waited_ps + prediction.launch_ps
     done = program.arrivals.copy()
     np.maximum.at(done, program.src, timeline.sent)
     np.maximum.at(done, program.dst, np.maximum(timeline.end, timeline.complete))
@@ -214,9 +216,9 @@ def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int],
     return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, algorithm, protocol)
 
 
-def _streams(prediction: Prediction, tasks: PlanTasks, names: Sequence[str]) -> tuple[list[Track], list[Arrow]]:
+def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Track], list[Arrow]]:
     """A track for each stream of each rank of a joined plan, and arrows between tasks that wait for one another."""
-    plan, timeline = prediction.plan, prediction.timeline
+    plan, tasks, timeline = prediction.plan, prediction.tasks, prediction.timeline
     streams = {
         (rank, stream): Track(names[rank], stream)
         for rank in range(plan.n)
@@ -233,7 +235,7 @@ def _streams(prediction: Prediction, tasks: PlanTasks, names: Sequence[str]) -> 
     return list(streams.values()), _behind(prediction.program, spots)
 
 
-def _owners(prediction: Prediction, program: Program) -> list[str]:
+def _owners(prediction: StepPrediction, program: Program) -> list[str]:
     """The stream that each channel of a joined plan belongs to; none of a switch's."""
     assert program.tasks
     works = _works(prediction)
@@ -242,9 +244,8 @@ def _owners(prediction: Prediction, program: Program) -> list[str]:
     ]
 
 
-def _works(prediction: Prediction) -> list[int]:
+def _works(prediction: StepPrediction) -> list[int]:
     """The number of the plan's operation that each task is of: a call may be two, its launch and itself."""
-    assert prediction.tasks
     works: list[int] = []
     for number, work in enumerate(prediction.plan.works):
         launched = prediction.tasks.kind[len(works)] == LAUNCHING
@@ -252,7 +253,7 @@ def _works(prediction: Prediction) -> list[int]:
     return works
 
 
-def _doing(prediction: Prediction, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:
+def _doing(prediction: StepPrediction, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:
     """Name, kind and arguments of a task."""
     work, call = prediction.plan.works[number], prediction.plan.works[number].call
     if kind == LAUNCHING:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from simcoll import __version__
 from simcoll.config import text_table
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.explanation.recommendation import Recommendation
 from simcoll.formats.schedules import schedule_json

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from simcoll.config import csv_text
+from simcoll.config import text_table
 from simcoll.config.groups import grouped
 from simcoll.config.text_table import remarks_wrapped, wrapped
 from simcoll.errors import RefusedError, SimcollError
@@ -129,7 +129,7 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
     columns = list(document["points"][0])
     rows = ([point[column] for column in columns] for point in document["points"])
-    write_atomically(folder / "compare.csv", csv_text.dump(columns, rows))
+    write_atomically(folder / "compare.csv", text_table.csv_text(columns, rows))
     save(compare_figure(document["points"]), folder / "compare.png")
     return [folder / "compare.csv", folder / "compare.png"]
 
@@ -197,6 +197,7 @@ def step_overlap(point: Point) -> Any:
     """The figure of computation and communication of a step; raises ValueError where it would take long to make."""
     from simcoll.explanation.explained_run import unheld_messages
     from simcoll.prediction.predict import predict
+    from simcoll.prediction.predictions import StepPrediction
     from simcoll.report.overlap import overlaps, summary
     from simcoll.report.plot.steps import overlap_figure
 
@@ -206,8 +207,9 @@ def step_overlap(point: Point) -> Any:
     assert work
     if (messages := unheld_messages(prediction)) > SHOWN:
         raise ValueError(f"it needs the times of {messages} messages, which the run did not have to compute")
-    words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.plan.n} ranks"]
+    words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.n} ranks"]
     title = ", ".join([*(word for word in words if word and len(word) < 40), *swept_words(point)])
+    assert isinstance(prediction, StepPrediction)
     ranks = overlaps(prediction)
     print(remarks_wrapped("\n".join(summary(prediction, ranks))), file=sys.stderr)
     return overlap_figure(ranks, f"Step of {title}")
@@ -286,7 +288,7 @@ def _figures(point: Point, wanted: Sequence[str]) -> dict[str, Any]:
         print(wrapped(note, "  "), file=sys.stderr)
     elif "timeline" in wanted and transfers <= SMALL and (transfers := len(prediction.program)) <= SMALL:
         launch_ps = prediction.waited_ps + prediction.launch_ps
-        channels = prediction.lowered.count if prediction.lowered else 1
+        channels = prediction.planned[0].lowered.count
         drawn = prediction.program, prediction.timeline, prediction.devices, title, launch_ps, channels
         figures["timeline"] = gantt_figure(*drawn, prediction.fault_windows)
     elif "timeline" in wanted:

@@ -1,8 +1,7 @@
-"""Sentences about what scenarios ask for and is answered otherwise: releases of NCCL and RCCL that are newer than all
-whose rules are known, registered buffers where no kernel that is modelled uses them, nodes that have no rank, and
-algorithms that `all` leaves out.
+"""Notes below a result: one sentence for each thing that a scenario asks for and does not get.
 
-What NCCL makes of a call is imported where a scenario asks for one of these: others do not pay for it.
+For example a release of NCCL newer than all that are known, registered buffers that no modelled kernel uses, nodes
+without a rank, or algorithms that `all` leaves out.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ _CHOSEN = (
 
 
 def notes(points: Iterable[Scenario | Point]) -> list[str]:
-    """A sentence for each such release that scenarios ask for, by the rules of which release they are answered; for
-    each collective, or choice that is not left to NCCL, whose registered buffers change nothing; for each schedule of a
-    file that is taken without a proof; for nodes without a rank, and for schedules that `all` does not name."""
+    """The notes for some scenarios, each once: unknown releases, unused registered buffers, schedules without a proof,
+    nodes without a rank, and schedules that `all` does not name."""
     points = list(points)
     scenarios = [scenario_of(point) for point in points]
     asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
@@ -46,7 +44,7 @@ def scenario_of(point: Scenario | Point) -> Scenario:
 
 
 def _idle(scenario: Scenario) -> str | None:
-    """Nodes that are asked for, and have no rank as ranks fill node after node."""
+    """A note on nodes that have no rank, as ranks fill one node after the other."""
     ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # of listed devices nobody asked for their nodes
     if nodes == 1 or ranks is None or scenario.placement is not None:
         return None
@@ -60,7 +58,7 @@ def _idle(scenario: Scenario) -> str | None:
 
 
 def _all(point: Scenario | Point) -> str | None:
-    """The meaning of `all` where calls are NCCL's own."""
+    """A note on the meaning of `all` where calls are NCCL's own."""
     if not (isinstance(point, Point) and point.optional) or point.scenario.executed_by != "nccl":
         return None
     if not set(registry.names(point.scenario.collective)) - {*algorithm_names.names(point.scenario.collective)}:
@@ -74,7 +72,7 @@ def _unproved(scenario: Scenario) -> str | None:
 
 
 def _of_gpus(scenario: Scenario) -> SystemFile | None:
-    """The system with GPUs of a scenario that asks for one of these things."""
+    """The system of a scenario that names a release or registered buffers; None without GPUs."""
     if not (scenario.library_version or scenario.launch.registered):
         return None
     system = systems.described(scenario.topology)
@@ -105,7 +103,7 @@ def _windows(scenario: Scenario, system: SystemFile) -> str | None:
 
 def _chosen(scenario: Scenario) -> str | None:
     from simcoll.nccl import symmetric_kernels
-    from simcoll.nccl.env_filter import EVERYTHING
+    from simcoll.nccl.environment import EVERYTHING
 
     protocol, left = "auto" if scenario.protocol == "none" else scenario.protocol, scenario.env.selection
     if symmetric_kernels.may_be_taken(scenario.algorithm, protocol, left):
@@ -120,8 +118,8 @@ def _gpus(system: SystemFile) -> int:
 
 
 def _may_serve(scenario: Scenario, system: SystemFile) -> bool:
-    """Whether such kernels serve a call on one node, as far as the scenario alone says: what is wrong with it is said
-    where it is predicted, and no note may refuse it."""
+    """Whether symmetric kernels may serve a call on one node. A wrong scenario counts as served: its prediction says
+    what is wrong, and no note may refuse it."""
     from simcoll.nccl import symmetric_kernels
     from simcoll.nccl.communicator import communicator
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictInt, model_validator
 
-from simcoll.config.quantity_field import Duration, Share
+from simcoll.config.field_types import Duration, Share
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, ProgramRoutes
@@ -132,7 +132,7 @@ class Fault(Model):
 
 
 def fit_together(faults: Sequence[Fault], replications: int | None, profile: Profile, buckets: int) -> None:
-    """Raise ValueError for parts of a scenario that do not go with faults."""
+    """Raise ValueError where faults do not go with the rest of the scenario."""
     if replications is None and any(fault.probability < 1 for fault in faults):
         raise ValueError("faults with a probability need replications; add e.g. replications: 200")
     other = "or take a profile without kernels, e.g. profile: one-port"
@@ -160,7 +160,7 @@ class FaultWindow(NamedTuple):
 
 
 def windows(faults: Sequence[Fault], names: Sequence[str]) -> list[FaultWindow]:
-    """The times in which faults act on the links with these names; raises InputError for a link that does not exist."""
+    """When each fault acts on which links; `names` are all links. Raises InputError for a link that does not exist."""
     found = []
     for fault in faults:
         links = frozenset(names[link] for link in _links(fault, names))
@@ -170,7 +170,7 @@ def windows(faults: Sequence[Fault], names: Sequence[str]) -> list[FaultWindow]:
 
 
 def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
-    """The topology with links as lasting faults leave them; raises InputError for a link that does not exist."""
+    """The topology with the bandwidths that lasting faults leave. Raises InputError for a link that does not exist."""
     left = np.ones(len(topology.links))
     for fault in faults:
         left[_links(fault, topology.link_names)] *= fault.left

@@ -105,7 +105,7 @@ def hashed(
 
 
 def drawable(program: Program, topology: Topology) -> bool:
-    """Whether any way of a program has an equal."""
+    """Whether a program has a way with an equal one, so that draws can change it."""
     _, _, hop, links = program.routes
     firsts, lasts = links[hop[:-1][np.diff(hop) > 0]], links[hop[1:][np.diff(hop) > 0] - 1]
     ends = set(zip((firsts % program.servers).tolist(), (lasts % program.servers).tolist(), strict=True))

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from simcoll.config import yaml_tree
-from simcoll.config.name_field import OneOf
+from simcoll.config.field_types import OneOf
 from simcoll.config.yaml_tree import Model
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config import assignments, input_files, yaml_tree
-from simcoll.config.decoding import decoded
+from simcoll.config import input_files, yaml_tree
+from simcoll.config.input_files import decoded
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import algorithm_names
@@ -47,7 +47,7 @@ class Point:
     replicas: tuple[int, int] | None = None
 
     def placed(self, diagnostic: Diagnostic) -> Diagnostic:
-        """The diagnostic with the place of the key that it names; what names none comes from the topology."""
+        """The diagnostic with the place of the key that it names; one without a key is about the topology."""
         if diagnostic.place:
             return diagnostic
         path = diagnostic.path or "topology"
@@ -57,7 +57,7 @@ class Point:
 
     @contextmanager
     def placing(self) -> Iterator[None]:
-        """Wrong input that is found within is raised with its place in the scenario."""
+        """Add places in the scenario to InputErrors that are raised within."""
         try:
             yield
         except InputError as error:
@@ -91,7 +91,7 @@ _OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as 
 
 
 def find_scenario(name: str) -> Path:
-    """Return a path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
+    """The path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
     path = Path(name)
     known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
     shipped = stem in known and path.parent in (Path(), Path("scenarios"))
@@ -113,7 +113,7 @@ def find_scenario(name: str) -> Path:
 
 
 def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
-    """The tree of a scenario's file, named as the file is unless it has a name of its own; see `yaml_tree.read`."""
+    """Read the file of a scenario; without `name` it is named as the file. See `yaml_tree.read`."""
     path = find_scenario(name)
     try:
         tree = yaml_tree.read(path, str(path), mistakes)
@@ -128,10 +128,9 @@ def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
 
 
 def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
-    """Return the points of a scenario file, a shipped scenario's name or a collective's, after `--set` assignments;
-    without a name of what these say alone.
+    """The points of a scenario: of a file, of a shipped scenario, or of a collective by name.
 
-    Raises InputError with every mistake of the file.
+    `options` are assignments as of `--set`; without a name they say all. Raises InputError with every mistake.
     """
     if name is None:
         if not options:
@@ -146,9 +145,9 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
 
 
 def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
-    """Return the points of a scenario given as a located tree.
+    """The points of a scenario that is given as a tree with places.
 
-    Raises InputError with every mistake, after the `mistakes` that reading the tree has found.
+    Raises InputError with every mistake, and the `mistakes` that reading the tree has found.
     """
     tree = _assigned(tree, options)
     if not isinstance(tree.value, dict):
@@ -176,14 +175,14 @@ def _check_tables(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> None:
 
 
 def names_collective(name: str) -> bool:
-    """Whether a command is asked for a collective by its name, and not for a file or a shipped scenario."""
+    """Whether a name is that of a collective, and not of a file or a shipped scenario."""
     return name in COLLECTIVES and not Path(name).exists() and name not in shipped_scenarios()
 
 
 def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
-    """Return the points of a collective that is asked for in the words of a command.
+    """The points of a collective that is named on the command line.
 
-    Raises InputError with every mistake; what is missing is named by the option that says it.
+    Raises InputError with every mistake; a missing key is called by its option.
     """
     tree = _assigned(tree, options)
 
@@ -200,13 +199,13 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
 
 def _assigned(tree: Node, options: Sequence[str]) -> Node:
     tree = with_machine(tree)
-    for text, source in assignments.sources(options):
-        tree = with_machine(assignments.assign(tree, text, source))
+    for text, source in yaml_tree.sources(options):
+        tree = with_machine(yaml_tree.assign(tree, text, source))
     return tree
 
 
 def with_machine(tree: Node) -> Node:
-    """With a topology that is named in a word, or several, as the mapping that it stands for."""
+    """The tree with its `topology`, where it is one text or a list of texts, as the mapping that each stands for."""
     named = tree.get("topology")
     if named is None or not isinstance(named.value, str | list):
         return tree
@@ -227,9 +226,9 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """Make the points, with `algorithm: all` multiplied out; a barrier has no size, so its repetitions are dropped."""
+    """Make the points: one for each algorithm where it is `all`. Equal points count once, as of a barrier's sizes."""
     expanded: dict[str, Point] = {}
-    machines: dict[int, TopologySpec] = {}  # by the node that says it, which points share whose machine is the same
+    machines: dict[int, TopologySpec] = {}  # by node of the tree: points with the same machine share its keys
     for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
         swept = {path: value for path, value in varied.items() if path not in WITH_COLUMN}
         for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
@@ -243,13 +242,13 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
 
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
-    """Return all algorithms of a collective: NCCL's where its calls are modelled, else all schedules."""
+    """The names that `algorithm: all` stands for: NCCL's own where its calls are modelled, else all schedules."""
     called = algorithm_names.names(scenario.collective) if scenario.executed_by == "nccl" else ()
     return tuple(called) or registry.names(scenario.collective)
 
 
 def _places(tree: Node, above: str = "") -> dict[str, Place]:
-    """The place of every key, by dotted path, and of the keys below it."""
+    """The place of every key, by dotted path."""
     places: dict[str, Place] = {}
     for key, child in tree.value.items():
         places[f"{above}{key}"] = child.place
@@ -258,18 +257,18 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """Read the arguments of `simcoll topology show`: a system or a topology file, changed by `--set topology.…`."""
+    """The topology of `simcoll topology show`: a system or a file, changed by `--set topology.…`. Raises InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes
     tree = yaml_tree.located({"topology": keys}, Place("topology", 1, 1))
-    for text, source in assignments.sources(options):
-        tree = assignments.assign(tree, text, source)
+    for text, source in yaml_tree.sources(options):
+        tree = yaml_tree.assign(tree, text, source)
     return yaml_tree.validate(TopologySpec, [tree.value["topology"]])[0]
 
 
 def shipped_scenarios() -> dict[str, Path]:
-    """Return the file of every shipped scenario, by name."""
+    """The file of every shipped scenario, by name."""
     return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}
 
 

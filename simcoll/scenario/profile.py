@@ -1,6 +1,6 @@
-"""Profiles: the parameters of the model and their source; reading profile files and writing their values.
+"""Profiles: parameters and costs with their source. Here are their keys, and the reading of their files.
 
-A calibrated profile also records which rows were fitted, and how large the errors of its predictions were.
+A calibrated profile also records the rows that it was fitted to, and the errors of its predictions.
 """
 
 import functools
@@ -15,8 +15,8 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSche
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
+from simcoll.config.field_types import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.lru import LruCache
-from simcoll.config.quantity_field import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
 from simcoll.errors import Diagnostic, InputError, did_you_mean, wrong
@@ -329,8 +329,11 @@ class Profile(Model):
 
 @dataclass(frozen=True)
 class CostSetting:
-    """Costs of calls. `params` of the engines count before those of a scenario and its profile; `launch` is ps of a
-    call, and `graph` what it costs in a CUDA graph (None: the same); `links` scales rated links by kind."""
+    """Costs of calls, as a profile or a fit has them.
+
+    `params` of the engines override those of the scenario and its profile. `launch` is in ps; `graph` replaces it in a
+    CUDA graph. `links` scales rated links by kind.
+    """
 
     params: Mapping[str, int] = field(default_factory=dict)
     launch: int = 0
@@ -348,8 +351,7 @@ class CostSetting:
         return cls(params or {}, *own, profile.host or HostCosts(), profile.graph, profile.pull, profile.transport)
 
     def efficiency(self, kind: str, network: Profile) -> float:
-        """Share of the rated bandwidth of links of a kind that payload reaches; `network` says it of what these costs
-        leave open."""
+        """The share of rated bandwidth that payload reaches on links of a kind; of other kinds `network` says it."""
         scale = self.links.get(kind) or network.links.get(kind)
         return scale.efficiency if scale else 1.0
 
@@ -359,7 +361,7 @@ class CostSetting:
 
     @property
     def launched_free(self) -> Self:
-        """The same where launches take no time, nor the blocks of a call to begin."""
+        """These costs without the launch, and without the time in which blocks begin."""
         kernels = (self.kernels or Kernels()).model_copy(update={"grid": 0})
         return replace(self, launch=0, graph=None, kernels=kernels)
 
@@ -453,6 +455,8 @@ def load_profile(name: str) -> Profile:
 
 def load_network(name: str) -> Profile:
     """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
+    if name in _SHIPPED:
+        return _shipped(name)
     try:
         path = find_profile(name)
     except ValueError as error:  # a machine's file may name any
@@ -460,7 +464,12 @@ def load_network(name: str) -> Profile:
     return parse_profile(input_files.text_of(path), str(path))
 
 
-@functools.lru_cache(maxsize=64)  # a point asks some ten times for its profile, which takes 10 ms to parse
+@functools.cache  # files that do not change; a point asks some twenty times
+def _shipped(name: str) -> Profile:
+    return parse_profile(input_files.text_of(_SHIPPED[name]), str(_SHIPPED[name]))
+
+
+@functools.lru_cache(maxsize=32)  # the same of one's own files, which take 10 ms to parse
 def parse_profile(text: str, source: str) -> Profile:
     """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
     return yaml_tree.validate(Profile, [_with_inherited(yaml_tree.parse(text, source))])[0]

@@ -1,4 +1,4 @@
-"""The GPUs that a profile is for: of a generation, and joined by a kind of links; and the transport that it names."""
+"""Which profile serves which machine: by the generation of its GPUs and the links that join them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ UNFITTED: Final = "one-port"  # the profile where no other is known
 
 
 def check_gpus(profile: Profile, system: SystemFile | None) -> None:
-    """Raise InputError for a system whose GPUs are of another generation or joined by other links; the cure names
-    profiles that serve."""
+    """Raise InputError for a profile of other GPUs, or of GPUs with other links; the cure names profiles that serve."""
     if system is None:
         return
     if system.gpu and profile.transport and profile.kernels is None:
@@ -32,10 +31,9 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
 
 
 def check_named(system: SystemFile, tree: Node) -> None:
-    """Check the profiles that a machine's own file names: that of its GPUs, which bounds need whatever profile is
-    asked for, and that of its NICs.
+    """Raise InputError, with the place in the file, if a machine's own file names a profile that nobody knows.
 
-    Raises InputError, with the place in the file, for a name that nobody knows.
+    It names one of its GPUs, which bounds need whatever profile is asked for, and one of its NICs.
     """
     nic = system.nic.profile if system.nic else None
     for part, name in ((tree, system.profile), (tree.get("nic"), nic)):
@@ -47,18 +45,18 @@ def check_named(system: SystemFile, tree: Node) -> None:
 
 
 def profile_of(system: SystemFile) -> str | None:
-    """The profile that a system's file names, or else the only shipped one that serves such GPUs."""
+    """The profile that a system's file names, or the only shipped one that serves its GPUs; None otherwise."""
     serving = [] if system.profile else _serving(system)
     return system.profile or (serving[0] if len(serving) == 1 else None)
 
 
 def own_profile(spec: TopologySpec | None) -> str:
-    """The profile of a topology for which none is given: that of its file, or the one fitted to such GPUs."""
+    """The profile that a scenario takes by default: of the machine's file, or fitted to its GPUs, or `one-port`."""
     return ((system := system_of(spec)) and profile_of(system)) or UNFITTED
 
 
 def system_of(spec: TopologySpec | None) -> SystemFile | None:
-    """The system that a topology describes, None where it is none or its file has mistakes."""
+    """The file of the machine in a topology; None for bare hosts, and for a file with mistakes."""
     try:
         return described(spec) if spec else None
     except InputError:  # of the file: building the topology says so, with the place
@@ -66,8 +64,7 @@ def system_of(spec: TopologySpec | None) -> SystemFile | None:
 
 
 def _serving(system: SystemFile) -> list[str]:
-    """The shipped profiles that were fitted to GPUs of the generation of a system, joined as they are there; of its
-    compute capability alone where there is one."""
+    """The shipped profiles that serve the GPUs of a system. Those for its compute capability come before others."""
     if system.gpu is None:
         return []
     known = {name: load_network(name) for name in shipped_profiles()}

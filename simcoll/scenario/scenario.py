@@ -1,6 +1,7 @@
 """The keys of a scenario, each a field of `Scenario`, and the rules by which they go together.
 
-A `Scenario` is one point: every value a scalar. `loading` makes them of a file whose values may be lists and ranges.
+A `Scenario` is one point, so that every value is a scalar. `loading` reads a file whose values may be lists and
+ranges, and makes a `Scenario` of each combination.
 """
 
 import contextlib
@@ -22,10 +23,8 @@ from pydantic import (
 
 import simcoll.schedule.algorithms  # noqa: F401  (fills the registry)
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.field_texts import field_texts, models
-from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Duration, Size
-from simcoll.config.yaml_tree import Model
+from simcoll.config.field_types import Duration, OneOf, Size
+from simcoll.config.yaml_tree import Model, field_texts, models
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.schedules import schedule_json
@@ -114,7 +113,7 @@ def _first_mistake() -> Iterator[None]:
 
 
 def machine_named(name: str) -> dict[str, Any]:
-    """The key `topology` that a text in its place stands for: a file, a shipped system, or its keys in braces."""
+    """The mapping that a text at the key `topology` stands for: a file, a shipped system, or keys in braces."""
     if name.startswith("{"):
         return dict(yaml_tree.parse(name, "topology").plain())
     return {"file" if input_files.names_yaml(name) else "system": name}
@@ -229,7 +228,7 @@ class Scenario(Model):
         except ValidationError as error:
             raise InputError(yaml_tree.mistakes(error, type(self), keys)) from None
 
-    # as `Model` has it: files are validated without a call of this one, and their mistakes get places
+    # Validation of files does not call this method, so that their mistakes get places.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # a mark of pydantic
 
     @model_validator(mode="before")
@@ -423,7 +422,7 @@ class Scenario(Model):
 
     @property
     def executed_by(self) -> str | None:
-        """The executor of its call: its own, else `nccl` for what NCCL has (it never pulls); None without kernels."""
+        """The executor of the call: the given one, `nccl` for what NCCL has, or else `msccl`; None without kernels."""
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
         names = algorithm_names.names(self.collective)
@@ -435,7 +434,7 @@ class Scenario(Model):
 
     @property
     def nbytes(self) -> int:
-        """The size that is moved, in bytes; 0 for a barrier."""
+        """The size in bytes; 0 for a barrier."""
         return self.size or 0
 
     @property
@@ -445,7 +444,7 @@ class Scenario(Model):
 
     @property
     def striking(self) -> tuple[Fault, ...]:
-        """The faults that happen in a plain run; with replications each replication draws its faults."""
+        """The faults of a plain run; none with replications, each of which draws its own."""
         return () if self.replications else self.faults
 
     @property
@@ -454,7 +453,7 @@ class Scenario(Model):
         return not self.workload and self.measure.harness == "library" and self.measure.buckets > 1
 
     def files(self) -> list[Path]:
-        """Return the files outside the scenario that decide its result."""
+        """The files beside the scenario that decide its result: topology, profiles and schedule."""
         topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
         system = system_of(self.topology)
@@ -463,7 +462,7 @@ class Scenario(Model):
         return [*([topology] if topology else []), *dict.fromkeys(profiles), *schedule]
 
     def contents(self) -> str:
-        """Return the contents of those files: when they change, results change."""
+        """The contents of these files, end to end: when they change, results change."""
         return "\0".join(input_files.text_of(path) for path in self.files() if input_files.is_file(path))
 
     def params(self) -> Params:
@@ -474,7 +473,7 @@ class Scenario(Model):
 
     @property
     def copies(self) -> int:
-        """Copies of the schedule that run side by side."""
+        """The number of copies of the schedule that run side by side."""
         return self.model.copies or load_profile(self.profile).model.copies or 1
 
 

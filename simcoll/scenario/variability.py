@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictInt, model_validator
 
-from simcoll.config.quantity_field import Duration, Share
+from simcoll.config.field_types import Duration, Share
 from simcoll.config.yaml_tree import Model
 
 # The place of a cause is part of the seed of its draws: a new cause goes to the end, or all draws change.

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config.arrays import all_differ
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.errors import ScheduleError
 from simcoll.schedule.steps import Bools, Ints, Repeat, Rotation, Step, StepPattern
 

@@ -68,7 +68,7 @@ class Places:
 
     @classmethod
     def touched(cls, source: AnySchedule, chosen: Numbers | None = None) -> Places:
-        """All that a schedule touches; of the buffer only the slots `chosen`."""
+        """The places that a schedule touches; of the buffer only the slots `chosen`."""
         buffer = np.arange(source.n_chunks) if chosen is None else chosen
         width = source.n_slots
         if width == source.n_chunks:
@@ -112,7 +112,7 @@ NumberedStep = tuple[int, Step, Numbers, Numbers]  # its number, rows, the place
 
 
 def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
-    """The chunks to prove, some at a time; None: everything at once. `nbytes` are needed for each place."""
+    """The chunks to prove, some at a time so that memory is bounded; None: all at once. A place takes `nbytes`."""
     if not _keeps_chunks(source):
         yield None
         return
@@ -131,7 +131,7 @@ def _keeps_chunks(source: AnySchedule) -> bool:
 
 
 def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers, Step]]:
-    """Some steps at a time: the number of each row's step, and the rows, only those that carry the `chosen` chunks."""
+    """The rows that carry the `chosen` chunks, some steps at a time, with the number of each row's step."""
     number = 0
     wanted = np.zeros(source.n_slots, np.bool_)
     wanted[slice(None) if chosen is None else chosen] = True

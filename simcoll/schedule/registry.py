@@ -80,7 +80,7 @@ def default_groups(n: int) -> Groups:
 
 
 class AnyNumber(tuple[str, ...]):
-    """Choices of an option that takes any whole number from 1 on: those that are shown, tried and tested."""
+    """Choices of an option that takes any whole number from 1 on; its items are those that help and tests show."""
 
     __slots__ = ()
 
@@ -161,8 +161,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Raises ScheduleError, with name and `file:line`, for whatever goes wrong in an algorithm that a user has
-        entered: the line that raised, or the function whose schedule is wrong."""
+        """Turn any error in an algorithm of a user's own into a ScheduleError with its name and `file:line`: the line
+        that raised, or the function whose schedule is wrong."""
         if self.shipped:
             yield
             return

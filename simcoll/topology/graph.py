@@ -198,14 +198,13 @@ class Topology:
         return tuple(Link(bandwidth, kind=kind, latency_ps=latency) for bandwidth, latency, kind in rates)
 
     def with_links(self, links: Iterable[Link]) -> Topology:
-        """The same with other links, one for each; messages go the ways that they went."""
+        """A copy with other links, one for each; routes stay."""
         changed = self._changed()
         changed.every_link = tuple(link for _, link in zip(self.links, links, strict=True))
         return changed
 
     def with_rates(self, bandwidths: Numbers, latencies: Numbers) -> Topology:
-        """The same with links of other bandwidths and latencies, int64 (links,) in B/s and ps, the latter at least 1;
-        messages go the ways that they went."""
+        """A copy with other bandwidths and latencies, int64 (links,) in B/s and ps (at least 1); routes stay."""
         kinds, changed = self.link_kinds, self._changed()
         changed.bandwidths, changed.latencies, changed.link_kinds = bandwidths, latencies, kinds
         return changed
@@ -241,7 +240,7 @@ class Topology:
         return found
 
     def of_ends(self, known: ArrayLike) -> NDArray[Any]:
-        """The values for the devices at both ends of each link, (links, 2), of those `known` of each device."""
+        """Values by device, `known`, as values of the devices at both ends of each link, (links, 2)."""
         found: NDArray[Any] = np.asarray(known)[self._ends]
         return found
 
@@ -251,8 +250,8 @@ class Topology:
 
     @property
     def order_of_widths(self) -> bytes:
-        """The place of each link's bandwidth among all, as bytes. Routes take no more from rates: of ways that are as
-        short the widest."""
+        """The rank of each link's bandwidth among all, as bytes. Routes depend on rates by this order alone: of equally
+        short ways they take the widest."""
         return np.searchsorted(distinct(self.bandwidths), self.bandwidths).tobytes()
 
     @cached_property
@@ -280,12 +279,12 @@ class Topology:
         return route
 
     def equal_routes(self, src: str, dst: str) -> int:
-        """The number of routes between nodes that are equal for messages from one device to another, from which a hash
-        chooses; 1 where none does."""
+        """The number of equal routes between nodes from one device to another, of which a hash takes one; 1 where no
+        hash decides."""
         return 1 if src == dst or (src, dst) in self._routes_given else self._router.equal_routes(src, dst)
 
     def flow_route(self, src: str, dst: str, flow: int) -> Route:
-        """Route number `flow` of these."""
+        """Route number `flow` of the `equal_routes`."""
         return self._router.route(src, dst, flow) or self.route(src, dst)
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
@@ -370,11 +369,11 @@ class Topology:
     # --- what no schedule can beat ---
 
     def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
-        """ps of the way of least latency, (sources, targets), over whatever devices: ranks may hand data on."""
+        """Latency in ps of the quickest way, (sources, targets), over any devices, as ranks may hand data on."""
         return self._least(self.latencies, sources, targets)
 
     def least_hops(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
-        """The links of the way of fewest, (sources, targets), over whatever devices."""
+        """The number of links on the shortest way, (sources, targets), over any devices."""
         return self._least(np.ones(len(self.links), np.int64), sources, targets)
 
     def _least(self, latencies: Numbers, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
@@ -386,8 +385,7 @@ class Topology:
         return LinksByEnd(len(self.kinds), self._ends)
 
     def enclosures(self, devices: Sequence[str]) -> Sets:
-        """Sets of devices worth cutting out, by number: each of these alone, in their order, then each of their nodes
-        that has several devices, and each switch with all of these nodes that hang on it alone."""
+        """Sets of devices, by number, whose cuts may bound a collective: see `Machines.enclosures`."""
         return self._machines.enclosures(np.array([self._number[self._known(device)] for device in devices], np.int64))
 
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:

@@ -1,7 +1,7 @@
-"""Attributes of a graph that say something of the whole machine: its name, routing and routes, the lengths of a torus,
-and what a topology file says beside devices and links (`machine_files.MachineFacts`).
+"""Attributes of a networkx graph that describe the whole machine: name, routing, routes, lengths of a torus, and facts
+as in topology files (`machine_files.MachineFacts`).
 
-Values are plain, or texts of YAML (JSON is YAML), as formats have them that hold numbers and texts alone.
+Values are plain, or texts of YAML (JSON is YAML): some formats hold only numbers and texts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def written(topology: Topology) -> dict[str, Any]:
 
 
 def read(attributes: Mapping[Any, Any]) -> SystemFile:
-    """A file of no devices that says what the attributes of a graph say; others mean something to other programs.
+    """The attributes of a graph as a topology file without devices. Unknown attributes are left to other programs.
 
     Raises TopologyError with every mistake.
     """

@@ -21,8 +21,8 @@ MOST_ROUNDS: Final = 64  # more hops than any way up and down a tree has; a roun
 
 
 class Machines:
-    """Devices by number, `of` is the machine of each, numbered from 0 on, −1 for none; `ends` are the devices at both
-    ends of each link, (links, 2)."""
+    """The machines that devices sit in. `of` is the machine of each device, numbered from 0 on, −1 for none; `ends`
+    are the devices at both ends of each link, (links, 2)."""
 
     def __init__(self, nodes: Iterable[int | None], ends: Numbers):
         self.number: dict[int | None, int] = {None: -1}
@@ -36,8 +36,8 @@ class Machines:
         return np.flatnonzero((tail == head) & (tail >= 0))
 
     def leaves(self) -> dict[int, int]:
-        """The first device without a machine on the way out of each machine, in the order of devices and their links;
-        −1 stands for the devices of none."""
+        """The first device outside all machines that each machine links to, e.g. its leaf switch; by machine, and by
+        −1 for the devices of none."""
         tail, head = self.ends.T
         out = np.flatnonzero(self.of[head] < 0)
         homes, first = np.unique(self.of[tail[out]], return_index=True)
@@ -45,7 +45,7 @@ class Machines:
 
     @cached_property
     def gates(self) -> Numbers:
-        """The only device outside of each machine with which it is linked; −1 where there are several, or none."""
+        """The device outside of each machine that all its links lead to; −1 where there are several, or none."""
         lowest, highest = np.full(self.count, len(self.of)), np.full(self.count, -1)
         for near, far in (self.ends.T, self.ends.T[::-1]):
             home = self.of[near]
@@ -55,8 +55,8 @@ class Machines:
         return np.where(lowest == highest, lowest, -1)
 
     def enclosures(self, some: Numbers) -> Sets:
-        """Sets of devices worth cutting out: each of `some` alone, each of their machines that has several, and each
-        device with all of these machines that hang on it alone."""
+        """Sets of devices whose cuts may bound a collective between `some` devices: each of them alone, each of their
+        machines with several devices, and each switch with all machines that hang on it alone."""
         asked = np.zeros(self.count + 1, bool)
         asked[self.of[some]] = True
         asked[-1] = False  # the place of devices without a machine
@@ -85,7 +85,7 @@ class Machines:
 
 
 class LinksByEnd:
-    """The links of a layout by the device at their `ends`, (links, 2), for any latencies."""
+    """Links in the order of the devices that they lead to; finds ways of least latency. `ends` is (links, 2)."""
 
     def __init__(self, devices: int, ends: Numbers):
         self.devices = devices

@@ -1,11 +1,13 @@
 """Files of devices and links: the shipped systems, and one's own machines in the same format.
 
-Devices that are counted by kind make a machine, which fabrics multiply; devices that are listed by name are a whole
-topology. Bandwidths are of one direction; patterns are those of a shell (`gpu[01]`, `nic*`). Quantities stay texts in
-the models, as they were written, and are read when a topology is built.
+A file that counts its devices by kind describes one node, which fabrics multiply. A file that lists its devices by name
+describes a whole topology; `counted` converts it into the equivalent file of one node, as NCCL needs it. Bandwidths
+are of one direction; patterns are those of a shell (`gpu[01]`, `nic*`). Quantities stay texts until a topology is
+built.
 """
 
 import fnmatch
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +20,10 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBo
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
+from simcoll.config.field_types import Count, OneOf, text
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
-from simcoll.config.machine_memory import check_memory
-from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Count, text
+from simcoll.config.machine_limits import check_memory
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, TopologyError, did_you_mean
 from simcoll.topology.fabrics import FabricPlan
@@ -39,7 +40,7 @@ LEAST_CAPABILITY: Final = 30  # 3.0, the least that NCCL runs on, as files write
 
 
 def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
-    """Accepts texts that are a quantity of that kind."""
+    """A validator of texts that are a quantity of one kind; `least` in its base unit."""
 
     def check(value: object) -> object:
         if units.parse_exact(value, kind) < least:
@@ -213,6 +214,7 @@ def read_machine(tree: Node) -> MachineFile:
     return _READ.get(id(tree), lambda: MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree))
 
 
+@functools.cache  # files that do not change; a point asks some ten times
 def read_shipped(name: str) -> MachineFile:
     """The file of a shipped system."""
     return read_machine(yaml_tree.read(_SHIPPED[name]))
@@ -305,11 +307,11 @@ def _matching(pattern: str, names: Mapping[str, None]) -> list[str]:
 
 
 def counted(file: SystemFile) -> CountedMachine:
-    """The node of a machine of listed devices, and how many there are. Devices of a node count in the order in which
-    they are listed, kind by kind; a link has the least rate that any node has there, as NCCL takes of channels.
+    """Convert a file that lists every device into the equivalent file of one node; also the number of nodes.
 
-    Raises TopologyError where nodes are not alike, where nothing says what GPUs they have, and for devices in a node
-    of which NCCL knows nothing.
+    Devices of a node are numbered by kind, in the order of the list. A link gets the least rate that any node has at
+    its place, as NCCL's channels do. Raises TopologyError if nodes are not alike, if the file does not say which GPUs
+    they have, and for devices of kinds that NCCL does not know.
     """
     if file.gpu is None:
         cure = "add gpu: {model: …, generation: …, compute_capability: …}, to a graph as graph.graph['gpu']"
@@ -358,12 +360,12 @@ def counted(file: SystemFile) -> CountedMachine:
 
 
 def node_file(file: SystemFile) -> SystemFile:
-    """The file itself, or that of a node where it lists its devices; raises as `counted` does."""
+    """The file itself if it counts its devices, else the file of one node; raises as `counted` does."""
     return file if isinstance(file.devices, dict) else counted(file).node
 
 
 def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[str, str]) -> dict[str, str]:
-    """The name of each device in its node. Raises TopologyError for those of a kind that NCCL does not know."""
+    """The name of each device in its node. Raises TopologyError for a kind that NCCL does not know."""
     names: dict[str, str] = {}
     for node, devices in members.items():
         counts: Counter[str] = Counter()
@@ -399,7 +401,7 @@ def _least(links: Iterable[Link]) -> Link:
 
 
 def rules(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
-    """Links by their ends as `links` of a file: those that are alike in one rule."""
+    """Links by their ends as the key `links` of a file: one rule for all that are alike."""
     return [
         {
             "pairs": [list(pair) for pair in pairs],

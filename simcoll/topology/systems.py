@@ -1,4 +1,4 @@
-"""Systems and fabrics by name: from what a scenario says under `topology` (`topology_keys`) to a `Topology`."""
+"""Build a `Topology` from the key `topology` of a scenario: a shipped system, a file, or a fabric of bare hosts."""
 
 import fnmatch
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.machine_memory import check_memory
+from simcoll.config.machine_limits import check_memory
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.topology import fabrics
@@ -34,8 +34,8 @@ from simcoll.topology.wiring import Link, Wiring
 
 
 def load_system(name: str) -> SystemFile:
-    """The contents of the file of a shipped system, or of a topology file of devices and links; of a file that lists
-    them one by one those of a node, where nodes are alike. Raises InputError."""
+    """Read the file of a shipped system, or one's own topology file. A file that lists its devices becomes that of
+    one node, if its nodes are alike. Raises InputError."""
     known = shipped_systems()
     if name in known:
         return read_shipped(name).file
@@ -52,7 +52,7 @@ def load_system(name: str) -> SystemFile:
 
 
 def nodes_of(spec: TopologySpec) -> int:
-    """The nodes that a topology has, by its keys or by the devices that its file lists. Raises InputError."""
+    """The number of nodes of a topology, by its keys or by the devices that its file lists. Raises InputError."""
     if spec.file is None:
         return spec.nodes or 1
     tree = yaml_tree.read(Path(spec.file))
@@ -66,7 +66,7 @@ def nodes_of(spec: TopologySpec) -> int:
 
 
 def described(spec: TopologySpec) -> SystemFile | None:
-    """The file of devices that a topology is made of; None for hosts of a fabric. Raises InputError."""
+    """The file of the machine in a topology; None for bare hosts of a fabric. Raises InputError."""
     if spec.system is not None:
         return load_system(spec.system)
     if spec.file is None:
@@ -76,8 +76,10 @@ def described(spec: TopologySpec) -> SystemFile | None:
 
 
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
-    """The topology that `spec` describes, without the devices of each node that have the names `without`; unequal links
-    are drawn from `seed`. Raises InputError."""
+    """Build the topology of `spec`. Raises InputError.
+
+    `seed` draws unequal links; `without` are names of devices in a node, e.g. `nic3`, that every node lacks.
+    """
     title, machine = spec.title, None
     if spec.system is not None:
         machine = read_shipped(spec.system)
@@ -103,7 +105,7 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
 
 
 def _names_in_nodes(plan: FabricPlan) -> dict[str, str]:
-    """For each device its name in its node: its kind with its number there, as shipped files have them."""
+    """The name of each device in its node: its kind and number there, as in shipped files."""
     counts: Counter[tuple[int | None, str]] = Counter()
     names = {}
     for device, data in plan.devices:
@@ -284,7 +286,7 @@ def of_keys(keys: Mapping[str, Any]) -> TopologySpec:
 
 
 def dump(topology: Topology) -> str:
-    """The topology as a file of devices and links, which has the same routes, and is the same machine."""
+    """The topology as the text of a file of devices and links; loading it gives the same routes."""
     devices = [
         {"name": name, "kind": data["kind"], "node": data.get("node"), "in_network": bool(data.get("in_network"))}
         for name, data in topology.wiring.devices.items()
@@ -326,11 +328,11 @@ def describe(topology: Topology) -> dict[str, Any]:
 
 
 def bisection_bandwidth(topology: Topology) -> int:
-    """B/s, one direction, that the links between two halves of all ranks carry at most.
+    """The least bandwidth between two halves of all ranks, in B/s of one direction.
 
-    The least maximum flow over several ways of halving: halves made of blocks of 1, 2, 4, … in turn, and first
-    half against second half. On several nodes it is the nodes that are halved, and each counts as one point: the
-    fabric is what is measured. On one node the ranks are halved, and only links on their routes count.
+    It is the least maximum flow over several ways of halving: blocks of 1, 2, 4, … ranks in turn, and the first half
+    against the second. With several nodes whole nodes are halved, each as one point, so that the fabric counts. Within
+    one node ranks are halved, and only links on their routes count.
     """
     groups: Sequence[Collection[str]] = [
         topology.members[node] for node in dict.fromkeys(map(topology.node_of, topology.ranks)) if node is not None

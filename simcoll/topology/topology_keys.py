@@ -7,8 +7,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from simcoll import units
-from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Count, text
+from simcoll.config.field_types import Count, OneOf, text
 from simcoll.config.yaml_tree import Model
 from simcoll.topology import fabrics
 from simcoll.topology.fabrics import FABRICS

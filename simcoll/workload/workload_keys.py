@@ -16,8 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from simcoll.config.name_field import OneOf
-from simcoll.config.quantity_field import Count, Duration, Share, parsed, text
+from simcoll.config.field_types import Count, Duration, OneOf, Share, parsed, text
 from simcoll.config.yaml_tree import BelowError, Model
 from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES

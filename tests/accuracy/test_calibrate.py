@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import python, simcoll
-from extras import needs
+from command import simcoll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,8 +33,6 @@ from simcoll.scenario.profile import (
     parse_profile,
     shipped_profiles,
 )
-
-pytestmark = needs("scipy")
 
 STAR = "fabric: single-switch\nhosts: 8\nlink: {bandwidth: 10 GB/s, latency: 2 us}\n"
 LAW = """
@@ -544,16 +541,6 @@ def test_wrong_input(lab: Path, more: list[str], told: str):
     assert (found.status, found.out) == (2, "")
     assert told in found.err
     assert not list(Path().glob("p*"))
-
-
-def test_without_scipy(lab: Path):
-    """Without the extra `fit` the error says how to get it; everything else works without."""
-    measured = table("t.csv", rows("size=[1 KiB, 1 MiB]"))
-    code = "import sys; sys.modules['scipy'] = None\nfrom simcoll.cli import main\n"
-    code += f"assert main(['compare', 'system=star.yaml', {measured!r}]) == 0\nsys.exit(main())"
-    done = python(code, ["calibrate", measured, "--topology", "star.yaml", "-o", "p.yaml"])
-    assert done.returncode == 2
-    assert 'pip install "simcoll[fit]"' in done.stderr
 
 
 # --- tables of NCCL ---

@@ -64,7 +64,6 @@ FITTED = {"launch": 5, "LL.hop": 0.6, "LL.rate": 6, "Simple.start": 1.8, "Simple
 def test_kernels_are_found_again(folder: Path) -> None:
     """From times with 3 % noise on 2 and 4 ranks the costs of the kernels behind them come back, from other values, and
     8 ranks, which no fit has seen, are told within 5 % of the law."""
-    pytest.importorskip("scipy")
     rows = list(made((2, 4, 8), ("all_gather", "all_reduce", "broadcast"), noise=0.03, every=3))
     other = {"LL": {"hop": 900_000, "rate": 9 * 10**9}, "Simple": {"start": 900_000, "hop": 5_000_000}}
     begin = text({kind: {**its, **other.get(kind, {})} for kind, its in BLOCK.items()}, launch=3_000_000)

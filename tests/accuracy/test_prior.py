@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from extras import needs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,8 +24,6 @@ from simcoll.prediction.sweep import run_point
 from simcoll.report.verdicts import of_calibration
 from simcoll.scenario.loading import load
 from simcoll.scenario.profile import find_profile, parse_profile
-
-pytestmark = needs("scipy")
 
 SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
 LARGE = "size={from: 4 KiB, to: 4 GiB, factor: 4}"

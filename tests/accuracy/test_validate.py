@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 from command import ROOT, simcoll
-from extras import needs, needs_root
+from extras import needs_root
 
 from simcoll.accuracy.studies.crossings import crossings
 from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load
-
-pytestmark = needs("scipy")
 
 CASE = """
 name: star

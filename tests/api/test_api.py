@@ -58,7 +58,6 @@ def test_every_name_has_an_example(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.real
 def test_the_example_of_a_real_run() -> None:
     """The example of `measure`, which starts processes and is skipped in docstrings, says what it does."""
     pytest.importorskip("torch")

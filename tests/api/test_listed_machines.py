@@ -10,7 +10,7 @@ from command import simcoll
 
 import simcoll as sc
 from simcoll.api._asked import spelt
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.formats import importers
 from simcoll.report import exports

@@ -15,7 +15,7 @@ import pytest
 from command import PATIENCE_S, SCRIPT, environment, simcoll
 
 import simcoll as package
-from simcoll.cli import _progress
+from simcoll.cli import _terminal
 from simcoll.prediction import sweep
 from simcoll.scenario.loading import load
 from simcoll.schedule import registry
@@ -37,7 +37,7 @@ def lasting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """An algorithm that lasts until two lines about it are on stderr, or for so many seconds; those lines."""
     told: list[str] = []
     seconds = getattr(request, "param", PATIENCE_S)
-    monkeypatch.setattr(_progress, "EVERY_S", 0.05)
+    monkeypatch.setattr(_terminal, "EVERY_S", 0.05)
 
     @package.register("all_reduce", "lasting")
     def steps(request: package.Request) -> Iterator[package.Step]:
@@ -79,7 +79,7 @@ def test_short_runs_say_nothing(scenario: Path):
 
 def test_a_row_that_came_before_its_beginning():
     """A cluster may tell that a point is begun after its row has come: such a point is not under way."""
-    watch = _progress.Watch(2, str)
+    watch = _terminal.Watch(2, str)
     watch.begun(0)
     watch.finished(1)
     watch.begun(1)
@@ -91,7 +91,7 @@ def test_a_row_that_came_before_its_beginning():
 def test_replications_that_are_done_are_counted():
     """A point of many replications says how many of them are done; each share of them counts in the bar."""
     (point,) = load("stragglers", ["replications=300", "algorithm=ring", "topology.nodes=1"])
-    watch, heard = _progress.Watch(1, str, in_turn=True), list[tuple[str, float]]()
+    watch, heard = _terminal.Watch(1, str, in_turn=True), list[tuple[str, float]]()
 
     def replicated(index: int, done: int, every: int) -> None:
         watch.replicated(index, done, every)

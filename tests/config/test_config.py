@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll import units
-from simcoll.config import assignments, text_table, yaml_tree
-from simcoll.config.import_log import ImportLog
+from simcoll.config import text_table, yaml_tree
+from simcoll.config.input_files import ImportLog
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
 from simcoll.scenario.ranges import variants
@@ -156,12 +156,12 @@ def test_a_range_that_makes_no_sense_is_refused(text: str, what: str) -> None:
 
 def test_set_goes_through_the_same_validation() -> None:
     """--set creates missing keys, replaces given ones, and its mistakes are located in the option."""
-    tree = assignments.assign(yaml_tree.parse("size: 1", "f.yaml"), "inner.depth=7", "--set[1]")
+    tree = yaml_tree.assign(yaml_tree.parse("size: 1", "f.yaml"), "inner.depth=7", "--set[1]")
     assert yaml_tree.validate(_Outer, [tree])[0].inner.depth == 7
     with pytest.raises(InputError, match=r"^--set\[2\]:1:6: size: 'x' is not a whole number"):
-        yaml_tree.validate(_Outer, [assignments.assign(tree, "size=x", "--set[2]")])
+        yaml_tree.validate(_Outer, [yaml_tree.assign(tree, "size=x", "--set[2]")])
     with pytest.raises(InputError, match="not PATH=VALUE"):
-        assignments.assign(tree, "size", "--set[1]")
+        yaml_tree.assign(tree, "size", "--set[1]")
 
 
 @given(st.text(max_size=60))

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simcoll as api
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.schedules import goal, msccl, msccl_writer, mscclpp, schedule_json
 from simcoll.schedule import algorithms, registry

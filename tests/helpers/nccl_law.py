@@ -119,8 +119,9 @@ def made_of(system: str, nodes: int, ranks: int) -> Communicator:
 
 def channel(prediction: Prediction) -> NcclChannel:
     """The channel that was run of a call of NCCL."""
-    assert isinstance(prediction.lowered, NcclChannel)
-    return prediction.lowered
+    (planned,) = prediction.planned
+    assert isinstance(planned.lowered, NcclChannel)
+    return planned.lowered
 
 
 def rated(prediction: Prediction) -> int:

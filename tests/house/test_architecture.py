@@ -20,7 +20,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
 HOMES = {  # library: where it may be imported
     "simpy": ["engine/event.py", "engine/_event_servers.py"],
     "matplotlib": ["report/plot/", "api/results.py"],
-    "yaml": ["config/_yaml_text.py"],
+    "yaml": ["config/yaml_tree.py"],
     "torch": ["measurement/torch_backend/", "report/exports/arrow_and_torch.py"],
     "networkx": [
         "topology/",

@@ -58,7 +58,6 @@ def test_every_kind_of_work_runs() -> None:
 @pytest.mark.long
 def test_tables_are_printed_with_a_row_a_point() -> None:
     """`make bench`, as small as can be: the head says what was run where, each table has the rows of its section."""
-    pytest.importorskip("numba")
     words = [sys.executable, "-m", "benchmarks", "smoke", "--only", "contention"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=environment())
     assert not done.returncode, done.stderr

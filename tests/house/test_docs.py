@@ -13,8 +13,7 @@ from command import ROOT, simcoll
 
 from docs import generated
 from simcoll.cli._group import COMMANDS
-from simcoll.config.field_texts import field_texts, models
-from simcoll.config.yaml_tree import Model
+from simcoll.config.yaml_tree import Model, field_texts, models
 from simcoll.measurement.real_run import OWN
 from simcoll.prediction.result_rows import COLUMNS
 from simcoll.scenario.profile import Profile

@@ -9,7 +9,7 @@ import pytest
 
 import simcoll
 from simcoll.errors import InputError
-from simcoll.nccl import env_filter
+from simcoll.nccl import environment
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.tuner_constants import read
@@ -53,7 +53,7 @@ def test_a_choice_is_of_what_is_left(how: str, env: dict[str, str], pairs: set[t
 def test_nvls_off() -> None:
     """NCCL_NVLS_ENABLE=0 leaves what NCCL_ALGO=^NVLS,NVLSTree leaves, also where NCCL_ALGO says something itself."""
     off = NcclEnv(NCCL_NVLS_ENABLE=0).selection.algorithms["all_reduce"]
-    assert off == env_filter.parse("^nvls,nvlstree").algorithms["all_reduce"] < frozenset(ALGORITHMS)
+    assert off == environment.selection("^nvls,nvlstree").algorithms["all_reduce"] < frozenset(ALGORITHMS)
     assert NcclEnv(NCCL_ALGO="NVLS,Tree", NCCL_NVLS_ENABLE=0).selection.algorithms["all_reduce"] == {"tree"}
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import simcoll as sc
 from simcoll import units
 from simcoll.errors import InputError, RefusedError
-from simcoll.nccl import env_filter, graph_xml, protocols, tuner, tuner_constants
+from simcoll.nccl import environment, graph_xml, protocols, tuner, tuner_constants
 from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
@@ -218,7 +218,7 @@ def test_pcie_has_no_ll128_and_slower_hops(system: str) -> None:
     assert {p for _, _, p in table.entries} == {"LL", "Simple"}
     assert {a for _, a, _ in table.entries} == {"ring", "tree"}
     assert table.entries["all_reduce", "ring", "LL"].latency_us == pytest.approx(6.6 + 14 * 1.0)
-    insisting = tuner.table(comm, None, env_filter.parse(proto="LL128"))
+    insisting = tuner.table(comm, None, environment.selection(proto="LL128"))
     assert {p for _, _, p in insisting.entries} == {"LL128"}
 
 
@@ -412,7 +412,7 @@ def left(algo: str | None = None, proto: str | None = None) -> dict[str, set[str
     """The pairs that are left on two nodes of H100, by collective."""
     found: dict[str, set[str]] = {}
     comm = communicator(load_system("hgx-h100"), 2)
-    for collective, algorithm, protocol in tuner.table(comm, None, env_filter.parse(algo, proto)).entries:
+    for collective, algorithm, protocol in tuner.table(comm, None, environment.selection(algo, proto)).entries:
         found.setdefault(collective, set()).add(f"{algorithm}/{protocol}")
     return found
 
@@ -440,7 +440,7 @@ def test_grammar_of_selections() -> None:
 def test_wrong_selections(algo: str | None, proto: str | None, error: str) -> None:
     """A word that NCCL does not know is named, with the nearest one."""
     with pytest.raises(InputError) as raised:
-        env_filter.parse(algo, proto)
+        environment.selection(algo, proto)
     assert error in str(raised.value)
 
 

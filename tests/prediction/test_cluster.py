@@ -19,7 +19,7 @@ from extras import needs
 
 from simcoll.prediction import workers
 
-pytestmark = [needs("distributed"), pytest.mark.real]
+pytestmark = needs("distributed")
 
 SCENARIO = """\
 name: cluster

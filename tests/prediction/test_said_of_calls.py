@@ -20,7 +20,7 @@ from nccl_law import (
 )
 
 import simcoll as simcoll_api
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, RefusedError
 from simcoll.prediction.predict import Prediction, row
 from simcoll.prediction.result_rows import ResultRow
@@ -279,8 +279,7 @@ def test_no_link_is_busy_for_longer_than_a_call_runs(system: str, nodes: int) ->
         found = simcoll_api.predict(collective, on=system, nodes=nodes, algorithm=algorithm, size="1 GiB")
         assert 0.01 < found.busy.max() <= 1, (collective, algorithm)
         if algorithm == "auto":
-            assert found.lowered  # whose links have numbers of their own where data go through the host
-            rated = found.lowered.rated.bandwidths
+            rated = found.planned[0].lowered.rated.bandwidths  # whose numbers are its own where data go through a host
             assert (found.totals.carried / rated <= found.time_ps / 1e12).all(), collective
 
 

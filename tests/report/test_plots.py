@@ -30,9 +30,9 @@ from simcoll.report.plot import save
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.curves import compare_figure, residual_figure, scaling_figure, size_figure
 from simcoll.report.plot.gantt import gantt_figure
-from simcoll.report.plot.looks import look, looks_of
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.steps import step_figure
+from simcoll.report.plot.style import look, looks_of
 from simcoll.scenario.loading import load
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.units import format_duration

@@ -12,7 +12,7 @@ import pytest
 from command import simcoll
 
 import simcoll as api
-from simcoll.nccl.env_filter import parse
+from simcoll.nccl.environment import selection
 from simcoll.prediction import result_rows
 from simcoll.report.exports import nccl_tables
 from simcoll.topology.machine_files import shipped_systems
@@ -116,7 +116,7 @@ def test_recommendations(tmp_path: Path) -> None:
             call = Call("all_reduce", best["size_bytes"], one["nodes"], one["ranks"])
             assert plugin(text, call) == (best["nccl"], best["protocol"])
         for chosen in one["ranges"]:
-            left = parse(chosen["env"]["NCCL_ALGO"], chosen["env"]["NCCL_PROTO"])
+            left = selection(chosen["env"]["NCCL_ALGO"], chosen["env"]["NCCL_PROTO"])
             assert (left.algorithms["all_reduce"], left.protocols["all_reduce"]) == (
                 {chosen["nccl"]},
                 {chosen["protocol"]},

@@ -254,7 +254,7 @@ def test_a_link_is_said_as_one_says_it() -> None:
 
 def test_an_encoding_without_arrows_has_them_in_ascii() -> None:
     """What an encoding has not is written as one types it, as wide as it was where it is part of a drawing."""
-    from simcoll.cli._streams import PLAIN
+    from simcoll.cli._terminal import PLAIN
 
     assert "auto → ring ●───│".encode("ascii", PLAIN) == b"auto -> ring o---|"
     assert "é".encode("ascii", PLAIN) == b"?"

@@ -82,7 +82,7 @@ def test_each_further_channel_costs_the_host(collective: str, size: int, ranks: 
     law = f"{LAW}host: {{launch: {HOST} ps, channel: 100 ns}}\n"
     for of_process, number in ((ranks, "all"), (1, 1)):
         paced = predicted(collective, size, ranks, gpus(number), law=law)
-        call = paced.lowered.call  # type: ignore[union-attr]  # this point runs as a call of NCCL, which has one
+        call = paced.planned[0].lowered.call  # type: ignore[attr-defined]  # a call of NCCL, which has one
         further = 0 if call.parts else call.channels - 1
         assert paced.host_ps == of_process * (HOST + further * 100_000)
         assert paced.time_ps == max(paced.called_ps, paced.host_ps)
@@ -100,7 +100,7 @@ def test_blocks_that_begin_later(collective: str, size: int, ranks: int) -> None
     process for each GPU nothing changes."""
     alone = predicted(collective, size, ranks, gpus(1), law=BLOCKS)
     late = predicted(collective, size, ranks, gpus("all"), law=BLOCKS)
-    call = late.lowered.call  # type: ignore[union-attr]  # this point runs as a call of NCCL, which has one
+    call = late.planned[0].lowered.call  # type: ignore[attr-defined]  # a call of NCCL, which has one
     most = LATE * ((call.parts.blocks if call.parts else call.channels) - 1)
     longer = late.time_ps - alone.time_ps
     assert longer == most if call.kind in ("LL", "LL128", "P2P") else 0 <= longer <= most

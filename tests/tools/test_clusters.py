@@ -13,7 +13,6 @@ from clusters import board, cluster_scores, left_out, lessons
 from clusters.rows import ClusterRow, by_profile, fitted_beside
 from clusters.rows import rows_of as of_tables
 from command import simcoll
-from extras import needs
 from made_tables import made, write
 
 from simcoll.accuracy.fit import parameters
@@ -83,7 +82,6 @@ def test_a_cluster_teaches_its_own_intervals_nothing() -> None:
     assert narrow < wide
 
 
-@needs("scipy")
 @pytest.mark.long
 def test_a_node_count_left_out_teaches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster of three node counts has a time and an interval for each by a fit to the two others: the same whatever

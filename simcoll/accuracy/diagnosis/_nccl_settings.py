@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from simcoll.accuracy.diagnosis._hypothesis import Hypothesis
-from simcoll.nccl import env_filter, tuner
+from simcoll.nccl import environment, tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.communicator import communicator
 from simcoll.prediction.lowered_call import executor
@@ -57,7 +57,7 @@ def _left(scenario: Scenario, algo: str, proto: str) -> Scenario:
         return scenario
     collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
     if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
-        left = [name for name in P2P if env_filter.parse(None, proto).allows("all_reduce", "ring", name)]
+        left = [name for name in P2P if environment.selection(None, proto).allows("all_reduce", "ring", name)]
         return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
     version = executor(scenario).release(scenario)
     spec = scenario.topology
@@ -80,7 +80,7 @@ def _table(
     name: str, nodes: int, ranks: int | None, version: str | None, in_switch: bool, algo: str, proto: str
 ) -> tuner.TunerTable:
     comm = communicator(load_system(name), nodes, ranks)
-    return tuner.table(comm, version, env_filter.parse(algo, proto), in_switch)
+    return tuner.table(comm, version, environment.selection(algo, proto), in_switch)
 
 
 def other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesis]:

@@ -21,7 +21,7 @@ from simcoll.accuracy.diagnosis._regions import WILD, Bands, Region
 from simcoll.accuracy.disturbed_rows import suspicious
 from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
 from simcoll.accuracy.scores import Document
-from simcoll.config import assignments
+from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import alike
 from simcoll.errors import InputError
@@ -84,7 +84,7 @@ def diagnosed(
     Returns the document that `diagnose --json` prints. Raises InputError for tables and topologies that cannot be read,
     and where nothing can be predicted.
     """
-    kept = dict(map(assignments.condition, where))
+    kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
     asking = RowQuestions(system, sets)
     rows = table_join.kept(measured, kept, source)

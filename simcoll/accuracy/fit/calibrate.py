@@ -36,7 +36,7 @@ from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.wrong_machine import OtherNetwork
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
-from simcoll.config import assignments, yaml_tree
+from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
@@ -86,7 +86,7 @@ def calibrate(
     """
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
-    kept = dict(map(assignments.condition, where))
+    kept = dict(map(yaml_tree.condition, where))
     rows, sources, notes = fit_rows.read(files, kept)
     data, more = fit_rows.samples(rows, asking)
     chosen, split = fit_rows.split(data, _listed(fit))
@@ -161,7 +161,6 @@ def fitted(
     tell: Tell = lambda line: None,
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
-    least_squares.need_scipy()
     odd = np.array(disturbed_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
@@ -179,7 +178,7 @@ def fitted(
 
 def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
     """Split each `COL=V,V` into column and values."""
-    pairs = (assignments.condition(text, "--fit") for text in fit)
+    pairs = (yaml_tree.condition(text, "--fit") for text in fit)
     return {column: [value.strip() for value in values.split(",")] for column, values in pairs}
 
 

@@ -21,8 +21,8 @@ from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
 from simcoll.accuracy.fit.retiming import Question
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config.arrays import Floats
-from simcoll.config.decoding import decoded
 from simcoll.config.groups import grouped
+from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
 from simcoll.scenario import caveats

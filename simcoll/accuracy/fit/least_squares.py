@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Floats
-from simcoll.errors import InputError
 
 ROUNDS: Final = 20  # linearisations at most, against cycles: SETTLED ends a fit that goes well
 SETTLED: Final = 1e-4  # relative move of each value that ends the fit: far below the width of any interval
@@ -375,11 +374,3 @@ def version() -> str:
     import scipy
 
     return str(scipy.__version__)
-
-
-def need_scipy() -> None:
-    """Raise InputError where scipy is not installed."""
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError:
-        raise InputError("fitting needs scipy", 'pip install "simcoll[fit]"') from None

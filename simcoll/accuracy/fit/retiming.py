@@ -72,8 +72,7 @@ class _LinkUse:
     """A prediction, and the rated links that it uses."""
 
     def __init__(self, prediction: Prediction):
-        call = prediction.lowered
-        assert call
+        call = prediction.planned[0].lowered
         self.prediction, self.topology, self._call = prediction, call.rated, call
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from simcoll.accuracy import disturbed_rows, table_join
-from simcoll.accuracy.fit import calibrate, fit_rows, least_squares
+from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
@@ -114,7 +114,6 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
     """Measure, fit and score a study. Raises what `real_run.run` and `calibrate` raise, and InputError for
     its files.
     """
-    least_squares.need_scipy()
     for used in study.cases:  # find mistakes before long runs
         _ = study_file.case_file(options.folder, used.case) if used.case else find_measured(str(used.table))
     if why_not := _why_not(study, options):

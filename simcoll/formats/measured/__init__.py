@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from simcoll.config import input_files, yaml_tree
-from simcoll.config.decoding import decoded
+from simcoll.config.input_files import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
 from simcoll.formats.measured import csv_table, measured_row, mpi_benchmarks, nccl_tests, nccl_tests_json, rccl_tests
 from simcoll.formats.measured.csv_table import dump

@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from simcoll.config import csv_text
+from simcoll.config import text_table
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, REQUIRED, LocatedCells, MeasuredRow
 
@@ -40,7 +40,7 @@ def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic
             cure = "give every row all columns, and texts with commas in quotes"
             mistakes.append(Diagnostic(problem, cure, "", where[0]))
             continue
-        yield dict(zip(header, zip(map(csv_text.meant, texts), where, strict=True), strict=True))
+        yield dict(zip(header, zip(map(text_table.csv_meaning, texts), where, strict=True), strict=True))
     if empty:
         raise InputError([Diagnostic("no row follows the header", "give at least one row", "", places[0])])
 
@@ -85,7 +85,7 @@ def dump(rows: Sequence[MeasuredRow]) -> str:
     others = list(dict.fromkeys(name for row in rows for name in row.others))
     filled = [column for column in COLUMNS if any(getattr(row, column) is not None for row in rows)]
     cells = ([*(_cell(getattr(row, c)) for c in filled), *(row.others.get(n) for n in others)] for row in rows)
-    return csv_text.dump([*filled, *others], cells)
+    return text_table.csv_text([*filled, *others], cells)
 
 
 def _cell(value: object) -> object:

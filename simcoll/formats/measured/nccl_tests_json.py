@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from simcoll.config import json_text
+from simcoll.config import input_files
 from simcoll.errors import InputError, Place
 from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
 
@@ -28,7 +28,7 @@ def looks(text: str) -> bool:
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """The located cells of every row. Raises InputError with the place of what is no JSON."""
-    return list(_nccl(json_text.mapping(text.lstrip("\ufeff"), source, CURE), source, given))
+    return list(_nccl(input_files.json_mapping(text.lstrip("\ufeff"), source, CURE), source, given))
 
 
 def _nccl(document: Mapping[str, Any], source: str, given: LocatedCells) -> Iterator[LocatedCells]:

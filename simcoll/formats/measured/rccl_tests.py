@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from simcoll.config import json_text
+from simcoll.config import input_files
 from simcoll.errors import InputError, Place
 from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
 
@@ -61,7 +61,7 @@ def _rows(text: str, source: str) -> Iterable[tuple[Place, Mapping[str, Any]]]:
     if text.lstrip().startswith(("{", "[")):
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip().startswith("{"):  # a row a line, also within a list
-                row = json_text.mapping(line.strip().rstrip(","), source, CURE, number)
+                row = input_files.json_mapping(line.strip().rstrip(","), source, CURE, number)
                 yield Place(source, number, 1), dict(zip(_words(row), row.values(), strict=True))
         return
     first, header = _header(text)

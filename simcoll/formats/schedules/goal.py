@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.engine.timing_model import Dependencies, dependencies
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
 from simcoll.formats.schedules import thread_programs

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from simcoll.config import xml_tree
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.config.xml_tree import Element
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import (

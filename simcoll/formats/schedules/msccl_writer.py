@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules.thread_programs import MOST_TRANSFERS
 from simcoll.schedule.ir import Schedule, Transfer

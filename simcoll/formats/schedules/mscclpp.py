@@ -17,8 +17,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from simcoll.config import json_text
-from simcoll.config.import_log import ImportLog
+from simcoll.config import input_files
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import (
@@ -103,7 +103,7 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     collective promises.
     """
     wrong = functools.partial(wrong_at, source)
-    document = json_text.mapping(text, source, CURE)
+    document = input_files.json_mapping(text, source, CURE)
     if '"inputChunks"' in text or '"ctype"' in text:
         raise wrong("", "a plan in MSCCL++'s older form", "make it anew with an MSCCL++ that writes input_chunks")
     try:

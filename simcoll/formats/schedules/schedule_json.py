@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcoll.config import input_files, json_text
+from simcoll.config import input_files
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, ScheduleError
 from simcoll.schedule.collectives import collective
@@ -90,7 +90,7 @@ def looks(text: str) -> bool:
 
 def parse(text: str, source: str) -> Schedule:
     """Read `dump`'s JSON; raises InputError naming what is wrong with it."""
-    document = json_text.mapping(text, source, "give what `simcoll show --json` prints")
+    document = input_files.json_mapping(text, source, "give what `simcoll show --json` prints")
     for key, kind in _KEYS.items():
         if not isinstance(document.get(key), kind) or isinstance(document.get(key), bool):
             raise InputError(f"{source}:1:1: {key}: missing, or no {_WORDS[kind]}", _WHENCE)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from simcoll.config import json_text, xml_tree
-from simcoll.config.import_log import ImportLog
+from simcoll.config import input_files, xml_tree
+from simcoll.config.input_files import ImportLog
 from simcoll.config.xml_tree import Element
 from simcoll.errors import Diagnostic, InputError, Place, TopologyError
 from simcoll.topology.graph import Topology
@@ -52,7 +52,7 @@ def read_node_link(text: str, source: str, assumed: str | None, notes: ImportLog
     """The topology that node-link JSON describes, as of `read_graphml`. Raises InputError."""
     import networkx as nx
 
-    document, start = json_text.mapping(text, source, _NODE_LINK), Place(source, 1, 1)
+    document, start = input_files.json_mapping(text, source, _NODE_LINK), Place(source, 1, 1)
     graph: Any = nx.DiGraph() if document.get("directed") else nx.Graph()
     about = document.get("graph", {})
     if not isinstance(about, dict):

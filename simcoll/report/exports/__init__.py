@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config.import_log import ImportLog
+from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import goal, msccl_writer, schedule_json

@@ -1,26 +1,25 @@
 """A quantity over any column or swept key of the results: lines, or bars where the key has no numbers or one value.
 
-Rows are mappings with the columns of results.csv; only those whose status is ok are drawn.
+Rows are mappings with the columns of results.csv; only rows whose status is ok are drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.prediction.result_rows import COLUMNS, UNITS
+from simcoll.prediction.result_rows import COLUMNS
 from simcoll.report.plot.key_columns import (
     WORDS,
     are_sizes,
+    axis_name,
     column_of,
     constant,
     inputs,
@@ -31,36 +30,51 @@ from simcoll.report.plot.key_columns import (
     said,
     word,
 )
-from simcoll.report.plot.looks import INK, Look, look, looks_of
 from simcoll.report.plot.style import (
     CHARACTER,
     DASHES,
+    INK,
+    MAX_BANDS,
     MAX_PANELS,
+    Look,
+    Mark,
     Panel,
     PlotRow,
     as_asked,
+    by_columns,
     dash_of,
+    draw_lines,
     dress,
     finish,
     frame,
     from_zero,
     grid_of,
-    halos,
     interval_entry,
+    legend_lines,
+    log2_axis,
+    look,
+    looks_of,
+    name_axis,
     outer_labels,
     settings,
     size_axis,
     stroke,
     time_axis,
     time_text,
+    time_ticks,
     with_trust,
 )
 from simcoll.units import short_size
 
-MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar
 WIDE: Final = 8  # numbers that differ by this factor stand on a logarithmic axis
+BAR: Final = 0.2  # inches, the height of a bar with the air above it
+ROOM: Final = 1.2  # of the axis of bars, for the number beside the longest
+APART: Final = 30  # times: panels whose values differ by more have axes of their own
+PLAIN: Final = Look("#4477AA", "o")  # of bars that no name sets apart
 _QUANTILES: Final = {f"time_us_p{p}": (f"time_us_p{p}_low", f"time_us_p{p}_high") for p in (50, 95, 99)}
 _ENDS: Final = {"time_us": ("low_us", "high_us"), **_QUANTILES}
+
+Series = Mapping[str, Sequence[Mark]]  # the name of a line, or of a series of bars → its marks
 
 
 def key_figure(
@@ -71,79 +85,81 @@ def key_figure(
     Intervals are drawn wherever rows have them. Raises InputError for a key that is none, where nothing can be drawn,
     and where rows differ in more than what is chosen: none is drawn in place of another.
     """
-    across, up = column_of(rows, x), column_of(rows, y)
-    apart = [column_of(rows, key) for key in facet]
+    across, up, apart = column_of(rows, x), column_of(rows, y), [column_of(rows, key) for key in facet]
     lines = [column_of(rows, key) for key in group] if group is not None else ["algorithm"] * (across != "algorithm")
+    timed = _drawable(rows, x, y)
+    _check_distinct(timed, [across, *lines, *apart], up)
+    panels = by_columns(timed, (), apart, lambda row: ", ".join(said(column, row) for column in apart))
+    places, ticks = _places(timed, across)
+    single = ticks is not None and len(ticks) == 1  # then the picture is of this value, and not over values
+    bars = ticks is not None and (single or not numeric(timed, across))
+    shown = lines if bars else with_trust(timed, lines)  # each bar says by itself that it is modelled
+    series = [
+        {name: _marks(of, across, up, places) for name, of in grouped(panel.rows, _labels(shown)).items()}
+        for panel in panels[:MAX_PANELS]
+    ]
+    if bars and ticks is not None:
+        looks = _looks(timed, lines) | (looks_of(list(ticks.values())) if across == "algorithm" else {})
+        figure, entries = _bars(panels, series, ticks, up, looks)
+    else:
+        figure, entries = _lines(panels, series, _styles(timed, lines, shown))
+        _finish_axes(figure.axes, timed, across, up, ticks, series)
+    what = WORDS.get(up, up.replace("_", " ")) + ("" if single else f" {'by' if bars else 'over'} {word(across)}")
+    held = constant(timed, [*([] if single else [across]), *lines, *apart])
+    of = ", ".join(filter(None, [held, panels[0].title if len(panels) == 1 else ""]))
+    notes = [settings(timed), *([f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else [])]
+    sure = any(mark.low and mark.high for one in series for marks in one.values() for mark in marks)
+    legend = entries if len(entries) > 1 else {}
+    if sure:
+        form: Literal["band", "bars", "whisker"] = "whisker" if bars else "bars" if _are_many(series) else "band"
+        legend = {**legend, **interval_entry(95 if up in _QUANTILES else 90, form)}
+    finish(figure, f"{what}: {of}" if of else what, "  ·  ".join(notes), legend)
+    return figure
+
+
+def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
+    """Return the rows that have a number for `y` and a value for `x`; raises InputError if there is none."""
+    across, up = column_of(rows, x), column_of(rows, y)
     timed = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and isinstance(row.get(up), int | float)]
     if not timed and any(isinstance(row.get(up), str) for row in rows):
         raise InputError(f"{y} is text, and cannot be drawn upwards", "take a column of numbers, e.g. time or busbw")
     timed = [row for row in timed if row.get(across) is not None]
     if not timed:
         raise InputError(f"no row has both {x} and {y}", "see the columns and the status of results.csv")
-    _check_distinct(timed, [across, *lines, *apart], up)
-    panels = [
-        Panel(", ".join(said(column, group_rows[0]) for column in apart), group_rows, ())
-        for group_rows in grouped(timed, lambda row: tuple(str(row.get(column)) for column in apart)).values()
-    ]
-    places, ticks = _places(timed, across)
-    bars = ticks is not None and (len(ticks) == 1 or not numeric(timed, across))
-    trusted = lines if bars else with_trust(timed, lines)  # each bar says by itself that it is modelled
-    first = {label_of(row, trusted): row for row in reversed(timed)}  # of each line
-    names = {label_of(row, trusted): label_of(row, lines) for row in timed}  # the second without what is modelled
-    series = [
-        {name: _spots(rows, across, up, places) for name, rows in grouped(panel.rows, _labels(trusted)).items()}
-        for panel in panels[:MAX_PANELS]
-    ]
-    marks = [mark for one in series for spots in one.values() for mark in spots]
-    thin = max(map(len, series)) > MAX_BANDS
-    looks = _looks(list(dict.fromkeys(names.values())), timed, lines)
-    if bars and ticks is not None:
-        looks |= looks_of(list(ticks.values())) if across == "algorithm" else {}
-        figure, entries = bar_figure(panels, series, ticks, up, looks)
-    else:
-        styles = {name: stroke(*looks[plain], dash_of(first[name])) for name, plain in names.items()}
-        styles |= _settings_dashed(first, lines)
-        figure, entries = _line_figure(panels, series, styles, thin)
-        values = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
-        _finish_axes(figure.axes, timed, across, up, ticks, values)
-        outer_labels(figure.axes)
-    alone = ticks is not None and len(ticks) == 1  # then it is of this value, and not over values
-    what = WORDS.get(up, up.replace("_", " ")) + ("" if alone else f" {'by' if bars else 'over'} {word(across)}")
-    held = constant(timed, [*([] if alone else [across]), *lines, *apart])
-    shown = ", ".join(filter(None, [held, panels[0].title if len(panels) == 1 else ""]))
-    notes = [settings(timed), *([f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else [])]
-    sure = {95 if up in _QUANTILES else 90} if any(mark.low and mark.high for mark in marks) else set()
-    legend = (entries if len(entries) > 1 else {}) | interval_entry(
-        sure, "whisker" if bars else "bars" if thin else "band"
-    )
-    finish(figure, f"{what}: {shown}" if shown else what, "  ·  ".join(notes), legend)
-    return figure
+    return timed
 
 
 def _labels(lines: Sequence[str]) -> Callable[[PlotRow], str]:
     return lambda row: label_of(row, lines)
 
 
-def _looks(names: Sequence[str], rows: Sequence[PlotRow], lines: Sequence[str]) -> dict[str, Look]:
-    """The looks of the lines; values of one key that are numbers go from dark to light in their order."""
+def _are_many(series: Sequence[Series]) -> bool:
+    """Whether a panel has so many lines that bands around them would be a fog."""
+    return max(map(len, series)) > MAX_BANDS
+
+
+def _looks(rows: Sequence[PlotRow], lines: Sequence[str]) -> dict[str, Look]:
+    """Return the looks of lines by their names; values of one key that are numbers go from dark to light."""
+    names = list(dict.fromkeys(label_of(row, lines) for row in rows))
     if len(lines) != 1 or not numeric(rows, lines[0]):
         return looks_of(names)
     value = {label_of(row, lines): number_of(lines[0], row.get(lines[0])) or 0.0 for row in rows}
     return looks_of(sorted(names, key=value.__getitem__), ordered=True)
 
 
-def _settings_dashed(first: Mapping[str, PlotRow], lines: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The styles of lines of algorithms under up to four settings, as curves have them: the look is the algorithm's,
-    the dash the setting's. None where a dash says that a line is modelled, or settings are more."""
+def _styles(rows: Sequence[PlotRow], lines: Sequence[str], shown: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the properties of each line by its name. A dash says that a line is modelled where others are not; else,
+    for algorithms under up to four settings, it says which setting."""
+    first = {label_of(row, shown): row for row in reversed(rows)}
+    first = {name: first[name] for name in dict.fromkeys(label_of(row, shown) for row in rows)}
     more = [column for column in lines if column != "algorithm"]
-    kinds = list(dict.fromkeys(label_of(row, more) for row in list(first.values())[::-1]))
-    plain = len(more) == len(lines) or not 1 < len(kinds) <= len(DASHES)
-    if plain or any(row["trust"] for row in first.values()):
-        return {}
-    dashes = dict(zip(kinds, DASHES, strict=False))
-    return {
-        name: stroke(*look(str(row.get("algorithm") or "")), dashes[label_of(row, more)]) for name, row in first.items()
-    }
+    kinds = list(dict.fromkeys(label_of(row, more) for row in first.values()))
+    if len(more) < len(lines) and 1 < len(kinds) <= len(DASHES) and not any(row["trust"] for row in first.values()):
+        dashes = dict(zip(kinds, DASHES, strict=False))
+        of = {name: look(str(row.get("algorithm") or "")) for name, row in first.items()}
+        return {name: stroke(*of[name], dashes[label_of(row, more)]) for name, row in first.items()}
+    looks = _looks(rows, lines)
+    return {name: stroke(*looks[label_of(row, lines)], dash_of(row)) for name, row in first.items()}
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
@@ -185,8 +201,8 @@ def _places(rows: Sequence[PlotRow], column: str) -> tuple[Mapping[str, float], 
     return places, None if are_sizes(rows, column) else {place: text for text, place in places.items()}
 
 
-def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, float]) -> list[Mark]:
-    spots = []
+def _marks(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, float]) -> list[Mark]:
+    marks = []
     for row in rows:
         low, high = (row.get(end) for end in _ENDS.get(up, ("low_us", "high_us")))
         value = float(row[up])
@@ -194,46 +210,20 @@ def _spots(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, f
             low, high = value * row["time_us"] / high, value * row["time_us"] / low
         elif up not in _ENDS:
             low = high = None
-        spots.append(Mark(places[str(row.get(across))], value, low, high, bool(row["trust"])))
-    return sorted(spots)
+        marks.append(Mark(places[str(row.get(across))], value, low, high, bool(row["trust"])))
+    return sorted(marks)
 
 
-# --- what is drawn ---
-
-
-def _line_figure(
-    panels: Sequence[Panel],
-    series: Sequence[Mapping[str, Sequence[Mark]]],
-    styles: Mapping[str, dict[str, Any]],
-    thin: bool,
-) -> tuple[Figure, dict[str, Artist]]:
-    figure, grid = grid_of(panels)
-    entries: dict[str, Artist] = {}
-    for axes, of_panel in zip(grid, series, strict=True):
-        _lines(axes, {name: of_panel[name] for name in styles if name in of_panel}, styles, entries, thin)
-    return figure, {name: entries[name] for name in styles if name in entries}
+# --- lines ---
 
 
 def _lines(
-    axes: Axes,
-    series: Mapping[str, Sequence[Mark]],
-    styles: Mapping[str, dict[str, Any]],
-    entries: dict[str, Artist],
-    thin: bool,
-) -> None:
-    wider = halos([{spot.x: spot.y for spot in spots} for spots in series.values()])
-    for (name, spots), more in zip(series.items(), wider, strict=True):
-        style = styles[name]
-        x, y = [spot.x for spot in spots], [spot.y for spot in spots]
-        axes.plot(x, y, linewidth=1.6 + more, markersize=4.5 + more, **style)
-        sure = [(spot.x, spot.low, spot.high) for spot in spots if spot.low is not None and spot.high is not None]
-        if sure:
-            at, low, high = zip(*sure, strict=True)
-            if thin:
-                axes.vlines(at, low, high, color=style["color"], alpha=0.5, linewidth=1.0)
-            else:
-                axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        entries.setdefault(name, Line2D([], [], linewidth=1.6, markersize=4.5, **style))
+    panels: Sequence[Panel], series: Sequence[Series], styles: Mapping[str, dict[str, Any]]
+) -> tuple[Figure, dict[str, Artist]]:
+    figure, grid = grid_of(panels)
+    for axes, one in zip(grid, series, strict=True):
+        draw_lines(axes, {name: one[name] for name in styles if name in one}, styles, _are_many(series))
+    return figure, legend_lines(styles)
 
 
 def _finish_axes(
@@ -242,138 +232,89 @@ def _finish_axes(
     across: str,
     up: str,
     ticks: Mapping[float, str] | None,
-    values: Sequence[float],
+    series: Sequence[Series],
 ) -> None:
-    name, unit = WORDS.get(up, word(up)).lower(), UNITS.get(up, "")
+    marks = [mark for one in series for of_line in one.values() for mark in of_line]
+    values = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
     for axes in grid:
         if ticks is None:
             size_axis(axes, {int(number_of(across, row[across]) or 0) for row in rows})
+        elif min(ticks) > 0 and max(ticks) / min(ticks) >= WIDE:
+            log2_axis(axes, ticks)
         else:
-            _named_ticks(axes, ticks)
+            axes.set_xticks(list(ticks), list(ticks.values()))
         if is_time(up) and min(values) > 0 and max(values) / min(values) > WIDE:
             time_axis(axes, values)
         else:
             from_zero(axes)
             if is_time(up):
-                axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
-        axes.set_ylabel(name if unit in ("", "us") else f"{name} ({unit})", size=9, color=INK)
-        axes.set_xlabel(word(across), size=9, color=INK)
+                time_ticks(axes.yaxis)
+        name_axis(axes.yaxis, axis_name(up))
+        name_axis(axes.xaxis, word(across))
+    outer_labels(grid)
 
 
-def _named_ticks(axes: Axes, ticks: Mapping[float, str]) -> None:
-    places = sorted(ticks)
-    if places[0] > 0 and places[-1] / places[0] >= WIDE:
-        axes.set_xscale("log", base=2)
-        axes.set_xlim(places[0] / 2**0.25, places[-1] * 2**0.25)
-    axes.xaxis.set_major_locator(FixedLocator(places))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: ticks.get(min(places, key=lambda p: abs(p - value)), ""))
-    )
+# --- bars ---
 
 
-TICKS: Final = 5  # of the axis of values, where it is as wide as the picture
-BAR: Final = 0.2  # inches, the height of a bar with the air above it
-POINTS: Final = 30  # of values that differ by more than this factor points are drawn: the bar of the least is not seen
-PLAIN: Final = "#4477AA"  # of bars that no name sets apart
-
-
-class Mark(NamedTuple):
-    """A point of a line: where it stands, its value, the ends of its interval (None without one), and whether it is
-    modelled where others are not."""
-
-    x: float
-    y: float
-    low: float | None
-    high: float | None
-    modelled: bool = False
-
-
-BarSeries = Mapping[str, Sequence[Mark]]  # the name of a series → a mark for each row that it has, x its number
-
-
-def bar_figure(
-    panels: Sequence[Panel],
-    series: Sequence[BarSeries],
-    ticks: Mapping[float, str],
-    quantity: str,
-    looks: Mapping[str, Look],
+def _bars(
+    panels: Sequence[Panel], series: Sequence[Series], ticks: Mapping[float, str], up: str, looks: Mapping[str, Look]
 ) -> tuple[Figure, dict[str, Artist]]:
-    """A panel of lying bars for each series, and the legend; `ticks` name the rows that marks stand in.
+    """Draw a panel of lying bars for each series, each with its number; `ticks` name the rows that bars stand in.
 
     A single row with several series becomes a row for each of them: their names need no legend then.
     """
-    several = {name for one in series for name in one}
+    several = [name for name in looks if any(name in one for one in series)]
     if len(ticks) == 1 and len(several) > 1:
-        ticks = {float(number): name for number, name in enumerate(name for name in looks if name in several)}
-        number_of = {name: number for number, name in ticks.items()}
-        series = [{"": [marks[0]._replace(x=number_of[name]) for name, marks in one.items()]} for one in series]
+        ticks = {float(number): name for number, name in enumerate(several)}
+        series = [{"": [one[name][0]._replace(x=x) for x, name in ticks.items() if name in one]} for one in series]
     rows = [sorted({mark.x for marks in one.values() for mark in marks}) for one in series]
-    deep = max(map(len, series))
     across = 1 if len(series) == 1 else 2 if len(series) <= 4 else 3
-    down = -(-len(series) // across)
+    down, deep = -(-len(series) // across), max(map(len, series))
     tall = [max(map(len, rows[line * across : (line + 1) * across])) for line in range(down)]
     names = CHARACTER * max(map(len, ticks.values()))
     figure = frame(6.4 if across == 1 else across * (2.1 + names), BAR * deep * sum(tall) + 0.45 * down + 0.2)
-    table = figure.subplots(down, across, sharex=True, squeeze=False, height_ratios=tall)
-    grid = table.ravel().tolist()
-    for axes in grid[len(series) :]:
-        axes.remove()
-    values = [mark.y for one in series for marks in one.values() for mark in marks]
-    points = min(values) > 0 and max(values) / min(values) > POINTS
-    entries: dict[str, Artist] = {}
+    longest = [max(max(mark.high or 0, mark.y) for marks in one.values() for mark in marks) for one in series]
+    alike = max(longest) <= APART * min(longest)
+    room = ROOM + 0.3 * (
+        across > 1 and any(mark.modelled for one in series for marks in one.values() for mark in marks)
+    )
+    grid = figure.subplots(down, across, sharex=alike, squeeze=False, height_ratios=tall).ravel().tolist()
     for at, (axes, panel, one, kept) in enumerate(zip(grid, panels, series, rows, strict=False)):
         axes.set_title(panel.title if len(panels) > 1 else "", size=9, color=INK, loc="left")
-        place = {x: float(number) for number, x in enumerate(kept)}
-        wide = 0.8 / len(one)
-        for number, name in enumerate(name for name in dict.fromkeys([*looks, *one]) if name in one):
-            shift = (number - (len(one) - 1) / 2) * wide
-            plain = len(one) == 1
-            for mark in one[name]:
-                chosen = looks.get(ticks[mark.x] if plain else name) or looks.get(name) or Look(PLAIN, "o")
-                _draw(axes, place[mark.x] + shift, mark, wide, chosen, quantity, points)
-            if not plain:
-                swatch = Line2D([], [], linestyle="none", **looks[name]._asdict())
-                entries.setdefault(name, swatch if points else Patch(facecolor=looks[name].color))
+        order = [name for name in dict.fromkeys([*looks, *one]) if name in one]
+        for number, name in enumerate(order):
+            shift = (number - (len(one) - 1) / 2) * 0.8 / len(one)
+            marks, alone = one[name], len(one) == 1
+            of = [looks.get(ticks[mark.x] if alone else name, looks.get(name, PLAIN)) for mark in marks]
+            _row_of_bars(axes, [kept.index(mark.x) + shift for mark in marks], marks, of, 0.68 / len(one), up)
         dress(axes)
         axes.grid(False, axis="y")
-        axes.set_yticks(list(place.values()), [ticks[x] for x in kept])
+        axes.set_yticks(range(len(kept)), [ticks[x] for x in kept])
         axes.set_ylim(tall[at // across] - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
-    highest = max(mark.high or mark.y for one in series for marks in one.values() for mark in marks)
-    for number, axes in enumerate(grid[: len(series)]):
-        _value_axis(axes, values, highest, quantity, points, TICKS if across == 1 else TICKS // 2)
-        below = number + across < len(series)
-        axes.tick_params(labelbottom=not below)
-        axes.set_xlabel("" if below else axes.get_xlabel())
-    return figure, entries
+        axes.set_xlim(0, room * (max(longest) if alike else longest[at]) or 1)
+        axes.locator_params(axis="x", nbins=5 if across == 1 else 3)
+        if is_time(up):
+            time_ticks(axes.xaxis)
+        lowest = at + across >= len(series)
+        axes.tick_params(labelbottom=lowest or not alike)
+        name_axis(axes.xaxis, axis_name(up) if lowest else "")
+    for axes in grid[len(series) :]:
+        axes.remove()
+    return figure, {name: Patch(facecolor=looks[name].color) for name in several} if deep > 1 else {}
 
 
-def _draw(axes: Axes, y: float, mark: Mark, wide: float, chosen: Look, quantity: str, points: bool) -> None:
-    if points:
-        axes.plot([mark.y], [y], linestyle="none", markersize=5.5, **chosen._asdict())
-    else:
-        axes.barh([y], [mark.y], height=0.85 * wide, color=chosen.color)
-    if mark.low and mark.high:
-        axes.hlines([y], mark.low, mark.high, color=INK, linewidth=1.0)
-    text = (time_text(mark.y) if is_time(quantity) else f"{mark.y:.4g}") + ", modelled" * mark.modelled
-    end = max(mark.high or 0.0, mark.y)
-    axes.annotate(
-        text, (end, y), (4 + 2 * points, 0), textcoords="offset points", va="center_baseline", size=7, color=INK
-    )
-
-
-def _value_axis(axes: Axes, values: Sequence[float], highest: float, quantity: str, points: bool, ticks: int) -> None:
-    name, unit = WORDS.get(quantity, word(quantity)).lower(), UNITS.get(quantity, "")
-    axes.set_xlabel(name if unit in ("", "us") else f"{name} ({unit})", size=9, color=INK)
-    if points and is_time(quantity):
-        time_axis(axes, [*values, 3 * highest], along="x")
-    elif points:
-        axes.set_xscale("log")
-        axes.set_xlim(min(values) / 1.5, 3 * highest)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    else:
-        axes.set_xlim(0, 1.18 * highest or 1)
-        axes.xaxis.set_major_locator(MaxNLocator(ticks))
-        if is_time(quantity):
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
+def _row_of_bars(
+    axes: Axes, at: Sequence[float], marks: Sequence[Mark], looks: Sequence[Look], height: float, up: str
+) -> None:
+    """Draw the bars of a series with their intervals, and the number of each behind its end."""
+    ends = [(mark.low or mark.y, mark.high or mark.y) for mark in marks]
+    whiskers = [[mark.y - low for mark, (low, _) in zip(marks, ends, strict=True)],
+                [high - mark.y for mark, (_, high) in zip(marks, ends, strict=True)]]  # fmt: skip
+    bars = axes.barh(at, [mark.y for mark in marks], height, color=[each.color for each in looks],
+                     xerr=whiskers if any(mark.high for mark in marks) else None,
+                     error_kw={"ecolor": INK, "elinewidth": 1.0})  # fmt: skip
+    numbers = [time_text(mark.y) if is_time(up) else f"{mark.y:.4g}" for mark in marks]
+    texts = [text + ", modelled" * mark.modelled for text, mark in zip(numbers, marks, strict=True)]
+    axes.bar_label(bars, texts, padding=4, size=7, color=INK)

@@ -6,6 +6,7 @@ Rows are mappings with the columns of results.csv; only those whose status is ok
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
@@ -17,27 +18,36 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll.config.groups import grouped
-from simcoll.report.plot.looks import GREY, INK, Look, Marker, look, looks_of, variant
 from simcoll.report.plot.style import (
     COMPETING,
     DASHES,
+    GREY,
+    INK,
+    MAX_BANDS,
     SETTINGS,
     Dash,
+    Look,
+    Mark,
+    Marker,
     Panel,
     PlotRow,
     as_asked,
     by_columns,
+    draw_lines,
     drawable,
     finish_panels,
     grid_of,
-    halos,
     interval_entry,
     label,
+    legend_lines,
+    look,
+    looks_of,
     rank_axis,
     size_axis,
     stroke,
     telling,
     time_axis,
+    variant,
     with_trust,
 )
 from simcoll.units import short_size
@@ -46,7 +56,6 @@ Quantity = Literal["busbw", "latency"]
 Value = Literal["time_us", "busbw_GBps"]  # the column that is drawn
 LegendLines = dict[str, Artist]  # the legend: text → a line that looks like it
 
-MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar: bands are a fog
 ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
 BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
 MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
@@ -190,15 +199,19 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
     rows = [row for panel in panels for row in panel.rows]
     columns = with_trust(rows, telling(rows, _APART))
     drawn = _strokes(rows, columns)
-    series = [grouped(panel.rows, lambda row: label(row, columns)) for panel in panels]
+    styles = {name: stroke(*style.look, style.dash) for name, style in drawn.items()}
+    series = [
+        {name: _marks(of, x, value) for name, of in grouped(panel.rows, lambda row: label(row, columns)).items()}
+        for panel in panels
+    ]
     thin = max(map(len, series)) > MAX_BANDS
-    entries: LegendLines = {}
+    entries: LegendLines = legend_lines({name: styles[name] for name in dict.fromkeys(itertools.chain(*series))})
     for axes, panel, one in zip(grid, panels, series, strict=False):
-        _lines(axes, one, x, value, drawn, entries, thin)
+        draw_lines(axes, one, styles, thin)
         _measured(axes, panel, x, value, entries)
         _bounds(axes, panel, x, value, entries)
-    held = {90} if any(_sure(panel.rows) for panel in panels) else {}
-    return {**_condensed(entries, drawn), **interval_entry(held, "bars" if thin else "band")}
+    sure = any(mark.low for one in series for marks in one.values() for mark in marks)
+    return {**_condensed(entries, drawn), **(interval_entry(90, "bars" if thin else "band") if sure else {})}
 
 
 def _without_hidden(entries: LegendLines, grid: Iterable[Axes]) -> LegendLines:
@@ -211,23 +224,15 @@ def _without_hidden(entries: LegendLines, grid: Iterable[Axes]) -> LegendLines:
     return {name: line for name, line in entries.items() if name != "bound"}
 
 
-def _lines(
-    axes: Axes,
-    series: dict[str, list[PlotRow]],
-    x: str,
-    value: Value,
-    drawn: Mapping[str, LineStyle],
-    entries: LegendLines,
-    thin: bool,
-) -> None:
-    curves = {text: _curve(rows, x, value) for text, rows in series.items()}
-    wider = halos([dict(zip(*curve, strict=True)) for curve in curves.values()])
-    for (text, rows), more in zip(series.items(), wider, strict=True):
-        (color, marker), dash, *_ = drawn[text]
-        style = {**stroke(color, marker, dash), "label": text}
-        axes.plot(*curves[text], linewidth=1.6 + more, markersize=4.5 + more, **style)
-        entries.setdefault(text, Line2D([], [], linewidth=1.6, markersize=4.5, **style))
-        _band(axes, rows, x, value, color, thin)
+def _marks(rows: Iterable[PlotRow], x: str, value: Value) -> list[Mark]:
+    """Return the points of a line in order of x, one each, as equal engines give equal rows."""
+    marks = {}
+    for row in rows:
+        if row[value] is not None:
+            sure = row.get("low_us") and row.get("high_us")
+            low, high = (_if_it_took(row, row[end], value) if sure else None for end in ("low_us", "high_us"))
+            marks[row[x]] = Mark(row[x], row[value], low, high)
+    return [marks[at] for at in sorted(marks)]
 
 
 def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
@@ -250,20 +255,6 @@ def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLin
         axes.plot(*zip(*drawn, strict=True), marker=marker, label="measured", **_MEASURED) if drawn else None
     if panel.measured:
         entries["measured"] = Line2D([], [], marker="o", **_MEASURED)
-
-
-def _sure(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    return [row for row in rows if row.get("low_us") and row.get("high_us")]
-
-
-def _band(axes: Axes, rows: Sequence[PlotRow], x: str, value: Value, color: str, thin: bool) -> None:
-    """Between the least and the largest time that the profile allows, where it says; `thin`: a bar at each point."""
-    sure = sorted(_sure(rows), key=lambda row: row[x])
-    low, high = ([_if_it_took(row, row[name], value) for row in sure] for name in ("low_us", "high_us"))
-    if sure and thin:
-        axes.vlines([row[x] for row in sure], low, high, color=color, alpha=0.5, linewidth=1.0, zorder=1.2)
-    elif sure:
-        axes.fill_between([row[x] for row in sure], low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
 
 
 def _bounds(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLines) -> None:

@@ -22,8 +22,7 @@ from simcoll.config.arrays import distinct
 from simcoll.engine.link_usage import utilisation
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
-from simcoll.report.plot.looks import FAINT, INK, contrast
-from simcoll.report.plot.style import dress, finish, frame, time_text
+from simcoll.report.plot.style import FAINT, INK, contrast, dress, finish, frame, time_text
 from simcoll.scenario.faults import FaultWindow
 from simcoll.units import format_duration
 

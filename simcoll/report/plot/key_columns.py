@@ -149,6 +149,16 @@ def word(column: str) -> str:
     return name if name.isupper() else name.replace("_", " ").lower()  # a variable is called as it is
 
 
+def axis_name(column: str) -> str:
+    """A column as its axis names it, with its unit where ticks do not say it.
+
+    >>> axis_name("busbw_GBps"), axis_name("time_us_p95")
+    ('bus bandwidth (GB/s)', 'time us p95')
+    """
+    name, unit = WORDS.get(column, word(column)).lower(), UNITS.get(column, "")
+    return name if unit in ("", "us") else f"{name} ({unit})"
+
+
 def said(column: str, row: PlotRow) -> str:
     """A column's value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`."""
     value = row.get(column)

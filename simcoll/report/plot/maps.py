@@ -11,14 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
-from simcoll.report.plot.looks import GREY, INK, contrast, look
 from simcoll.report.plot.style import (
     CHARACTER,
     COMPETING,
+    GREY,
+    INK,
     MAX_PANELS,
     SETTINGS,
-    TICK,
     PlotRow,
+    contrast,
     drawable,
     dress,
     finish,
@@ -26,6 +27,7 @@ from simcoll.report.plot.style import (
     from_zero,
     grid_shape,
     label,
+    look,
     separating,
     settings,
     size_axis,
@@ -34,6 +36,7 @@ from simcoll.report.plot.style import (
 from simcoll.units import short_size
 
 TIE: Final = 1.005  # times nearer than half a percent are equal
+TICK: Final = 0.55  # inches between the ticks of sizes, "256 MiB" and some air
 ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
 
 

@@ -16,8 +16,9 @@ from simcoll import units
 from simcoll.prediction.result_rows import swept
 from simcoll.report.overlap import RankOverlap, union
 from simcoll.report.plot.key_columns import word
-from simcoll.report.plot.looks import GREY, INK, look
 from simcoll.report.plot.style import (
+    GREY,
+    INK,
     SETTINGS,
     Panel,
     PlotRow,
@@ -31,6 +32,7 @@ from simcoll.report.plot.style import (
     from_zero,
     grid_of,
     label,
+    look,
     separating,
     settings,
     size_axis,

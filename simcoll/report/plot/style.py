@@ -2,33 +2,145 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 import textwrap
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
+from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import swept
-from simcoll.report.plot.looks import FAINT, GREY, INK, Marker
 from simcoll.scenario.profile import titled
 from simcoll.units import format_duration, short_size
+
+INK: Final = "#222222"
+GREY: Final = "#777777"
+FAINT: Final = "#dddddd"
+
+Marker = str | tuple[int, Literal[1], int]  # matplotlib's name, or (points, 1, angle) of a star
+
+
+class Look(NamedTuple):
+    """Colour and marker of an algorithm, in every plot."""
+
+    color: str
+    marker: Marker
+
+
+# Members of a family are neighbours in colour and differ in marker; those that share a collective differ in both.
+_KNOWN: Final = {
+    "auto": Look("#DD1C1C", "o"),
+    "ring": Look("#332288", "o"),
+    "bidirectional_ring": Look("#4477AA", "H"),
+    "ring_unchunked": Look("#88CCEE", "h"),
+    "chain": Look("#225555", "s"),
+    "tree": Look("#117733", "^"),
+    "double_binary_tree": Look("#44AA99", "v"),
+    "chain_tree": Look("#66AA55", "P"),
+    "binomial": Look("#228833", "<"),
+    "ring_by_dimension": Look("#6699CC", (8, 1, 0)),
+    "hierarchical": Look("#882255", "D"),
+    "hierarchical_leader": Look("#DD88AA", "d"),
+    "hierarchical_tree": Look("#EE7733", ">"),
+    "recursive_doubling": Look("#AA4499", "s"),
+    "recursive_multiplying": Look("#771155", (4, 1, 0)),
+    "swing": Look("#BB4400", (3, 1, 0)),
+    "halving_doubling": Look("#9988DD", "p"),
+    "recursive_halving": Look("#EE3377", "H"),
+    "dissemination": Look("#9955AA", "8"),
+    "pat": Look("#0099AA", "^"),
+    "bruck": Look("#33BBEE", "d"),
+    "reduce_scatter_gather": Look("#AA3377", "D"),
+    "scatter_allgather": Look("#CC7722", "p"),
+    "direct": Look("#999933", "P"),
+    "all_pairs": Look("#663333", "<"),
+    "two_shot": Look("#AA7744", (6, 1, 0)),
+    "naive": Look("#777777", "X"),
+    "nvls": Look("#DDAA33", "*"),
+    "nvls_tree": Look("#997700", "8"),
+}
+LIGHTEST: Final = 0.88  # of viridis: what is lighter cannot be seen on white
+_OTHERS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#0077BB", "#BBBB77")
+_MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "d", "*")
+
+
+def look(algorithm: str) -> Look:
+    """Colour and marker of an algorithm; a variant, `name(option=…)` or `name, LL`, has another shade and marker.
+
+    >>> look("ring"), look("ring, LL").color != look("ring").color
+    (Look(color='#332288', marker='o'), True)
+    """
+    spec = algorithm.replace(" ", "")
+    name = spec.split("(")[0].split(",")[0]
+    base = _KNOWN.get(name) or _hashed(name)
+    if spec == name:
+        return base
+    number = zlib.crc32(spec.encode())
+    return variant(base, number // 1000, number)
+
+
+def looks_of(names: Sequence[str], ordered: bool = False) -> dict[str, Look]:
+    """A look for each name: an algorithm's own; of others the next that is free; `ordered` names darken to lighten."""
+    if ordered and len(names) > 2:
+        shades = colormaps["viridis"]
+        steps = (LIGHTEST * number / (len(names) - 1) for number in range(len(names)))
+        return {
+            name: Look(to_hex(shades(step)), _MARKERS[number % len(_MARKERS)])
+            for number, (name, step) in enumerate(zip(names, steps, strict=True))
+        }
+    unknown = [name for name in names if name.split("(")[0].split(",")[0] not in _KNOWN]
+    if len(unknown) > len(_OTHERS):
+        return {name: look(name) for name in names}
+    taken = {look(name).marker for name in names if name not in unknown}
+    markers = sorted(_MARKERS, key=taken.__contains__)  # first those that no known name beside them has
+    free = dict(zip(unknown, map(Look, _OTHERS, markers), strict=False))
+    return {name: free.get(name) or look(name) for name in names}
+
+
+def variant(base: Look, shade: int, marker: int) -> Look:
+    """One of five shades, with one of twelve other markers."""
+    others = [each for each in _MARKERS if each != base.marker]
+    return Look(_shade(base.color, shade), others[marker % len(others)])
+
+
+def _hashed(name: str) -> Look:
+    number = zlib.crc32(name.encode())
+    return Look(_OTHERS[number % len(_OTHERS)], _MARKERS[number // 1000 % len(_MARKERS)])
+
+
+def _shade(color: str, number: int) -> str:
+    """The same colour in one of five tints, or shades where it is light: away from black and from white."""
+    dark = contrast(color) == "white"
+    toward, amount = 1.0 if dark else 0.0, 0.14 + 0.09 * (number % 5)
+    red, green, blue = (part + (toward - part) * amount for part in to_rgb(color))
+    return to_hex((red, green, blue))
+
+
+def contrast(color: str) -> str:
+    """Black or white, whichever reads better on `color`."""
+    red, green, blue = to_rgb(color)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
+
 
 CHARACTER: Final = 0.061  # inches, of the text at 8 points, on average
 MAX_PANELS: Final = 16
 HALO: Final = 1.6  # points by which a line is wider than another that runs on it
 MOST_HALOS: Final = 3  # of more equal lines all are as wide: a broader one would be a bar
-TICK: Final = 0.55  # inches between the ticks of a size axis, "256 MiB" and some air
+MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar
+DECADES: Final = 2000  # beyond, the ends of a time axis are so far apart that ticks are at decades
 
 # What changes the prediction of one and the same algorithm; the label must name what differs in two such rows.
 COMPETING: Final = ("executor", "protocol")
@@ -156,14 +268,50 @@ def settings(rows: Sequence[PlotRow]) -> str:
     return "  ·  ".join(parts)
 
 
-def interval_entry(shares: Collection[int], form: Literal["band", "bars", "whisker"]) -> dict[str, Artist]:
-    """The legend of intervals that hold so many percent, as they are drawn: nothing where there are none."""
+def interval_entry(share: int, form: Literal["band", "bars", "whisker"]) -> dict[str, Artist]:
+    """Return the entry of intervals that hold so many percent, as they are drawn, in the legend."""
     swatch = {
         "band": Patch(facecolor=GREY, alpha=0.3),
         "bars": Line2D([], [], color=GREY, linestyle="none", marker="|", markersize=9),
         "whisker": Line2D([], [], color=INK, linewidth=1.0),
     }
-    return {f"{share} % interval": swatch[form] for share in sorted(shares)}
+    return {f"{share} % interval": swatch[form]}
+
+
+# --- lines ---
+
+
+class Mark(NamedTuple):
+    """A point of a line, or a bar: its place across, its value, the ends of its interval (None without one), and
+    whether it is modelled where others are not."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    modelled: bool = False
+
+
+def draw_lines(
+    axes: Axes, series: Mapping[str, Sequence[Mark]], styles: Mapping[str, Mapping[str, Any]], thin: bool
+) -> None:
+    """Draw lines with their intervals: a band, or with `thin` a bar at each point."""
+    wider = halos([{mark.x: mark.y for mark in marks} for marks in series.values()])
+    for (name, marks), more in zip(series.items(), wider, strict=True):
+        style, color = {**styles[name], "label": name}, styles[name]["color"]
+        x, y = [mark.x for mark in marks], [mark.y for mark in marks]
+        axes.plot(x, y, linewidth=1.6 + more, markersize=4.5 + more, **style)
+        sure = [(mark.x, mark.low, mark.high) for mark in marks if mark.low is not None and mark.high is not None]
+        at, low, high = zip(*sure, strict=True) if sure else ((), (), ())
+        if thin:
+            axes.vlines(at, low, high, color=color, alpha=0.5, linewidth=1.0, zorder=1.2)
+        elif sure:
+            axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
+
+
+def legend_lines(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, Artist]:
+    """Return the entries of lines in the legend."""
+    return {name: Line2D([], [], linewidth=1.6, markersize=4.5, **style) for name, style in styles.items()}
 
 
 # --- frames ---
@@ -192,29 +340,21 @@ def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Arti
 
 
 def _legend(figure: Figure, entries: Mapping[str, Artist]) -> int:
-    """In as few rows as fit the width; returns their number."""
-    texts, room = list(entries), figure.get_figwidth() - 0.2
-    rows = next(rows for rows in range(1, len(texts) + 1) if rows == len(texts) or _legend_width(texts, rows) <= room)
+    """Draw the legend in a row, or in columns as wide as its longest text; returns the number of its rows."""
+    room, widths = figure.get_figwidth() - 0.2, [CHARACTER * len(text) + 0.61 for text in entries]
+    columns = len(entries) if sum(widths) <= room else max(1, int(room / max(widths)))
     figure.legend(
         list(entries.values()),
-        texts,
+        list(entries),
         loc="outside lower center",
-        ncols=-(-len(texts) // rows),
+        ncols=columns,
         fontsize=8,
         frameon=False,
         labelcolor=INK,
         handlelength=3.0,
         columnspacing=1.4,
     )
-    return rows
-
-
-def _legend_width(texts: Sequence[str], rows: int) -> float:
-    """Inches, of columns filled evenly from the left, as matplotlib does."""
-    full, more = divmod(len(texts), columns := -(-len(texts) // rows))
-    lengths = [full + 1] * more + [full] * (columns - more)
-    ends = list(itertools.accumulate(lengths))
-    return sum(CHARACTER * max(map(len, texts[end - n : end])) + 0.61 for end, n in zip(ends, lengths, strict=True))
+    return -(-len(entries) // columns)
 
 
 def grid_shape(count: int) -> tuple[int, int]:
@@ -241,76 +381,59 @@ def from_zero(axes: Axes) -> None:
     axes.set_ylim(0, high + 0.05 * low)
 
 
-def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> dict[str, float]:
-    """log2, from the smallest to the largest size, with as many ticks as fit: 1 KiB … 1 GiB.
+def name_axis(axis: Axis, name: str) -> None:
+    """Name an axis."""
+    axis.set_label_text(name, size=9, color=INK)
 
-    What was asked for in `words` (`none`) stands apart on the left; returned are the places of the words.
+
+def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> dict[str, float]:
+    """Set up the axis of sizes, which is log2, with as many ticks as fit: 1 KiB … 1 GiB.
+
+    Each of the `words` that stands in place of a size (`none`) has a place on the left; returns these places.
     """
-    axes.set_xscale("log", base=2)
     apart = 2 ** max(1.0, 0.15 * math.log2(max(sizes) / min(sizes)))
     places = {word: min(sizes) / apart**number for number, word in enumerate(words, 1)}
-    axes.set_xlim(min([min(sizes), *places.values()]) / 2**0.5, max(sizes) * 2**0.5)
-    said = {place: word for word, place in places.items()}
-    ticks = [*said, *_size_ticks(sorted(set(sizes)), _room(axes, TICK))]
-    _fixed(axes, ticks, lambda value: said.get(value) or short_size(round(value)))
-    axes.set_xlabel("size", size=9, color=INK)
+    log2_axis(axes, {place: word for word, place in places.items()} | {size: short_size(size) for size in sizes}, 0.5)
+    name_axis(axes.xaxis, "size")
     return places
 
 
-def _size_ticks(sizes: list[int], room: float) -> list[int]:
-    """The sizes themselves where they fit or are no powers of two, and enough remain; else powers of two."""
-    kept = _thinned(sizes, room)
-    if len(kept) == len(sizes) or (len(kept) > 2 and any(size & (size - 1) for size in sizes)):
-        return kept
-    low, high = math.floor(math.log2(sizes[0])), math.ceil(math.log2(sizes[-1]))
-    every = next((step for step in (1, 2, 3, 4, 5, 10) if step >= room), 20)
-    return [2**power for power in range(low, high + 1) if power % every == 0]
+def rank_axis(axes: Axes, ranks: Collection[int]) -> None:
+    """Set up the axis of numbers of ranks, which is log2, with as many ticks as fit."""
+    log2_axis(axes, {count: f"{count:,}" for count in ranks})
+    name_axis(axes.xaxis, "ranks")
 
 
-def _thinned(values: Iterable[int], room: float) -> list[int]:
-    """Keep the first value, and then each that is `room` octaves above the one kept before."""
-    kept: list[int] = []
-    for value in values:
+def log2_axis(axes: Axes, ticks: Mapping[float, str], margin: float = 0.25) -> None:
+    """Make the x axis log2, `margin` octaves longer than its ticks on either side, with as many ticks as fit."""
+    low, high = min(ticks) / 2**margin, max(ticks) * 2**margin
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low, high)
+    place = axes.get_subplotspec()
+    columns = place.get_gridspec().ncols if place else 1
+    width = axes.figure.get_figwidth() / columns - 0.5  # type: ignore[union-attr]  # ours are no figures in figures
+    room = CHARACTER * (max(map(len, ticks.values())) + 2) * math.log2(high / low) / width  # octaves
+    kept: list[float] = []
+    for value in sorted(ticks):
         if not kept or math.log2(value / kept[-1]) > room - 1e-9:
             kept.append(value)
-    return kept
-
-
-def _room(axes: Axes, inches: float) -> float:
-    """Convert inches to octaves of the x axis."""
-    place, (low, high) = axes.get_subplotspec(), axes.get_xlim()
-    across = place.get_gridspec().ncols if place else 1
-    width = axes.figure.get_figwidth() / across - 0.5  # type: ignore[union-attr]  # ours are no figures in figures
-    return inches * math.log2(high / low) / width
-
-
-def rank_axis(axes: Axes, ranks: Collection[int]) -> None:
-    """log2, with the counts that occur as ticks where they are few, as many as fit."""
-    ticks = sorted(set(ranks))
-    if len(ticks) > 8:
-        ticks = [2**power for power in range(33) if ticks[0] <= 2**power <= ticks[-1]] or ticks[:1]
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(min(ranks) / 2**0.25, max(ranks) * 2**0.25)
-    _fixed(axes, _thinned(ticks, _room(axes, CHARACTER * (len(f"{ticks[-1]:,}") + 1))), lambda rank: f"{rank:,}")
-    axes.set_xlabel("ranks", size=9, color=INK)
-
-
-def _fixed(axes: Axes, ticks: Sequence[float], text: Callable[[float], str]) -> None:
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.set_xticks(kept, [ticks[value] for value in kept])
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def time_axis(axes: Axes, values: Iterable[float], along: Literal["x", "y"] = "y") -> None:
-    """log10, ticks at 1, 2, 5 or at decades, each with its unit."""
+def time_ticks(axis: Axis) -> None:
+    """Write the ticks of a linear axis of microseconds as times."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
+
+
+def time_axis(axes: Axes, values: Iterable[float]) -> None:
+    """Make the y axis of times log10, with ticks at 1, 2, 5 or at decades, each with its unit."""
     low, high = _roomy(list(values))
-    wide = high / low > (2000 if along == "y" else 50)  # labels that stand beside each other need more room
-    axis = axes.yaxis if along == "y" else axes.xaxis
-    axes.set(**{f"{along}scale": "log", f"{along}lim": (low, high)})
-    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
-    axis.set_minor_formatter(NullFormatter())
-    axis.set_label_text("time", size=9, color=INK)
+    axes.set(yscale="log", ylim=(low, high))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > DECADES else (1.0, 2.0, 5.0), numticks=20))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    name_axis(axes.yaxis, "time")
 
 
 def time_text(time_us: float) -> str:

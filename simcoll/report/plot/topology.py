@@ -21,8 +21,7 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
 from simcoll.config.groups import grouped
-from simcoll.report.plot.looks import FAINT, GREY, INK
-from simcoll.report.plot.style import finish, frame
+from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_bandwidth
 

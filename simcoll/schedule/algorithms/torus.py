@@ -24,7 +24,7 @@ def _grid(request: Request) -> Ranks:
 
 
 def _ports(request: Request) -> int:
-    """Links of a rank that work at once, and with them parts of the buffer."""
+    """Number of links a rank can use at once; the buffer is cut into as many parts."""
     return 1 if request.options.get("ports") == "one" else 2 * _grid(request).ndim
 
 
@@ -125,7 +125,7 @@ def _in_turn(steps: Sequence[Sequence[tuple[Ranks, Ranks]]]) -> Iterator[tuple[R
 
 
 def _swings_of(line: Ranks) -> Iterable[tuple[Ranks, Ranks]]:
-    """The same along one dimension, `line` (m, lines side by side). An odd rank joins in the last step."""
+    """The steps along one dimension, `line` (m, lines side by side). An odd rank joins in the last step."""
     core, odd = np.split(line, [len(line) - len(line) % 2])
     place, steps = np.arange(len(core)), (len(core) - 1).bit_length() if len(core) else 0
     for step in range(steps):

@@ -1,17 +1,50 @@
-"""Quantities as keys of files hold them: how each is written, and the number in base units that it means.
+"""Types of keys that several kinds of files have: names out of a known set, and quantities with units.
 
-Durations are ps, sizes bytes, bandwidths B/s; 0 stands for none, whole or per-peer.
+Durations become ps, sizes bytes, bandwidths B/s; 0 stands for none, whole or per-peer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StrictInt, WithJsonSchema
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, StrictInt, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
 from simcoll import units
+from simcoll.errors import did_you_mean
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """Annotates a text that is one of `names`, as they are known when the text is read.
+
+    `kind` is the word for the names in errors; `also` maps other spellings to names; `hidden` names are accepted, but
+    neither suggested nor listed. `instead` says what to write in place of any other text; default: the nearest name.
+    """
+
+    kind: str
+    names: Callable[[], Iterable[str]]
+    also: Mapping[str, str] = field(default_factory=dict)
+    hidden: Collection[str] = ()
+    instead: Callable[[str], str] | None = None
+
+    def __call__(self, value: object) -> str:
+        """The name that a text means; raises ValueError for an unknown name."""
+        text, names = str(value), list(self.names())
+        meant = self.also.get(text, text)
+        if meant not in names and meant not in self.hidden:
+            cure = self.instead(text) if self.instead else did_you_mean(text, names)
+            raise ValueError(f"{value!r} is no {self.kind}; {cure}")
+        return meant
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": [*self.names(), *self.also]}
 
 
 def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = None) -> BeforeValidator:

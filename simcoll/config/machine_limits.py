@@ -1,12 +1,33 @@
-"""The time that the machine that simulates may take, and the refusal of work that surely takes longer."""
+"""The memory and the time that this computer has for a simulation, and the refusal of work that needs more."""
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Final
 
 from simcoll import units
 from simcoll.errors import Diagnostic, InputError
+
+UNSAID: Final = 2**31 * 350  # bytes, where the system does not say it: what 2³¹ transfers take, up to which they count
+
+
+def check_memory(needed: int, what: str, cure: str, key: str) -> None:
+    """Raise InputError where so many bytes are more than the memory of this machine."""
+    there = memory()
+    if needed > there:
+        said = f"{what} take {needed / 1e9:.0f} GB of memory, and this machine has {there / 1e9:.0f} GB"
+        raise InputError([Diagnostic(said, cure, key)])
+
+
+@functools.cache
+def memory() -> int:
+    """Bytes of this machine."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return UNSAID
+
 
 LONGEST_S: Final = 600  # of the processor
 VARIABLE: Final = "SIMCOLL_LONGEST"  # of the environment: another longest time

@@ -1,0 +1,204 @@
+"""Commands about measured tables: `simcoll compare`, `diagnose`, `calibrate` and `validate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from simcoll.cli._options import (
+    JSON,
+    QUIET,
+    SETS,
+    TIMEOUT,
+    WHERE,
+    Number,
+    Whole,
+    check_timeout,
+    completed,
+    measured_on,
+    measured_text,
+    output_folder,
+    with_measured_on,
+)
+from simcoll.cli._terminal import Lines
+from simcoll.errors import InputError
+
+
+@click.command()
+@click.argument(
+    "tables",
+    nargs=-1,
+    required=True,
+    metavar="[SCENARIO|RESULTS.csv|system=NAME] MEASURED.csv|-",
+    shell_complete=completed("file", "scenario", "table"),
+)
+@WHERE
+@SETS
+@click.option("--max-mape", type=Number(), metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
+@output_folder("Folder for compare.csv and the picture.")
+@JSON
+@with_measured_on
+def compare(
+    tables: tuple[str, ...],
+    topology: str | None,
+    where: tuple[str, ...],
+    sets: tuple[str, ...],
+    max_mape: float | None,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Compare predictions with a measured table, or with nccl-tests' text.
+
+    With `--on` (or `system=NAME`, which takes a file, too) all rows are predicted on that machine. `-` reads a pipe.
+    Prints the error of each point, errors by region, whether intervals hold, and whether algorithms come in the right
+    order.
+    """
+    from simcoll.accuracy.compare import compared
+    from simcoll.report import accuracy_text, run_plots
+
+    if max_mape is not None and not max_mape >= 0:
+        raise InputError(f"--max-mape {max_mape:g} is no error in percent", "give a number from 0 on, e.g. 20")
+    *given, measured = tables
+    predicted = given[0] if given else f"system={measured_on(topology)}"
+    if len(given) > 1 or (topology and predicted.startswith("system=") and given):
+        raise InputError("more tables than two", "give a prediction and a measured table, or --on and a measured table")
+    if given and topology:
+        sets = (f"topology={topology}", *sets)
+    document = compared(predicted, measured_text(measured), measured, where, sets)
+    if output:
+        for path in run_plots.comparison(document, output):
+            print(path, file=sys.stderr)
+    print(json.dumps(document, indent=1) if as_json else accuracy_text.comparison_table(document))
+    mape = document["summary"][-1]["mape"]
+    if max_mape is not None and mape > max_mape:
+        print(f"mean error {mape:.1f} % exceeds {max_mape:g} %", file=sys.stderr)
+        return 1
+    return 0
+
+
+@click.command()
+@click.argument("measured", metavar="MEASURED|-", shell_complete=completed("file", "table"))
+@WHERE
+@SETS
+@JSON
+@with_measured_on
+def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
+    """Say whether measured times are what this hardware should give.
+
+    MEASURED is a measured table or what nccl-tests printed; `-` reads a pipe. Prints of each point whether it is what
+    is expected, which region is off, and then what explains it best, by simulating what may be wrong. Ends with
+    status 1 unless the machine is healthy: no region is off.
+    """
+    from simcoll.accuracy.diagnosis.diagnose import diagnosed
+    from simcoll.report.accuracy_text import diagnosis_text
+
+    document = diagnosed(measured_text(measured), measured, measured_on(topology), where, sets, Lines())
+    print(json.dumps(document, indent=1) if as_json else diagnosis_text(document))
+    return 0 if document["verdict"] == "healthy" else 1
+
+
+@click.command()
+@click.argument("measured", nargs=-1, required=True, metavar="MEASURED.csv…", shell_complete=completed("file", "table"))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The profile (YAML).")
+@WHERE
+@click.option(
+    "--fit", multiple=True, metavar="COL=V,V", help="Fit these rows, score the others.  [default: every second size]"
+)
+@click.option("--free", metavar="NAME,NAME", help="Parameters to fit.  [default: those that the rows determine]")
+@SETS
+@click.option("--seed", type=Whole(), default=0, show_default=True, help="Of the bootstrap.")
+@JSON
+@with_measured_on
+def calibrate(
+    measured: tuple[str, ...],
+    topology: str | None,
+    output: Path,
+    where: tuple[str, ...],
+    fit: tuple[str, ...],
+    free: str | None,
+    sets: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Fit parameters of the model to measured tables, and write a profile.
+
+    Rows that are not fitted are scored. The residuals are drawn into a picture beside the profile.
+    """
+    from simcoll.accuracy.fit import calibrate as fits
+    from simcoll.prediction import result_rows
+    from simcoll.report import accuracy_text
+    from simcoll.report.plot import save
+    from simcoll.report.plot.curves import residual_figure
+
+    if output.suffix not in (".yaml", ".yml"):
+        raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
+    result_rows.check_writable(output)
+    names = [name.strip() for name in free.split(",")] if free else []
+    fitted = fits.calibrate(
+        measured, measured_on(topology), name=output.stem, where=where, fit=fit, free=names, sets=sets, seed=seed,
+        tell=Lines(),
+    )  # fmt: skip
+    result_rows.write_atomically(output, fitted.text)
+    print(output, file=sys.stderr)
+    picture = output.with_name(f"{output.stem}-residuals.png")
+    try:
+        save(residual_figure(fitted.document["points"]), picture)
+    except ValueError as reason:
+        print(f"{picture}: not drawn: {reason}", file=sys.stderr)
+    else:
+        print(picture, file=sys.stderr)
+    print(json.dumps(fitted.document, indent=1) if as_json else accuracy_text.calibration_table(fitted.document))
+    return 0
+
+
+@click.command()
+@click.argument("studies", nargs=-1, metavar="[STUDY…]")
+@click.option(
+    "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
+)
+@output_folder("Folder of what is written.  [default: --folder]")
+@click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
+@TIMEOUT
+@QUIET
+def validate(
+    studies: tuple[str, ...],
+    folder: Path,
+    output: Path | None,
+    reuse: bool,
+    timeout: float,
+    quiet: bool,
+) -> int:
+    """Measure, fit, predict, and report how good predictions are.
+
+    Runs the studies of a folder that this machine can (gloo over loopback always, the lab with root, NCCL with GPUs),
+    or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Where studies are named and
+    -o is not, the report of these is printed, and REPORT.md stays as it is. Exit status 1 if a goal is missed.
+    """
+    from simcoll.accuracy.studies import study_file as known
+    from simcoll.accuracy.studies import study_report
+    from simcoll.accuracy.studies.validate import StudyOptions, carry_out
+    from simcoll.report.verdicts import of_studies
+
+    check_timeout(timeout)
+    tell = (lambda line: None) if quiet else Lines()
+    options = StudyOptions(folder, output or folder, reuse, timeout, tell)
+    asked = known.load(folder, studies)
+    findings = [carry_out(study, options) for study in asked]
+    missed = study_report.check(findings)
+    print(of_studies(sum(not finding.why_not for finding in findings), len(findings), len(missed)))
+    if studies and output is None:  # the report in the folder is of all its studies
+        print(study_report.text(findings))
+        print(
+            f"{folder / study_report.REPORT} stays as it is; -o DIR writes a report of these studies", file=sys.stderr
+        )
+    else:
+        print(study_report.write(options.output, findings))
+    for finding in findings:
+        if finding.why_not:
+            print(f"{finding.study.name}: not carried out: {finding.why_not}", file=sys.stderr)
+    for goal in missed:
+        print(f"{goal.study}: {goal.name}: {goal.reached}, goal {goal.asked}", file=sys.stderr)
+    return 1 if missed else 0
