@@ -1,7 +1,6 @@
 """The longest that a call may take, whenever its ranks come.
 
-Replay (see `kernels.replay_kernel`) needs the order in which links serve, and that depends on when ranks come. Without
-the order it is still known how long a transfer may wait at a link: only for those which are ahead of it there and have
+The order in which links serve depends on when ranks come. Without that order it is still known how long a transfer may wait at a link: only for those which are ahead of it there and have
 not passed, and of these there are few. A channel has one transfer at the first link of its ways at a time, as the next
 one starts when the one before has passed it; of a connection at most `slots` are on their way. So times of replay, in
 which each transfer waits at each link for all that may be ahead of it, are none that a run goes beyond: by induction
