@@ -21,7 +21,7 @@ from benchmarks.cases import Keys
 from simcoll import api
 from simcoll.engine import bounds, fast, link_usage, streamed
 from simcoll.engine.binding import bind
-from simcoll.engine.kernels.stream_parts import RoutedParts
+from simcoll.engine.streamed import RoutedParts
 from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
 from simcoll.prediction.predict import predict, row

@@ -1,11 +1,12 @@
 """The longest that a call may take, whenever its ranks come.
 
-The order in which links serve depends on when ranks come. Without that order it is still known how long a transfer may wait at a link: only for those which are ahead of it there and have
-not passed, and of these there are few. A channel has one transfer at the first link of its ways at a time, as the next
-one starts when the one before has passed it; of a connection at most `slots` are on their way. So times of replay, in
-which each transfer waits at each link for all that may be ahead of it, are none that a run goes beyond: by induction
-over transfers, each of which waits for lower ones, with `max` and `+` alone. Times count from when the last rank has
-come, and from when links have served earlier calls; whatever happened before then can only have left fewer to wait for.
+The order in which links serve depends on when ranks come. Without that order it is still known how long a transfer may
+wait at a link: only for those which are ahead of it there and have not passed, and of these there are few. A channel
+has one transfer at the first link of its ways at a time, as the next one starts when the one before has passed it; of a
+connection at most `slots` are on their way. So times in which each transfer waits at each link for all that may be
+ahead of it are none that a run goes beyond: by induction over transfers, each of which waits for lower ones, with `max`
+and `+` alone. Times count from when the last rank has come, and from when links have served earlier calls; whatever
+happened before then can only have left fewer to wait for.
 
 It is no estimate: at each link a transfer waits for one of every channel that begins there, also where these never
 meet. For most calls it is one to three times what they take; where many channels share links, it may be fifty times.
