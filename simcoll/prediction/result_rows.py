@@ -87,7 +87,7 @@ class ResultRow(Mapping[str, Any]):
     binding_link: str | None = _column("busiest link; `host` where launches take longer")
     binding_busy: float | None = _column("share of the run in which the busiest link carried bytes at full rate")
     staged: int | None = _column("transfers that arrived while the old contents of their slot were still being sent")
-    staged_bytes: int | None = _column("largest number of such bytes at one time", "B")
+    staged_bytes: int | None = _column("largest number of staged bytes at one time", "B")
     executor: str | None = _column(
         "way in which the schedule is run, with a profile of kernels: `nccl`, `msccl` or `p2p`"
     )

@@ -30,6 +30,7 @@ HOMES = {  # library: where it may be imported
     ],
     "click": ["cli/"],
     "rich": ["cli/"],
+    "jinja2": ["report/html/elements.py"],
     "joblib": ["prediction/workers.py"],
     "distributed": ["prediction/workers.py"],
     "cloudpickle": ["prediction/workers.py"],
