@@ -29,21 +29,21 @@ from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
 from simcoll.errors import RefusedError, StuckError
-from simcoll.measurement._rank_instructions import part_of
-from simcoll.measurement._rank_messages import RankTask
-from simcoll.measurement._result_check import complaint, sample
+from simcoll.measurement.rank_process import complaint, sample
+from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.rank_tasks import RankTask
 from simcoll.measurement.torch_backend.support import refusal
 from simcoll.schedule.collectives import OPERATORS, cut_slots, promised
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link
 
 if TYPE_CHECKING:
-    from simcoll.measurement.torch_backend._send_recv import Exchange
+    from simcoll.measurement.torch_backend.send_recv import Exchange
 
 pytestmark = needs("torch")
 torch, dist = Late("torch"), Late("torch.distributed")
 library_calls = Late("simcoll.measurement.torch_backend._library_calls")
-send_recv = Late("simcoll.measurement.torch_backend._send_recv")
+send_recv = Late("simcoll.measurement.torch_backend.send_recv")
 
 SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
         ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
@@ -423,7 +423,7 @@ def check_samples(op: str, dtype: str, ranks: int) -> None:
     assert all((one.float().numpy() == sample(task, rank)).all() for rank, one in enumerate(inputs) if "float" in dtype)
 
     def folded(arrays: list[Any]) -> Any:
-        from simcoll.measurement.torch_backend._send_recv import REDUCE
+        from simcoll.measurement.torch_backend.send_recv import REDUCE
 
         total = arrays[0].clone()
         for array in arrays[1:]:
