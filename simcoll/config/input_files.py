@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import os
+import re
 import select
 import sys
 import time
@@ -32,7 +33,8 @@ _PACKED: Final = {
     b"\xfd7zXZ": "packed by xz",
     b"\x28\xb5\x2f\xfd": "packed by zstd",
 }
-_WRITTEN: Final = "\t\n\v\f\r\b\x1b"  # control characters that programs print
+# Replaced bytes, and control characters but for those that programs print: \t \n \v \f \r \b and escape.
+_STRANGE: Final = re.compile("[\ufffd\x00-\x07\x0e-\x1a\x1c-\x1f]")
 WAIT_S: Final = 10.0  # for the program that opens a pipe to write: a shell starts both at once
 _HEAD: Final = 4096  # bytes that show whether a file is text
 _GLANCE_MS: Final = 50
@@ -166,7 +168,7 @@ def check_text(head: bytes, source: str, cure: str) -> None:
     if head.startswith(_GZIP):
         return
     text = _as_text(head)
-    strange = sum(letter == "\ufffd" or (letter < " " and letter not in _WRITTEN) for letter in text)
+    strange = len(_STRANGE.findall(text))
     if 3 * strange > len(text):
         raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters stand for nothing", cure)
 

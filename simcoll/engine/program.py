@@ -292,29 +292,6 @@ class Program:
         return reduction + (params.o_recv if self.src[i] != self.dst[i] else 0)
 
 
-def totals_of(programs: Sequence[Program], ends: Sequence[int], shortcut: str) -> list[Totals]:
-    """The sums of runs that ended at `ends`, of programs that share their columns and differ in sizes."""
-    first, (src, dst, hop, links) = programs[0], programs[0].routes
-    sizes = np.stack([program.sizes for program in programs], axis=1)
-    traffic = _summed(sizes[first.kind], first.way, len(src))
-    hops, ranks, away = np.diff(hop), first.schedule.n, src != dst
-    carried = _summed(np.repeat(traffic, hops, axis=0), links, len(first.bandwidths)).T.copy()
-    wire = (traffic * hops[:, None])[away].sum(axis=0)
-    sent = _summed(traffic[away], src[away], first.schedule.participants)[:ranks].max(axis=0)
-    rows = zip(ends, carried, sent.tolist(), wire.tolist(), strict=True)
-    return [Totals(end, on_links, most, first.messages, crossed, shortcut) for end, on_links, most, crossed in rows]
-
-
-def _summed(values: Index, places: Index, count: int) -> NDArray[np.int64]:
-    """The sum of the rows of `values` at each of so many places, int64 (count, columns)."""
-    found = np.zeros((count, values.shape[1]), np.int64)
-    if len(places):
-        order = np.argsort(places, kind="stable")
-        at, starts = np.unique(places[order], return_index=True)
-        found[at] = np.add.reduceat(values[order], starts, axis=0)
-    return found
-
-
 def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
     """Loop and row of the schedule of each transfer: by step, counting the stagger, then loop, then row."""
     count = len(schedule)

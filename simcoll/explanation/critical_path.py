@@ -26,18 +26,18 @@ from simcoll.errors import SimcollError
 Owner = TypeVar("Owner")  # a link, rank or task, or the name of one
 
 CAUSES: Final = {
-    "serialisation": "bytes over the link that limits them, in its queue those of their own channel to the same rank",
-    "contention": "bytes of other flows before them in a link's queue (fifo), or longer for sharing a link (fair)",
-    "latency": "of the links",
+    "serialisation": "bytes over the limiting link, after earlier bytes of their own channel to that rank",
+    "contention": "waiting for other flows in a link's queue (fifo), or sharing a link with them (fair)",
+    "latency": "latency of the links",
     "o_send": "overhead of the sender",
     "o_recv": "overhead of the receiver",
-    "reduction": "of what came, at gamma",
+    "reduction": "adding up received bytes, at gamma",
     "gap": "g between two messages of a channel",
-    "channel": "bytes at the cap of the channel, where it is less than any link of the way has",
+    "channel": "bytes at the cap of the channel, where it is below all links of the route",
     "local": "a copy on a device without a memory link",
-    "computation": "of a task",
+    "computation": "computation of a task",
     "straggler": "a rank that comes late",
-    "fault": "a link that is down or slow for a time; until what was lost with it sets out again, without a link",
+    "fault": "a link that is down or slow for a time; without a link: until lost messages set out again",
 }
 CODES: Final = {name: code for code, name in enumerate(CAUSES)}
 LINKED: Final = ("serialisation", "contention", "fault")  # causes that lie on a link

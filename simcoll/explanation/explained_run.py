@@ -29,16 +29,16 @@ from simcoll.workload.plan import Work
 
 MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more need more memory than a usual machine has
 OF_CALLS: Final = {
-    "host": "GPUs wait for the host, which launches no faster",
-    "launch": "of a kernel, before all else",
-    "start": "of NCCL's protocol, once a call, and the rank's own block",
-    "spread": "how much later the last of NCCL's channels ends than they do on average",
-    "flags": "of kernels that pull: how much later the last rank's flag comes than with one rank",
-    "loads": "of kernels that pull: waiting for loads from peers between stages, and one after the other",
+    "host": "GPUs wait for the host's launches",
+    "launch": "launch of a kernel, before all else",
+    "start": "start of NCCL's protocol, once a call, and the rank's own block",
+    "spread": "delay of the last of NCCL's channels behind their mean",
+    "flags": "kernels that pull: extra time until the last rank's flag comes",
+    "loads": "kernels that pull: waiting for loads from peers between stages, and one after the other",
     "proxy": "messages that a GPU's proxy serves one after the other, where it is slower than the links",
-    "memory": "data pass the host's memory, which takes so much longer than the links alone",
-    "copies": "of kernels whose loads the switch adds: to the buffer that it knows and back",
-    "hop": "of NCCL's protocol: from what one rank has to when the next can go on",
+    "memory": "time of data in the host's memory, beyond that on the links",
+    "copies": "kernels that pull, with adding switches: copies to the switch's buffer and back",
+    "hop": "a hop of NCCL's protocol: until the next rank can go on",
 }
 ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 

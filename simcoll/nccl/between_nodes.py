@@ -27,37 +27,37 @@ class Transport(Model):
     """Costs of messages between nodes. With the efficiency of cables they are all that a transport has."""
 
     latency: Duration = 0
-    """Time of a message from one proxy to the other, beside its bytes."""
+    """Time of a message from one proxy to the other, without its bytes."""
     proxy: Duration = 0
-    """Time of a proxy's thread to send or to receive a message. What one GPU sends and receives takes turns."""
+    """Time of a proxy's thread to send or to receive a message. The sends and receives of one GPU take turns."""
     operation: Duration = 0
-    """Time of a proxy to take up a send to a peer, or a receive from one, beside its messages. Where few messages go to
-    many peers it is what counts; in rings and trees the next call's is taken up meanwhile."""
+    """Time of a proxy to take up one send to a peer, or one receive, in addition to its messages. It dominates where
+    few messages go to many peers. In rings and trees the proxy takes up the next call meanwhile."""
     staging: BandwidthCap = 0
-    """Bandwidth at which a proxy goes through data that lie in the host's memory: it copies them into a socket, or
-    reads the flags of LL's lines before it sends them. `none`: NICs read and write them."""
+    """Bandwidth of a proxy on data in the host's memory: it copies them into a socket, or reads the flags of LL's lines
+    before it sends them. `none`: NICs read and write these data themselves."""
     gpudirect: StrictBool = True
-    """Whether NICs read and write the memory of GPUs. Otherwise all data lie in the host's memory; else only LL's of
-    rings and trees."""
+    """Whether NICs read and write the memory of GPUs. If not, all data pass the host's memory. If so, only those of LL
+    in rings and trees do."""
     flush: Duration = 0
-    """Time of a proxy to see a message into a GPU's memory. Before Hopper what NICs have written there is read back,
-    after each message without flags; where the host copies messages, all above `copied_above`."""
+    """Time of a proxy until a received message is visible in a GPU's memory. Before Hopper the proxy reads back each
+    message without flags. Where the host copies messages, it is the time of each message above `copied_above`."""
     copied_above: Size = None
-    """Where the host says where a message goes that has come, and not the NIC: bytes up to which it puts one into a
-    GPU's memory by its own stores, at no cost that shows. It copies larger ones."""
+    """For hosts that place received messages in place of the NIC: size up to which the host stores a message into a
+    GPU's memory at no visible cost. It copies larger messages."""
     connection: BandwidthCap = 0
-    """Bandwidth at which software, or a provider's own protocol, brings a message by itself from memory to memory; of
-    several at once each takes as long. `none`: as fast as the links, as packets of InfiniBand and RoCE pass."""
+    """Bandwidth at which software, or a provider's own protocol, brings a single message from memory to memory. Several
+    messages at once each take as long. `none`: as fast as the links, as on InfiniBand and RoCE."""
     unexpected: Duration = 0
-    """Time of a proxy for a message that came before its buffer was there: one point to point that is `sent_at_once`,
-    or one of a ring or tree that is not `held`, after those that fill a connection's slots, for which buffers lie ready
-    when a call begins."""
+    """Time of a proxy for a message that came before its buffer was there: a point-to-point message that is
+    `sent_at_once`, or a message of a ring or tree that is not `held`. The first messages of a call have buffers: as
+    many as a connection has slots."""
     sent_at_once: Size = None
     """Bytes up to which a message is sent without its receiver's consent, and may be there before its buffer is."""
     held: Size = None
     """Bytes up to which messages of a ring or tree find room whether or not their buffer is there."""
     congestion: Annotated[Share, Field(le=4)] = 0.0
-    """How much longer the bytes of an all-to-all take where others send to their receivers all the time, as a share."""
+    """Share by which the bytes of an all-to-all take longer while others send to their receivers all the time."""
 
     @property
     def settings(self) -> dict[str, bool | str]:

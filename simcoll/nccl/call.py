@@ -104,7 +104,7 @@ class NcclCall:
 
     @cached_property
     def share(self) -> int:
-        """Bytes of what is run, as many of each rank."""
+        """Bytes of the buffer that the simulated channel moves, rounded up to as many elements of each rank."""
         halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not blocks, of which many are empty
         one = self.collective == "send_recv"  # message, of any number of elements
         grain = (2 if halves else 1 if one else self.communicator.ranks) * self.itemsize
@@ -249,7 +249,7 @@ class NcclCall:
 
     @property
     def rails(self) -> float:
-        """NICs of a node over which what one channel stands for is spread."""
+        """Number of NICs of a node that share the data of the simulated channel."""
         return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.alike))
 
     @property
@@ -264,7 +264,7 @@ class NcclCall:
 
     @property
     def mean_on_wire(self) -> int:
-        """The same on average over the rounds of a ring."""
+        """Bytes of a message between nodes with its flags, on average over the rounds of a ring."""
         if self.schedule != "ring" or not self.step:
             return self.on_wire
         return self._with_flags(max(1, self.sent * self.piece // (self.rounds * self.step)))
@@ -280,7 +280,7 @@ class NcclCall:
 
     @property
     def blocks(self) -> float:
-        """Thread blocks for which what is run stands."""
+        """Number of thread blocks that the simulated channel stands for."""
         return self.channels / self.alike
 
     @property

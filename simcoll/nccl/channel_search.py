@@ -29,7 +29,8 @@ Steps = Iterator["Steps"]
 
 @dataclass
 class Draft:
-    """Channels that a round found, or what it is to look for: `speed` within a node and between nodes, in GB/s."""
+    """Channels that a round found, or the bounds of the channels that it looks for. `intra` and `inter` are the speeds
+    of a channel within a node and between nodes, in GB/s."""
 
     pattern: GraphPattern
     least: int

@@ -143,7 +143,7 @@ _Never = Annotated[Literal["LOC"], BeforeValidator(_never), WithJsonSchema({"enu
 
 
 class NcclEnv(Model):
-    """Variables that are set, by name. NCCL decides by itself what is left out."""
+    """Variables by name. NCCL decides about all others by itself."""
 
     NCCL_ALGO: _Filter | None = None
     """Algorithms that NCCL may choose: `Tree`, `Ring,Tree`, `^NVLS` (all but), `allreduce:Tree;broadcast:Ring`. It does
@@ -159,8 +159,8 @@ class NcclEnv(Model):
     NCCL_MIN_NCHANNELS: _Channels | None = None
     """Least number of channels of ring, tree and PAT. It is applied after the greatest."""
     NCCL_MAX_NCHANNELS: _Channels | None = None
-    """Greatest number of channels of ring, tree and PAT. A channel that is left does not become faster than NCCL's
-    graph search takes it to be."""
+    """Greatest number of channels of ring, tree and PAT. The remaining channels do not become faster than NCCL's graph
+    search takes them to be."""
     NCCL_NVLS_ENABLE: _Three | None = None
     """`0`: neither `nvls` nor `nvls_tree` is used."""
     NCCL_IB_HCA: str | None = None

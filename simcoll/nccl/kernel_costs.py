@@ -22,21 +22,21 @@ CostKind = Literal["LL", "LL128", "Simple", "NVLS", "P2P"]
 
 
 class BlockCosts(Model):
-    """Costs of one thread block of a protocol. What messages between nodes cost beside, transports say."""
+    """Costs of one thread block of a protocol. Transports have the further costs of messages between nodes."""
 
     start: Duration = 0
-    """Time before the first step, beside the launch."""
+    """Time before the first step, after the launch."""
     hop: Duration = 0
     """Time from when one rank has data until the next can go on."""
     store: Duration = 0
-    """How much longer a hop takes of blocks that store what they hand on in their own output as well, as those of
-    all_gather and broadcast do, and those of all_reduce in every second hop. In LL where each of 512 threads has a
-    line, in proportion where fewer have."""
+    """Time by which a hop takes longer in blocks that also store the data in their own output: each hop of all_gather
+    and broadcast, every second hop of all_reduce. In LL it counts for 512 threads with a line each; fewer threads take
+    their share of it."""
     net: Duration = 0
-    """How much longer a hop between nodes takes for the blocks: fences, handing over to the proxy and taking over.
-    NVLSTree's blocks do there what those of Simple do, and take as long."""
+    """Time by which a hop between nodes takes longer for the blocks: fences, and handing data to and from the proxy.
+    NVLSTree's blocks take as long as those of Simple."""
     slice: Duration = 0
-    """Time of the sender for each slice in Simple, beside moving it."""
+    """Time of the sender for each slice in Simple, in addition to moving it."""
     first: BandwidthCap = 0
     """LL: bandwidth of the first line of each thread; threads move on together, so each begun line counts whole.
     P2P: bandwidth of a block that only sends or only receives."""
@@ -44,31 +44,31 @@ class BlockCosts(Model):
     """LL and P2P: bandwidth of one block for all that follows. NVLS: bandwidth at which a block brings data of all
     heads into buffers, has them reduced, and takes sums out."""
     both: BandwidthCap = 0
-    """P2P: bandwidth of a block that sends and receives at once, as those of rings with LL128 and Simple do, too. Over
+    """P2P: bandwidth of a block that sends and receives at once. Blocks of rings with LL128 and Simple do so, too. Over
     several nodes, where few channels have fast links, it limits rings."""
     each: Duration = 0
     """P2P: time of each further block of a kernel."""
     peer: Duration = 0
-    """P2P: time of each further peer of the node, whose message a kernel reads of, signals and waits for."""
+    """P2P: time of a kernel to prepare, signal and await the message of each further peer on the node."""
     own: Annotated[Share, Field(le=4)] = 0.0
     """Time of a rank's own block, as a share of a step without its hop. A thread block does one thing at a time."""
     turn: Annotated[Share, Field(le=4)] = 0.0
     """Simple, in place of `own`: time to load and to store the data of a block once, as a share of a step. The own
-    block is what two ranks load and store beyond what they send: 2 loads and 3 stores for all_gather, 3 and 2 for
+    block costs the loads and stores of two ranks beyond their sends: 2 loads and 3 stores for all_gather, 3 and 2 for
     reduce_scatter, 4 and 4 for all_reduce."""
     load: Annotated[Share, Field(le=1)] = 0.5
     """Share of a `turn` that is loading."""
     spread: Annotated[Share, Field(le=4)] = 0.0
-    """P2P: standard deviation of what a block takes for 1 MiB of messages, as a share of that time, for chunks after
-    the first."""
+    """P2P: standard deviation of a block's time for 1 MiB of messages, as a share of that time, for chunks after the
+    first."""
     saved: Annotated[Share, Field(le=4)] = 0.0
-    """What all_gather saves of `own` in place."""
+    """Share of `own` that all_gather saves in place."""
     reach: Annotated[Share, Field(gt=0)] = 1.0
-    """Share of the links' bandwidth that is reached."""
+    """Share of the links' bandwidth that data reach."""
     host: Duration = 0
-    """How much longer a hop through the host's memory takes; in LL every line of a thread takes that long."""
+    """Time by which a hop through the host's memory takes longer; in LL each line of a thread takes this time."""
     host_rate: BandwidthCap = 0
-    """Bandwidth at which a GPU's data pass the host's memory: a byte takes as much longer as on the links alone."""
+    """Bandwidth at which a GPU's data pass the host's memory, in addition to the time on the links."""
 
     @property
     def changed_keys(self) -> list[str]:
@@ -82,12 +82,12 @@ class Kernels(Model):
     library: Literal["nccl", "rccl"] = "nccl"
     """Library whose tuner chooses."""
     version: str | None = None
-    """Release of the library, where a scenario names none."""
+    """Release of the library, unless a scenario names one."""
     grid: Duration = 0
-    """How much longer a launch of very many blocks takes than that of one."""
+    """Time by which a launch of very many blocks takes longer than a launch of one."""
     spread: Annotated[Share, Field(le=4)] = 0.0
-    """Standard deviation of what a block takes for 1 MiB, as a share of that time. Blocks share links unevenly, and a
-    call ends with the last. The differences grow with the root of the bytes moved."""
+    """Standard deviation of a block's time for 1 MiB, as a share of that time. Blocks share links unevenly, and a call
+    ends with the last. The differences grow with the root of the bytes moved."""
     LL: BlockCosts = BlockCosts.plain()
     """Costs of LL, which moves data by flags that the receiver polls."""
     LL128: BlockCosts = BlockCosts.plain()

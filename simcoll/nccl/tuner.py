@@ -303,7 +303,7 @@ def _latency(
 
 
 def _intra(comm: Communicator, constants: Constants, graph: ChannelGraph, algorithm: NcclAlgorithm, i: int) -> float:
-    """A hop within a node."""
+    """Latency of one hop within a node in us, from NCCL's table."""
     row = constants.hop_us["nvlink" if graph.type_intra == "NVL" else "pci"]
     if comm.cpu == "ibm" and graph.type_intra != "NVL" and algorithm == "tree" and i == _SIMPLE:
         return row["ring"][i]

@@ -49,10 +49,10 @@ class ResultRow(Mapping[str, Any]):
     scenario: str | None = _column("name of the scenario")
     topology: str | None = _column("name of the topology")
     collective: str = _column("collective, or `workload`", default="")
-    algorithm: str | None = _column("algorithm that ran; of a workload all that its calls ran")
+    algorithm: str | None = _column("algorithm that ran; for a workload the algorithms of all its calls")
     protocol: str | None = _column("protocol of NCCL that ran, or `none`")
-    ranks: int | None = _column("ranks that take part, of one group where there are several")
-    nodes: int | None = _column("nodes that the ranks lie on")
+    ranks: int | None = _column("ranks that take part; with several groups, ranks of one group")
+    nodes: int | None = _column("nodes of these ranks")
     size_bytes: int | None = _column("largest buffer of a rank, as nccl-tests counts it", "B")
     time_us: float | None = _column(
         "from the arrival of the first rank to the end of the last transfer, to the picosecond", "us"
@@ -61,12 +61,13 @@ class ResultRow(Mapping[str, Any]):
     busbw_GBps: float | None = _column("`algbw_GBps` times nccl-tests' factor for the collective", "GB/s")  # noqa: N815
     steps: int | None = _column("steps of the schedule")
     messages: int | None = _column("transfers, in all loops")
-    wire_bytes: int | None = _column("payload, summed over every link that it crosses", "B")
+    wire_bytes: int | None = _column("payload, summed over the links that it crosses", "B")
     lower_bound_us: float | None = _column("time that no schedule can beat on these links", "us")
     engine: str | None = _column("engine that ran: `fast` or `event`")
-    seed: int | None = _column("seed of everything that is drawn")
+    seed: int | None = _column("seed of all random draws")
     status: str = _column(
-        "`ok`, or why there is no time: `refused: …` (the algorithm cannot serve), `failed: …`", default=MISSING
+        "`ok`, or the reason for a missing time: `refused: …` (the algorithm cannot serve), `failed: …`",
+        default=MISSING,
     )
     dtype: str | None = _column("type of the elements")
     op: str | None = _column("reduction, `none` where nothing is reduced")
@@ -76,23 +77,23 @@ class ResultRow(Mapping[str, Any]):
     sharing: str | None = _column("how transfers share a link: `fair` or `fifo`")
     shortcut: str | None = _column("shortcut that the engine took")
     proved: str | None = _column("how the schedule was proved: `full`, `fingerprint` or `off`")
-    bytes_per_rank: int | None = _column("the most that a rank sends", "B")
+    bytes_per_rank: int | None = _column("largest number of bytes that a rank sends", "B")
     confidence: str | None = _column("`calibrated`, `interpolated`, `extrapolated`, `modelled` or `uncalibrated`")
     low_us: float | None = _column("lower end of the 90 % interval of a single measurement", "us")
     high_us: float | None = _column("upper end of the 90 % interval of a single measurement", "us")
     median_low_us: float | None = _column("lower end of the 90 % interval of the median of many measurements", "us")
     median_high_us: float | None = _column("upper end of the 90 % interval of the median of many measurements", "us")
-    asked: str | None = _column("algorithm as the scenario asked for it: `auto`, `best`, or a name")
+    asked: str | None = _column("algorithm that the scenario asked for: `auto`, `best`, or a name")
     binding_link: str | None = _column("busiest link; `host` where launches take longer")
     binding_busy: float | None = _column("share of the run in which the busiest link carried bytes at full rate")
     staged: int | None = _column("transfers that arrived while the old contents of their slot were still being sent")
-    staged_bytes: int | None = _column("the most bytes that waited so at one time", "B")
+    staged_bytes: int | None = _column("largest number of staged bytes at one time", "B")
     executor: str | None = _column(
         "way in which the schedule is run, with a profile of kernels: `nccl`, `msccl` or `p2p`"
     )
     workload: str | None = _column("template of the workload")
     step_us: float | None = _column("from the start to the end of the last operation of a workload", "us")
-    exposed_us: float | None = _column("what communication adds to `compute_us`", "us")
+    exposed_us: float | None = _column("time that communication adds to `compute_us`", "us")
     compute_us: float | None = _column("computation of the rank that computes most", "us")
     buckets: int | None = _column("gradient buckets, or collective calls, of a rank")
     replications: int | None = _column("runs of a point with variability")
@@ -100,7 +101,7 @@ class ResultRow(Mapping[str, Any]):
     time_us_p95: float | None = _quantile("95th percentile")
     time_us_p99: float | None = _quantile("99th percentile")
     slowdown_shares: Mapping[str, float] | None = _column(
-        "what each cause adds to the mean time, as a share; the shares add to 1", hash=False
+        "share of each cause in the mean slowdown; the shares add up to 1", hash=False
     )
     time_us_p50_low: float | None = _quantile("lower end of the 95 % interval of the median")
     time_us_p50_high: float | None = _quantile("upper end of the 95 % interval of the median")
@@ -109,7 +110,7 @@ class ResultRow(Mapping[str, Any]):
     time_us_p99_low: float | None = _quantile("lower end of the 95 % interval of the 99th percentile")
     time_us_p99_high: float | None = _quantile("upper end of the 95 % interval of the 99th percentile")
     failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
-    transport: str | None = _column("profile of the messages between nodes, where `profile` says only what GPUs cost")
+    transport: str | None = _column("profile of the messages between nodes, where `profile` has only the costs of GPUs")
     library_version: str | None = _column("release of the library that was asked for")
 
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # by dotted key of the scenario

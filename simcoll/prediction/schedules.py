@@ -308,8 +308,8 @@ def _rooted(order: Order, root: int | None, grouped: bool) -> Order:
 
 
 class StepTraffic(NamedTuple):
-    """A step, played `times` times. `peers` is the most that a rank sends to, or receives from; `chunks` the most that
-    one peer gets; `copied` the most peers of a rank whose chunks overwrite, and do not reduce."""
+    """A step, played `times` times. Maxima over ranks: `peers` that a rank sends to or receives from, `chunks` for one
+    peer, and peers whose chunks overwrite without a reduction (`copied`)."""
 
     times: int
     peers: int
@@ -318,8 +318,8 @@ class StepTraffic(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """`peers` is the most that a rank sends to, or receives from, in all `rounds`; `sent` the most chunks that a rank
-    sends; `agents` the switches that take part."""
+    """Maxima over ranks: `peers` that a rank sends to or receives from in all `rounds`, and chunks that it sends
+    (`sent`). `agents` are the switches that take part."""
 
     peers: int
     sent: int

@@ -48,7 +48,7 @@ PLOTS: Final = {
     "latency": "time over size",
     "scaling": "time over ranks",
     "crossover": "map of the fastest algorithm, by size and ranks",
-    "timeline": "what each rank sends when, at the largest size; up to 4,000 transfers",
+    "timeline": "the sends of each rank over time, at the largest size; up to 4,000 transfers",
     "utilisation": "the topology, coloured by how busy its links are at the largest size",
     "step": "time of a training step by bucket size, of a workload",
     "overlap": "computation and communication of a rank over time, and their overlap, of a workload",
@@ -71,9 +71,9 @@ class KeyPlot(Model):
     y: str = "time"
     """Column up, e.g. `time`, `busbw`, `step`."""
     group: _Names | None = None
-    """Columns or keys of which each value is a line. Default: the algorithm."""
+    """Columns or keys; each of their values is a line. Default: the algorithm."""
     facet: _Names = ()
-    """Columns or keys of which each value is a panel."""
+    """Columns or keys; each of their values is a panel."""
     filter: dict[str, Any] = Field(default_factory=dict)
     """Values that rows must have, by column or key: `{nodes: 2}`."""
 
@@ -96,7 +96,7 @@ Plots = Annotated[tuple[_Plot, ...], BeforeValidator(listed)]
 
 
 class Placement(Model):
-    """The number of ranks on each node, where ranks are not placed one by one."""
+    """The number of ranks on each node, unless ranks are placed one by one."""
 
     per_node: Annotated[StrictInt, Field(ge=1)]
     """Ranks on each node."""

@@ -39,17 +39,17 @@ class Launch(Model):
     gpus_per_process: Annotated[Any, PlainValidator(_gpus, json_schema_input_type=_COUNT | Literal["all"])] = None
     """GPUs that one process drives (nccl-tests' `-g`), or `all` of a node. It launches for one GPU after the other."""
     graph: StrictBool = False
-    """Whether calls are replayed from a CUDA graph, which holds many of them."""
+    """Whether calls are launched from a CUDA graph, which holds many of them."""
     replays: _COUNT | None = None
-    """How often the graph is launched (nccl-tests' `-G`). The first launch brings its calls to the GPUs of each
-    process, one after the other, which counts for all. Default: so often that it is nothing."""
+    """Number of launches of the graph (nccl-tests' `-G`). The first launch brings its calls to the GPUs of each
+    process, one after the other. All launches share this time. Default: so many launches that it does not count."""
     calls: _COUNT | None = None
-    """Calls that follow one another before the host waits (nccl-tests' `-n`), where the host launches each. What the
-    first call takes until the last rank has its data counts for all of them. Default: so many that it is nothing."""
+    """Number of calls in a row before the host waits (nccl-tests' `-n`), where the host launches each. All calls share
+    the time of the first one until the last rank has its data. Default: so many calls that it does not count."""
     registered: StrictBool | None = None
     """Whether all ranks registered their buffers as windows (nccl-tests' `-R 2`), so that all-reduces on NVLink copy
-    nothing. Default: as NCCL does, which from release 2.30 on registers buffers of a graph of one process that drives
-    all GPUs."""
+    nothing. Default: NCCL's rule, which from release 2.30 on registers the buffers of a graph of one process that
+    drives all GPUs."""
 
     @model_validator(mode="after")
     def _replays_of_a_graph(self) -> Self:

@@ -40,8 +40,8 @@ Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum":
 
 
 class ModelSpec(Model):
-    """Parameters of the timing model, as scenarios and profiles write them. Names are those of `Params`; only `copies`
-    is not of the engines, but of the schedule."""
+    """Parameters of the timing model in scenarios and profiles, with the names of `Params`. Only `copies` belongs to
+    the schedule and not to the engines."""
 
     sharing: Literal["fair", "fifo"] | None = None
     """How transfers share a link: `fair` gives them max-min fair rates, `fifo` serves whole chunks in turn."""
@@ -56,7 +56,7 @@ class ModelSpec(Model):
     channels: Channels | None = None
     """Channels of a rank, each of which sends one message at a time. `per-peer` gives each destination its own."""
     channels_by: ChannelsBy | None = None
-    """What is dealt to the channels in turn: chunks, or steps of the schedule."""
+    """Whether chunks or steps of the schedule are dealt to the channels in turn."""
     slots: Slots | None = None
     """Messages in flight on a connection, or `none` for no limit."""
     chunk: Chunk | None = None
@@ -123,8 +123,8 @@ class TableSource(Model):
 
 
 class BesideTable(Model):
-    """A measured table to which some costs were fitted beside the fit of its record, e.g. for several profiles
-    together: rows whose column `table` matches one of the patterns `tables`, of one collective or of all."""
+    """A measured table to which some costs were fitted in addition to the record, e.g. for several profiles together.
+    The column `table` of its rows matches one of the patterns `tables`; the rows are of one collective or of all."""
 
     file: str
     """The name of the table's file."""
@@ -181,11 +181,11 @@ class HostCosts(Model):
     """Time of the host for each message that it posts: 2·(ranks − 1) in all_to_all, 2 in send_recv, ranks − 1 at the
     root of gather and scatter, 1 elsewhere."""
     channel: Duration = 0
-    """Time of the host to write down what each further channel of a collective has to do, on one GPU."""
+    """Time of the host to prepare the work of each further channel of a collective, on one GPU."""
     block: Duration = 0
     """Time by which each further thread block of a kernel begins later, on all GPUs, where a process drives several."""
     calibration: Calibration | None = None
-    """What was fitted to which rows, and how well."""
+    """The record of the fit: parameters, rows and errors."""
 
     def pace_ps(self, processes: Iterable[Process], further: int = 0) -> int:
         """Return the time of the slowest process for a call with `further` channels, in ps; 0 if there is none."""
@@ -205,7 +205,7 @@ class CudaGraphCosts(Model):
     upload: Duration = 0
     """Time of the host to bring a call of a graph to one GPU, when the graph is launched for the first time."""
     calibration: Calibration | None = None
-    """What was fitted to which rows, and how well."""
+    """The record of the fit: parameters, rows and errors."""
 
 
 class PullCosts(Model):
@@ -214,13 +214,13 @@ class PullCosts(Model):
     launch: Duration = 0
     """Launch of such a kernel in a CUDA graph, with its first and last barrier and the first load."""
     flag: Duration = 0
-    """How much later the last flag of a barrier comes with twice as many ranks."""
+    """Time by which the last flag of a barrier comes later with twice as many ranks."""
     load: Duration = 0
     """Time from a load of a peer's memory until its data are there."""
     reach: Annotated[Share, Field(gt=0, le=1)] = 1.0
     """Share of the links' rated bandwidth that loads reach."""
     calibration: Calibration | None = None
-    """What was fitted to which rows, and how well."""
+    """The record of the fit: parameters, rows and errors."""
 
 
 CABLE: Final = "cable"  # the kind of links to NICs
@@ -230,31 +230,32 @@ _LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE -
 
 
 class Profile(Model):
-    """A set of parameters with where it comes from."""
+    """A set of parameters, with their source."""
 
     name: str
     """Name that results show."""
     description: str = ""
-    """What it is for, in a line."""
+    """Its purpose, in a line."""
     source: str = ""
-    """Where its numbers come from."""
+    """Source of its numbers."""
     like: str | None = None
-    """The shipped profile whose `kernels` count for every cost that this one does not write. Launch, links and all else
-    are its own."""
+    """The shipped profile that gives each cost of `kernels` that is missing here. Launch, links and all else are this
+    profile's own."""
     of_nics: StrictBool = False
-    """Whether it holds only what NICs add between nodes."""
+    """Whether it holds only the costs that NICs add between nodes."""
     family: str | None = None
-    """A profile of NICs: that of what such networks have in common. `operation` and `flush` that it lacks are of it."""
+    """In a profile of NICs: the profile with the common costs of such networks. It gives `operation` and `flush` if
+    they are missing here."""
     derived: dict[str, str] = Field(default_factory=dict)
-    """A profile of NICs: costs by parameter that follow from how the network is built, or that others measured of it by
-    itself. A transport is fitted near them and not near what its family has in common; a cost that no row shows stays
-    as derived."""
+    """In a profile of NICs: parameters whose cost follows from how the network is built, or was measured directly, with
+    the reason. A fit of the transport stays near them, not near the common costs of its family. A cost that no row
+    shows keeps its value."""
     own: tuple[str, ...] = ()
-    """A profile of NICs: costs by parameter that hosts or software of its own cause. They say nothing of its family,
-    and lie farther from it."""
+    """In a profile of NICs: parameters whose cost comes from its own hosts or software. They do not count for the
+    family, and may lie farther from it."""
     bound: StrictBool = False
-    """Whether a call takes the copies, channels and chunk that serve best, of those that neither the profile nor the
-    scenario gives: a bound on times, and no prediction."""
+    """Whether a call takes the best copies, channels and chunk, where neither the profile nor the scenario gives them:
+    a bound on times, not a prediction."""
     harness: str | None = None
     """Way of measuring that it describes, as the column `harness` of measured tables names it."""
     generations: tuple[str, ...] = ()
@@ -274,15 +275,16 @@ class Profile(Model):
     kernels: Kernels | None = None
     """Costs of NCCL's kernels. With them a point is run as a kernel runs it; see `executor` of scenarios."""
     transport: Transport | None = None
-    """Costs of messages between nodes, in place of those of the system's NICs. Of NICs it is all that counts."""
+    """Costs of messages between nodes, in place of those of the system's NICs. Of a profile of NICs only these costs
+    count."""
     pull: PullCosts | None = None
     """Costs of kernels that read peers' memory: the protocol `pull`."""
     fitted: dict[str, str] = Field(default_factory=dict)
     """Parameters that a calibration found."""
     calibration: Calibration | None = None
-    """What was fitted to which rows, and how well."""
+    """The record of the fit: parameters, rows and errors."""
     beside: tuple[BesideTable, ...] = ()
-    """Other tables that some of its costs were fitted to."""
+    """Further tables to which some of its costs were fitted."""
 
     def serves(self, harness: str) -> bool:
         """Whether it covers a harness. Calls of the library cost the same in all that make them, but for the launch."""
@@ -455,6 +457,8 @@ def load_profile(name: str) -> Profile:
 
 def load_network(name: str) -> Profile:
     """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
+    if name in _SHIPPED:
+        return _shipped(name)
     try:
         path = find_profile(name)
     except ValueError as error:  # a machine's file may name any
@@ -462,7 +466,12 @@ def load_network(name: str) -> Profile:
     return parse_profile(input_files.text_of(path), str(path))
 
 
-@functools.lru_cache(maxsize=64)  # a point asks some ten times for its profile, which takes 10 ms to parse
+@functools.cache  # files that do not change; a point asks some twenty times
+def _shipped(name: str) -> Profile:
+    return parse_profile(input_files.text_of(_SHIPPED[name]), str(_SHIPPED[name]))
+
+
+@functools.lru_cache(maxsize=32)  # the same of one's own files, which take 10 ms to parse
 def parse_profile(text: str, source: str) -> Profile:
     """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
     return yaml_tree.validate(Profile, [_with_inherited(yaml_tree.parse(text, source))])[0]

@@ -141,7 +141,7 @@ class Scenario(Model):
     topology: TopologySpec
     """The machine: a shipped system, a file, or a fabric of bare hosts."""
     workload: Workload | None = None
-    """What a job does, in place of `collective`, `algorithm` and `size`."""
+    """The job, in place of `collective`, `algorithm` and `size`."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
     """Name of the collective, or `all`."""
     algorithm: str = "auto"

@@ -59,7 +59,7 @@ class Jitter(Model):
     """A random factor around 1: lognormal, with `sigma` of its logarithm."""
 
     distribution: Literal["lognormal"] = "lognormal"
-    """The only one there is."""
+    """The only choice."""
     sigma: Sigma
     """Standard deviation of the logarithm."""
 
@@ -69,7 +69,7 @@ class Jitter(Model):
 
 
 class Slow(Model):
-    """A rank that in some runs (`probability`) takes `factor` times as long for all that it computes and launches."""
+    """A rank that in some runs (`probability`) takes `factor` times as long to compute and to launch."""
 
     rank: Annotated[StrictInt, Field(ge=0)]
     """Number of the rank."""
@@ -91,7 +91,7 @@ class SlowLink(Model):
 
 
 class Ecmp(Model):
-    """Equal routes between nodes that each connection draws anew, as by a hash of its ports."""
+    """Routes between nodes that each connection draws among equal ones, as by a hash of its ports."""
 
     flows: Annotated[StrictInt, Field(ge=1, le=128)] = 1
     """Connections from a rank to another, among which their messages take turns. NCCL has one for each channel that
@@ -110,8 +110,7 @@ class Variability(Model):
     slow_links: tuple[SlowLink, ...] = ()
     """Links that are slow in some runs, all that match at once. Routes stay."""
     ecmp: Ecmp | None = None
-    """Which of several equal routes messages take, where switches choose one for each connection. `{}`: one
-    connection."""
+    """The choice among equal routes, where switches choose one for each connection. `{}`: one connection."""
 
     @property
     def causes(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import alike, grouped, nested
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import graph_attributes
-from simcoll.topology.layout import LinksByEnd, Machines
+from simcoll.topology.cuts_and_distances import LinksByEnd, Machines
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import POLICIES, Route, Router, RoutingPolicy
 from simcoll.topology.wiring import MEMORY, Link, Wiring

@@ -7,6 +7,7 @@ built.
 """
 
 import fnmatch
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -213,6 +214,7 @@ def read_machine(tree: Node) -> MachineFile:
     return _READ.get(id(tree), lambda: MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree))
 
 
+@functools.cache  # files that do not change; a point asks some ten times
 def read_shipped(name: str) -> MachineFile:
     """The file of a shipped system."""
     return read_machine(yaml_tree.read(_SHIPPED[name]))

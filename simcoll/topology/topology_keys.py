@@ -60,7 +60,7 @@ class Override(Model):
     """A change of some links; a bandwidth of 0 takes them down."""
 
     bandwidth: Annotated[str, quantity("bandwidth"), text("20 GB/s")] | None = None
-    """Bandwidth instead; `0 B/s` takes the link down."""
+    """New bandwidth; `0 B/s` takes the link down."""
     latency: DurationText | None = None
     """Latency instead."""
 
@@ -99,7 +99,7 @@ class TopologySpec(Model):
     spines: Count | None = None
     """Spine switches. Default: 1."""
     dims: Annotated[tuple[Count, ...], Field(min_length=2, max_length=3)] | None = None
-    """Sides of a torus, 2 or 3 of them."""
+    """The 2 or 3 sides of a torus."""
     routing: FabricRouting | None = None
     """`shortest` takes the shortest route (default inside a node and on direct fabrics). `ecmp` chooses among equal
     routes by a hash of the pair (default of switched hosts). `rails` goes over the NIC of the destination's rail

@@ -52,27 +52,27 @@ class LayerSpec(Model):
     """A layer, or several that are alike."""
 
     parameters: Bytes
-    """Bytes of its one tensor."""
+    """Bytes of its single tensor."""
     backward: Duration
     """Time of its backward pass."""
     forward: Duration = 0
     """Time of its forward pass."""
     times: Count = 1
-    """Number of such layers in a row."""
+    """Number of equal layers in a row."""
 
 
 class Training(Model):
     """Keys that all templates of training steps have: `layers` as given, or those of a named `model`."""
 
     algorithm: str = "auto"
-    """Algorithm of its collectives. `auto` takes for each the one that finishes first by itself."""
+    """Algorithm of its collectives. `auto` takes for each call the algorithm that finishes first alone."""
     layers: tuple[LayerSpec, ...] | None = None
-    """Layers in forward order. Give these or a `model`."""
+    """Layers in forward order, in place of a `model`."""
     model: Annotated[str, OneOf("model", models)] | None = None
     """Named model, with tensors of the scenario's `dtype`."""
     gpu: Annotated[str, OneOf("GPU", gpus)] | None = None
     """GPU whose peak turns multiply-adds of a named model into times. A backward pass takes twice a forward pass.
-    Default: that of the machine."""
+    Default: the machine's."""
     efficiency: Annotated[Share, Field(gt=0, le=1)] = 0.4
     """Share of that peak that is reached."""
     batch: Count = 1
@@ -133,7 +133,7 @@ class Bucketed(Training):
     first_bucket: First = FIRST_BUCKET
     """The same of the first bucket; `same`: as the others."""
     overlap: StrictBool = True
-    """Whether buckets are sent beside the backward pass, or behind it."""
+    """Whether buckets are sent during the backward pass, or after it."""
     streams: Count = 1
     """All-reduces under way at a time (gloo has 2)."""
 
@@ -184,8 +184,8 @@ class TensorParallel(Split):
 
 
 class Pipeline(Split):
-    """Blocks in `stages` equal parts, one after the other: `microbatches` go through them one forward, one backward
-    (1F1B); passes are over one microbatch."""
+    """Blocks in `stages` equal parts, one after the other. `microbatches` go through them one forward, one backward
+    (1F1B); a pass has one microbatch."""
 
     template: Literal["pipeline"]
     stages: Annotated[StrictInt, Field(ge=2)]
@@ -247,7 +247,7 @@ class OperationSpec(Model):
     ranks: tuple[Annotated[StrictInt, Field(ge=0)], ...] | None = None
     """Ranks that take part. Default: all."""
     groups: tuple[tuple[Annotated[StrictInt, Field(ge=0)], ...], ...] | None = None
-    """Groups of ranks. Each does the operation by itself, at the same time."""
+    """Groups of ranks. All groups do the operation at once, each alone."""
     after: tuple[str, ...] = ()
     """Names of operations that must be done before."""
 

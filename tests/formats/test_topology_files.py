@@ -251,7 +251,7 @@ MISTAKES = [
     (foreign.TOPOLOGY, '<system version="1">', '<!DOCTYPE s [<!ENTITY e "x">]><system version="1">',
      "a document type is not read"),
     (foreign.RING, 'type="rrs"', 'type="rrq"', "x:5:1: step: type='rrq' is not known; did you mean"),
-    (foreign.RING, 'type="rrcs"', 'type="rcs"', "the program does not do what its collective promises"),
+    (foreign.RING, 'type="rrcs"', 'type="rcs"', "it does not do what its collective promises"),
     (foreign.RING, 'recv="3"', 'recv="2"', "waits here for ever; for a message that is never sent"),
     (foreign.RING, 'srcoff="3"', 'srcoff="9"', "chunk 9 of buffer 'i', which has 4; let offset and cnt fit"),
     (foreign.RING, 'coll="allreduce"', 'coll="custom"', "coll='custom' is no collective"),

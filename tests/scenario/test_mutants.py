@@ -149,6 +149,23 @@ def mutant(number: int) -> dict[str, Any]:
     return scenario
 
 
+def mutated(rng: random.Random, tree: Any) -> Any:
+    """A tree with one to three odd changes."""
+    tree = copy.deepcopy(tree)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        if not (spots := list(places(tree))):
+            return tree
+        (holder, key), (other, another) = rng.choice(spots), rng.choice(spots)
+        how = rng.randrange(6)
+        if how == 0:
+            del holder[key]
+        elif how == 1:
+            holder[key] = copy.deepcopy(other[another])
+        else:
+            holder[key] = [holder[key], odd(rng)] if how == 2 else odd(rng)
+    return tree
+
+
 CABLE = {"link": "host1->switch", "at": "3 us"}
 FLAP = {**CABLE, "kind": "flap", "down_for": "2 us", "period": "5 us"}
 FAULTS: list[dict[str, Any]] = [
@@ -184,7 +201,7 @@ WORKLOADS: list[dict[str, Any]] = [
 
 
 def troubled(number: int) -> dict[str, Any]:
-    """A call or a step under a fault, with one to three odd values of either; the same for the same number."""
+    """A call or a step under a fault, with one to three odd values in a part; the same for the same number."""
     rng = random.Random(f"troubled {number}")
     scenario: dict[str, Any] = {"topology": rng.choice([STAR, STAR, TREE]), "faults": [rng.choice(FAULTS)], "plots": []}
     scenario |= {"workload": rng.choice(WORKLOADS)} if rng.random() < 0.7 else COLLECTIVE
@@ -194,23 +211,8 @@ def troubled(number: int) -> dict[str, Any]:
             "variability": VARIED,
             "faults": [{**scenario["faults"][0], "probability": 0.5}],
         }
-    scenario = copy.deepcopy(scenario)
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        part = rng.choice([key for key in ("faults", "workload", "variability") if key in scenario])
-        if not (spots := list(places(scenario[part]))):
-            continue
-        holder, key = rng.choice(spots)
-        how = rng.randrange(6)
-        if how == 0:
-            del holder[key]
-        elif how == 1:
-            holder[key] = [holder[key], odd(rng)]
-        elif how == 2:
-            other, another = rng.choice(spots)
-            holder[key] = copy.deepcopy(other[another])
-        else:
-            holder[key] = odd(rng)
-    return scenario
+    part = rng.choice([key for key in ("faults", "workload", "variability") if key in scenario])
+    return {**scenario, part: mutated(rng, scenario[part])}
 
 
 class TooLongError(Exception):
@@ -260,11 +262,12 @@ def check(numbers: range, folder: Path, made: Callable[[int], dict[str, Any]] = 
     assert not faults, "\n".join(f"{number}: {found}\n  {made(number)}" for number, found in faults.items())
 
 
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_some_mutants(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Odd values in valid scenarios: rows, or words about them; none takes 10 s or 1 GiB."""
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("numbers", [range(150), pytest.param(range(150, 2000), marks=pytest.mark.long)], ids=len)
+def test_mutants(numbers: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odd values in valid scenarios: rows, or words about them; none takes 60 s or 1 GiB."""
     monkeypatch.setattr(numba_loader, "have_numba", lambda: False)  # to compile takes long, once, and is no mutant's
-    check(range(150 * part, 150 * (part + 1)), tmp_path)
+    check(numbers, tmp_path)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: f"{each['kind']}-{each.get('on_failure')}")
@@ -286,35 +289,6 @@ def test_mutants_of_faults_and_workloads(numbers: range, tmp_path: Path, monkeyp
     """Odd values in faults of all kinds, in all workloads, and in what varies."""
     monkeypatch.setattr(numba_loader, "have_numba", lambda: False)
     check(numbers, tmp_path, troubled)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_two_thousand_mutants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the shorter test, more of them, with all that is compiled made beforehand."""
-    with monkeypatch.context() as patch:
-        patch.setattr(numba_loader, "pays", lambda transfers, *kernels: numba_loader.have_numba())
-        for scenario in VALID:
-            (tmp_path / "valid.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
-            assert simcoll("run", tmp_path / "valid.yaml", "--json").status == 0
-    check(range(2000), tmp_path)
-
-
-def mutated(rng: random.Random, tree: Any) -> Any:
-    """A tree with one to three odd changes."""
-    tree = copy.deepcopy(tree)
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        if not (spots := list(places(tree))):
-            return tree
-        (holder, key), (other, another) = rng.choice(spots), rng.choice(spots)
-        how = rng.randrange(6)
-        if how == 0:
-            del holder[key]
-        elif how == 1:
-            holder[key] = copy.deepcopy(other[another])
-        else:
-            holder[key] = [holder[key], odd(rng)] if how == 2 else odd(rng)
-    return tree
 
 
 MACHINE = ("predict", "all_reduce", "--size", "1 MiB")

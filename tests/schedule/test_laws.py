@@ -537,53 +537,6 @@ def test_hierarchical_steps() -> None:
     assert schedule("all_to_all", "hierarchical", 32, groups=groups).n_steps == 2
 
 
-def played(
-    collective: str, inputs: list[list[int]], op: str = "sum", root: int = 0
-) -> Iterator[list[list[int] | None]]:
-    """What every algorithm of the collective makes of the inputs."""
-    for name in ALGORITHMS[collective]:
-        found = run(schedule(collective, name, len(inputs), root), [np.asarray(x) for x in inputs], op)
-        yield [None if part is None else part.tolist() for part in found]
-
-
-def test_textbook_all_reduce() -> None:
-    """Three ranks with 1 2 3, 4 5 6 and 7 8 9 all end with 12 15 18."""
-    for found in played("all_reduce", [[1, 2, 3], [4, 5, 6], [7, 8, 9]]):
-        assert found == [[12, 15, 18]] * 3
-
-
-@pytest.mark.parametrize(("op", "result"), [("sum", 10), ("product", 24), ("min", 1), ("max", 4)])
-def test_textbook_operators(op: str, result: int) -> None:
-    """Ranks 1 … 4, each with its number: sum 10, product 24, minimum 1, maximum 4."""
-    for found in played("all_reduce", [[1], [2], [3], [4]], op):
-        assert found == [[result]] * 4
-    for found in played("reduce", [[1], [2], [3], [4]], op, root=2):
-        assert found == [None, None, [result], None]
-
-
-def test_textbook_reduce_scatter() -> None:
-    """[−1 5 | 2 2] and [3 −3 | 4 1] scatter to 2 2 on rank 0 and 6 3 on rank 1."""
-    for found in played("reduce_scatter", [[-1, 5, 2, 2], [3, -3, 4, 1]]):
-        assert found == [[2, 2], [6, 3]]
-
-
-def test_textbook_moves() -> None:
-    """Broadcast copies, scatter deals out, gather collects, all_gather does so everywhere, all_to_all transposes."""
-    own, nothing = [[10, 0, 0], [0, 11, 0], [0, 0, 12]], [0, 0, 0]
-    for found in played("broadcast", [nothing, [7, 8, 9], nothing], root=1):
-        assert found == [[7, 8, 9]] * 3
-    for found in played("scatter", [nothing, [7, 8, 9], nothing], root=1):
-        assert found == [[7], [8], [9]]
-    for found in played("gather", own, root=1):
-        assert found == [None, [10, 11, 12], None]
-    for found in played("all_gather", own):
-        assert found == [[10, 11, 12]] * 3
-    for found in played("all_to_all", [[1, 2, 3], [4, 5, 6], [7, 8, 9]]):
-        assert found == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
-    for found in played("send_recv", [nothing, [7, 8, 9], nothing], root=1):
-        assert found == [None, None, [7, 8, 9]]
-
-
 @pytest.mark.parametrize("how", ["full", "fingerprint"])
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
 def test_a_contribution_that_counts_twice_is_refused(collective: str, how: Proof) -> None:

@@ -19,8 +19,8 @@ from simcoll.config import yaml_tree
 from simcoll.config.arrays import Sets
 from simcoll.errors import TopologyError
 from simcoll.topology import fabrics
+from simcoll.topology.cuts_and_distances import UNREACHED
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.layout import UNREACHED
 from simcoll.topology.systems import bisection_bandwidth, build, dump
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -183,19 +183,6 @@ def test_routes_at_once_are_those_of_each_on_any_graph(rng: random.Random, polic
             hop, links = topology.routes(ends, np.tile(src, times), np.tile(dst, times))
             assert np.array_equal(np.diff(hop), [*map(len, routed.values())] * times)
             assert np.array_equal(links, [*itertools.chain(*routed.values())] * times)
-
-
-def test_routes_between_more_switches_than_a_table_holds() -> None:
-    """They are those of each pair, too, whether all are asked at once or some before: 4,200 leaves, whose pairs are
-    17,640,000."""
-    tree = make(fabric="fat-tree", hosts=4_200, hosts_per_leaf=1, spines=2, link=CABLE)
-    src = np.random.default_rng(0).integers(0, 4_200, 6_000)
-    dst = (src + 1 + np.arange(6_000) % 4_199) % 4_200
-    tree.routes(tree.ranks, src[::2], dst[::2])
-    hop, links = tree.routes(tree.ranks, src, dst)
-    for at in range(0, 6_000, 25):
-        route = tree.route(tree.ranks[src[at]], tree.ranks[dst[at]])
-        assert tuple(links[hop[at] : hop[at + 1]]) == route
 
 
 def test_a_route_takes_as_much_work_in_a_larger_tree() -> None:

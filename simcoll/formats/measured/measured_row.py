@@ -68,8 +68,8 @@ _PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.l
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
-    """The mistake of a table whose collective or ranks neither it nor the user says; the collective may be one `of`
-    a few."""
+    """The mistake of a table that does not say its collective or its ranks, where the user does not either. `of`: the
+    collectives that are possible."""
     said = {
         "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
         "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),

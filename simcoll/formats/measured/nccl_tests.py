@@ -253,7 +253,7 @@ def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None
 
 
 def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:
-    """A row that ends after its out-of-place part, which comes first."""
+    """Complete a row of which only the out-of-place part was printed; that part comes first."""
     if partial:
         tail = tests[-1].tail
         part = tail[: tail.index("time", 1)] if "time" in tail[1:] else tail

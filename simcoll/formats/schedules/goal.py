@@ -8,8 +8,8 @@
     }
 
 It says how much is sent and not what. Ours carry that in their labels: `t7s2a0b3r` is transfer 7, in step 2, from slot
-0 to slot 3, reducing; and a computation of no length, at rank 0, says what the whole is. Of other files every message
-is taken to carry the whole buffer, or, with a reduction, what its sender has of it.
+0 to slot 3, reducing; and a computation of no length, at rank 0, says what the whole is. In other files each message
+is taken to carry the whole buffer, or, for a reduction, the part of it that its sender has so far.
 """
 
 from __future__ import annotations

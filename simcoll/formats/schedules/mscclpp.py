@@ -1,25 +1,24 @@
 """MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces, and how they
 wait for each other. Chunks of input, output and scratch buffers; semaphores of channels, barriers within a GPU.
 
-Read are one-sided copies and reductions and their packet forms, in which whoever reads a packet waits for it. What a
-group of thread blocks does together, each its share, is done when the last of them does it. A pipelined loop is its
-body, once with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are what NVLink
+The reader takes one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for it.
+An operation of which several thread blocks do a share each is done when the last of them does it. A pipelined loop is
+its body, once with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are what NVLink
 SHARP does: the switch, an agent of the schedule, adds up what the ranks of a group hold and gives the sum to whoever
 loads, and sends what one of them stores to all.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simcoll.config import input_files
 from simcoll.config.input_files import ImportLog
-from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.errors import Diagnostic, InputError, Place, wrong
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import (
     MOST_RANKS,
@@ -88,9 +87,6 @@ class PlanFile(ImportedProgram):
         return list(dict.fromkeys(ranks for block in self.blocks for ranks, _ in block.switches))
 
 
-Wrong = Callable[[str, str, str], InputError]
-
-
 def looks(text: str) -> bool:
     """Whether a JSON text has a plan's keys."""
     return '"gpus"' in text and '"threadblocks"' in text and '"ops"' in text
@@ -102,28 +98,25 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     Raises InputError with the operation that cannot be mapped, and ScheduleError for a plan that does not do what its
     collective promises.
     """
-    wrong = functools.partial(wrong_at, source)
     document = input_files.json_mapping(text, source, CURE)
-    if '"inputChunks"' in text or '"ctype"' in text:
-        raise wrong("", "a plan in MSCCL++'s older form", "make it anew with an MSCCL++ that writes input_chunks")
     try:
-        plan = parsed(document, asked, wrong)
+        if '"inputChunks"' in text or '"ctype"' in text:
+            raise wrong("", "a plan in MSCCL++'s older form", "make it anew with an MSCCL++ that writes input_chunks")
+        plan = _parsed(document, asked)
         names = Counter(op["name"] for block in plan.blocks for op in block.ops)
         steps = ", ".join(f"{count} {name}" for name, count in names.items())
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
         notes.assume(THREADS)
         truth, simpler = {"alias": plan.in_place, "order": 0}, [{"alias": True, "order": 0}] * (not plan.in_place)
-        return thread_programs.proved(lambda form: _played(plan, form, wrong), truth, simpler, len(plan.blocks))
+        return thread_programs.proved(lambda form: _played(plan, form), truth, simpler, len(plan.blocks))
+    except InputError as error:
+        raise InputError([replace(each, place=Place(source, 1, 1)) for each in error.diagnostics]) from None
     except ODD as error:
-        raise wrong("", f"not a plan: {in_words(error)}", CURE) from None
+        problem = f"not a plan: {in_words(error)}"
+        raise InputError([Diagnostic(problem, CURE, "", Place(source, 1, 1))]) from None
 
 
 # --- the file ---
-
-
-def wrong_at(source: str, path: str, problem: str, cure: str) -> InputError:
-    """The complaint about a file, to be raised."""
-    return InputError([Diagnostic(problem, cure, path, Place(source, 1, 1))])
 
 
 ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what comes of a file of another form
@@ -145,10 +138,10 @@ def whole(value: object, most: int) -> int:
     return value
 
 
-def parsed(document: Mapping[str, Any], asked: str | None, wrong: Wrong) -> PlanFile:
+def _parsed(document: Mapping[str, Any], asked: str | None) -> PlanFile:
     """The plan of a document; `asked` names its collective where the file has another name for it.
 
-    Raises what `wrong` makes, with the place within the plan, and errors of `ODD` where there is none to name.
+    Raises InputError with the key, and errors of `ODD` where there is no key to name.
     """
     name = collective_named(asked or str(document["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
@@ -170,7 +163,7 @@ def parsed(document: Mapping[str, Any], asked: str | None, wrong: Wrong) -> Plan
         for number, tb in enumerate(gpu.get("threadblocks", [])):
             where = f"gpus.{gpu['id']}.threadblocks.{number}"
             try:
-                plan.blocks.append(_block(gpu, tb, n, where, wrong))
+                plan.blocks.append(_block(gpu, tb, n, where))
             except ODD as error:
                 raise wrong(where, in_words(error), CURE) from None
         for i, semaphore in enumerate(gpu.get("semaphores", [])):
@@ -178,7 +171,7 @@ def parsed(document: Mapping[str, Any], asked: str | None, wrong: Wrong) -> Plan
     return plan
 
 
-def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, where: str, wrong: Wrong) -> ThreadBlock:
+def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, where: str) -> ThreadBlock:
     number = whole(gpu["id"], MOST_RANKS)
     channels: dict[str, list[tuple[int, int]]] = {}
     switches: list[SwitchGroup] = []
@@ -230,8 +223,8 @@ def _members(ranks: list[object], n: int) -> tuple[int, ...]:
 class _PlanExecution:
     """A plan under way: signals sent and not yet waited for, semaphores, packets that have come."""
 
-    def __init__(self, plan: PlanFile, alias: bool, wrong: Wrong):
-        self.plan, self.wrong = plan, wrong
+    def __init__(self, plan: PlanFile, alias: bool):
+        self.plan = plan
         self.where = BufferSlots(plan, alias)
         self.moves = RecordedTransfers()
         self.signals: Counter[tuple[int, int, str, int]] = Counter()
@@ -292,7 +285,7 @@ class _PlanExecution:
         for shares in self.shares.values():
             if shares.done < shares.size:
                 problem = f"{shares.size} thread blocks do this together, and {shares.done} come to it"
-                raise self.wrong(shares.where, problem, CURE)
+                raise wrong(shares.where, problem, CURE)
 
     def _ways(self, block: ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
         return [block.peers[kind][whole(i, 2**20)] for i in op.get("channel_ids", [])]
@@ -326,7 +319,7 @@ class _PlanExecution:
             else:
                 rank, buffer = block.gpu, str(entry["type"])[:1]
             if buffer not in "ios":
-                raise self.wrong(block.where, f"buffer {buffer!r} in {op['name']}", "buffers are i, o and s")
+                raise wrong(block.where, f"buffer {buffer!r} in {op['name']}", "buffers are i, o and s")
             pieces.append([(rank, buffer, first + i) for i in range(size)])
         return pieces
 
@@ -347,7 +340,7 @@ class _PlanExecution:
     ) -> None:
         src = src * len(dst) if len(src) == 1 else src
         if [len(chunks) for chunks in src] != [len(chunks) for chunks in dst]:
-            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
         for source, target in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
             self._move(self._slot(source), self._slot(target), False)
 
@@ -356,7 +349,7 @@ class _PlanExecution:
     ) -> None:
         """The sum of all sources into the first destination of this GPU, or into scratch; from there to the others."""
         if not src or not dst or len({len(chunks) for chunks in (*src, *dst)}) != 1:
-            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
         for k in range(len(src[0])):
             sources, targets = [self._slot(chunks[k]) for chunks in src], [self._slot(chunks[k]) for chunks in dst]
             own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
@@ -380,7 +373,7 @@ class _PlanExecution:
         """A load or a store by a switch: loaded into registers, which are a spare slot, or stored from them."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         if len(sources) != len(targets):
-            raise self.wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
         for (source, source_agent), (target, target_agent) in zip(sources, targets, strict=True):
             held = source[0]
             if loads:
@@ -416,12 +409,12 @@ def _stepped(run: _PlanExecution, block: ThreadBlock) -> bool:
     try:
         return run.step(block)
     except ODD as error:
-        raise run.wrong(f"{block.where}.ops.{block.done}", in_words(error), CURE) from None
+        raise wrong(f"{block.where}.ops.{block.done}", in_words(error), CURE) from None
 
 
-def _played(plan: PlanFile, form: Mapping[str, int], wrong: Wrong) -> Schedule:
+def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
     """The schedule of a plan. In order k the k-th thread block is slow: it does an operation when no other can."""
-    run = _PlanExecution(plan, bool(form["alias"]), wrong)
+    run = _PlanExecution(plan, bool(form["alias"]))
     for block in plan.blocks:
         block.done, block.arrived = 0, False
     slow = plan.blocks[form["order"] - 1] if form["order"] else None

@@ -47,9 +47,8 @@ def looks(text: str) -> bool:
 
 
 def read(text: str, source: str, assumed: str | None = None) -> InfraSketch:
-    """The topology of an infrastructure; links without a bandwidth are as in the shipped system that
-    is `assumed`. Raises
-    InputError with line and column."""
+    """The topology of an infrastructure; the shipped system that is `assumed` lends a bandwidth to links without one.
+    Raises InputError with line and column."""
     mistakes: list[Diagnostic] = []
     tree = yaml_tree.parse(text, source, mistakes)
     if mistakes:

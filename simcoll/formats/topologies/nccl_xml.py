@@ -1,7 +1,8 @@
-"""NCCL's topology file: what NCCL_TOPO_DUMP_FILE writes, and the skeletons that cloud vendors ship for NCCL_TOPO_FILE.
+"""NCCL's XML files as machines: the topology file (what NCCL_TOPO_DUMP_FILE writes, and the skeletons that cloud
+vendors ship for NCCL_TOPO_FILE), and the graph file.
 
-A tree of processors, PCIe devices, GPUs and NICs with the speed of each PCIe link, Mb/s of each NIC and the number of
-NVLinks. A skeleton has processors and PCIe devices only; their class says which of these are GPUs and NICs.
+A topology file is a tree of processors, PCIe devices, GPUs and NICs with the speed of each PCIe link, Mb/s of each NIC
+and the number of NVLinks. A skeleton has processors and PCIe devices only; their class says which are GPUs and NICs.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ def _wanted_nics(nics: list[_PcieDevice], sketch: Sketch) -> list[_PcieDevice]:
 
 
 def _say_hardware(cpu: Element, nics: list[_PcieDevice], sketch: Sketch) -> None:
-    """Vendors and rates, for who asks what a library would."""
+    """Write down the processor's vendor and the NICs' rate, on which a library's choices depend."""
     vendors = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
     vendor = vendors.get(cpu.attributes.get("vendor", ""), {"arm64": "arm", "ppc64": "ibm"}.get(_arch(cpu), ""))
     if vendor:

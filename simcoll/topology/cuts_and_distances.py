@@ -1,7 +1,7 @@
-"""The layout of a topology as arrays: which machine each device sits in, and the links by their ends.
+"""Cuts and distances of a topology, found for many devices and links at once.
 
-They answer questions about all devices and links at once: links inside machines, links that leave a set of devices,
-and the least latency from some devices to all others.
+`Machines` knows which machine each device sits in: links inside machines, and links that leave a set of devices.
+`LinksByEnd` finds the least latency from some devices to all others.
 """
 
 from __future__ import annotations
