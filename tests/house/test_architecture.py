@@ -76,25 +76,6 @@ def test_libraries_have_one_home():
     assert not strays
 
 
-def _types(tree: ast.Module) -> Iterator[str]:
-    """Names of classes, and of other names in CapWords that are assigned: aliases of types."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Assign) and "TypeVar" not in ast.unparse(node.value):
-            names = (target.id for target in node.targets if isinstance(target, ast.Name))
-            yield from (name for name in names if re.fullmatch(r"_?[A-Z][a-z]\w*", name))
-
-
-def test_a_type_name_has_one_meaning():
-    """No two modules define a class or an alias of a type under one name, except for those that are listed."""
-    homes: dict[str, list[str]] = {}
-    for name, path in zip(NAMES, MODULES, strict=True):
-        for defined in _types(tree(path)):
-            homes.setdefault(defined, []).append(name)
-    assert not {defined: names for defined, names in homes.items() if len(names) > 1}
-
-
 def test_the_public_names_are_listed_once():
     """`import simcoll` offers what simcoll.api imports, and nothing else."""
     assert {name for name, value in vars(api).items() if not (name[0] == "_" or inspect.ismodule(value))} == {
