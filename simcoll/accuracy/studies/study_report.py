@@ -498,23 +498,27 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     Nothing is drawn for rows without a size.
     """
     from simcoll.report.plot import save
+    from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.curves import residual_figure
-    from simcoll.report.plot.steps import bucket_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
     steps = [
-        {"name": series.name, "bucket_cap": cap, "measured_us": us, "predicted_us": series.predicted[cap]}
+        {"workload": series.name, "bucket_cap": cap, "algorithm": which, "step_us": us}
         for series in _bucket_series(finding.scored)
-        for cap, us in series.measured.items()
+        for which, times in (("predicted", series.predicted), ("measured", series.measured))
+        for cap, us in times.items()
+        if cap in series.measured
     ]
     panels = [column for column in finding.study.by if column in table_join.KEYS]
     wanted: dict[str, Callable[[], Any]] = {
         finding.study.name: lambda: residual_figure(rows, by=("case", *(panels or ("ranks",)))),
-        f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),
+        f"{finding.study.name}-bucket-sizes": lambda: key_figure(
+            steps, "bucket_cap", "step", ["algorithm"], ["workload"]
+        ),
     }
     drawn = []
     for name, figure in wanted.items():
-        with contextlib.suppress(ValueError):  # nothing to draw
+        with contextlib.suppress(ValueError, InputError):  # nothing to draw
             save(figure(), folder / f"{name}.png")
             drawn.append(folder / f"{name}.png")
     return drawn
