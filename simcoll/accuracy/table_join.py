@@ -101,7 +101,7 @@ def defaults(where: Mapping[str, str]) -> dict[str, str]:
 
 
 def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[str]:
-    """Return a line for each column of `where` that kept rows do not say, and how many they are."""
+    """Return a warning for each column of `where` that some of the kept rows leave empty, with their number."""
     lines = []
     for column, text in where.items():
         if None in _wanted(column, text):  # `auto` is what rows mean that name no algorithm
@@ -113,8 +113,8 @@ def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[st
 
 
 def apart(measured: Sequence[MeasuredRow]) -> list[str]:
-    """Return a line if equal calls took times further apart than noise makes them, and which columns separate them:
-    no cost serves both. Else nothing."""
+    """Return a warning where equal calls took times further apart than noise, with the columns that separate them: one
+    fit cannot serve both. Else an empty list."""
     records = [_record(row) for row in measured]
     columns = list(dict.fromkeys([*COLUMNS, *(column for record in records for column in record)]))
     same = [*KEYS, "harness", *(column for column in columns if "." in column)]
@@ -146,7 +146,7 @@ def _times(records: Sequence[Record]) -> float:
 
 
 def select(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[MeasuredRow]:
-    """Keep the rows that say exactly VALUE, or one of `a,b,…`, in column COL; where none does, those without it."""
+    """Keep rows whose column COL is VALUE, or one of `a,b,…`; if no row has it, keep rows that leave COL empty."""
     return [record["row"] for record in _select([_record(row) for row in measured], where)]
 
 
@@ -247,8 +247,8 @@ def _comparable(column: str, value: object, option: str = "--where") -> float | 
 
 
 def _asked_alike(measured: Record, predicted: Sequence[Record]) -> list[Record]:
-    """The predicted rows that match. Of several that ran the same, a row takes the one that was asked for as it was:
-    by its column `asked`, else by its algorithm, and a row that names none by `auto`."""
+    """Return the predicted rows that match. Of several, the one that was asked for by the same name counts: the row's
+    column `asked`, else its algorithm, else `auto`."""
     matches = [record for record in predicted if _match(measured, record)]
     asked = measured.get("asked" if "asked" in measured else "algorithm") or "auto"  # which tables read as nothing
     return [record for record in matches if record.get("asked") == asked] or matches

@@ -156,14 +156,15 @@ def _regrets(
         raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
     if output:
         from simcoll.report.plot import save
-        from simcoll.report.plot.maps import regret_figure
+        from simcoll.report.plot.any_key import key_figure
 
         comm = table.communicator
-        where = f"{Path(system).stem}, {comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
-        save(
-            regret_figure(rows, f"{where}  ·  profile {profile}  ·  NCCL {table.constants.release}"),
-            output,
-        )
+        about = {
+            "topology": f"{Path(system).stem}, {comm.ranks} ranks, NCCL {table.constants.release}",
+            "profile": profile,
+        }
+        drawn = [{**row, **about, "regret (%)": 100 * row["regret"]} for row in rows]
+        save(key_figure(drawn, "size_bytes", "regret (%)", ["collective"]), output)
         print(output, file=sys.stderr)
     return rows
 

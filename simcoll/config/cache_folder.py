@@ -1,9 +1,8 @@
-"""The folder in which simcoll keeps machine code and what takes long to find, from run to run."""
+"""The folder in which simcoll keeps machine code from run to run."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -43,26 +42,6 @@ def private(name: str) -> Path | None:
             if all(_is_private(each) for each in (own, *own.rglob("*"))):
                 return own
     return None
-
-
-def kept(name: str) -> bytes | None:
-    """Return the bytes that were kept under a name; None if there are none, or if they are damaged."""
-    with suppress(OSError, ValueError):
-        if held := folder():
-            check, body = (held / name).read_bytes().split(b"\n", 1)
-            if check == hashlib.sha256(body).hexdigest().encode():
-                return body
-    return None
-
-
-def keep(name: str, body: bytes) -> None:
-    """Keep bytes under a name, where there is a folder for them."""
-    with suppress(OSError):
-        if held := folder():
-            part = held / f"{name}.{os.getpid()}"
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            part.replace(held / name)
 
 
 @functools.cache  # so that it is said once

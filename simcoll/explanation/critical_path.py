@@ -1,8 +1,8 @@
 """Find the critical path: the chain of waits that determines when a run ends.
 
-From the last end the path goes back to what that waited for, and so on to the start: each transfer and task on it could
-begin no earlier because of the one before it. So its segments meet without gap or overlap, and add up to the run. The
-rules of time (docs/time.md) decide the cause of a segment: see `CAUSES` in `_path_columns`.
+From the last end the path goes back to the event that this end waited for, and so on. Each transfer and task on it
+could begin no earlier because of the one before it, so segments meet without gap or overlap, and add up to the run.
+The rules of time (docs/time.md) decide the cause of a segment: see `CAUSES`.
 """
 
 from __future__ import annotations

@@ -217,23 +217,23 @@ def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     return schedule
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """A kind of file: whether a text looks like one, and the reader of it."""
 
     looks: Callable[[str], bool]
     read: Reader
 
 
-KINDS: Final[Mapping[str, Kind]] = {  # in the order in which a text is tried
-    "nccl-topology": Kind(_root(nccl_xml.TOPOLOGY_ROOT), _topology(nccl_xml.read_topology)),
-    "nccl-graph": Kind(_root(nccl_xml.GRAPHS_ROOT), _topology(nccl_xml.read_graphs)),
-    "graphml": Kind(_root(networkx_graphs.GRAPHML_ROOT), _graph(networkx_graphs.read_graphml)),
-    "msccl": Kind(_root(msccl.ROOT), _msccl),
-    "nvidia-smi": Kind(nvidia_smi.looks, _topology(nvidia_smi.read)),
-    "schedule": Kind(_json(schedule_json.looks), _schedule(_own)),
-    "mscclpp": Kind(_json(mscclpp.looks), _schedule(mscclpp.read)),
-    "goal": Kind(goal.looks, _schedule(goal.read)),
-    "infragraph": Kind(infragraph.looks, _topology(infragraph.read)),
-    "node-link": Kind(_json(networkx_graphs.looks_like_node_link), _graph(networkx_graphs.read_node_link)),
-    "measured": Kind(measured.looks, _table),
+KINDS: Final[Mapping[str, FileKind]] = {  # in the order in which a text is tried
+    "nccl-topology": FileKind(_root(nccl_xml.TOPOLOGY_ROOT), _topology(nccl_xml.read_topology)),
+    "nccl-graph": FileKind(_root(nccl_xml.GRAPHS_ROOT), _topology(nccl_xml.read_graphs)),
+    "graphml": FileKind(_root(networkx_graphs.GRAPHML_ROOT), _graph(networkx_graphs.read_graphml)),
+    "msccl": FileKind(_root(msccl.ROOT), _msccl),
+    "nvidia-smi": FileKind(nvidia_smi.looks, _topology(nvidia_smi.read)),
+    "schedule": FileKind(_json(schedule_json.looks), _schedule(_own)),
+    "mscclpp": FileKind(_json(mscclpp.looks), _schedule(mscclpp.read)),
+    "goal": FileKind(goal.looks, _schedule(goal.read)),
+    "infragraph": FileKind(infragraph.looks, _topology(infragraph.read)),
+    "node-link": FileKind(_json(networkx_graphs.looks_like_node_link), _graph(networkx_graphs.read_node_link)),
+    "measured": FileKind(measured.looks, _table),
 }

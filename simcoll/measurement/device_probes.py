@@ -43,7 +43,7 @@ def device(
     reads it twice and writes it. Raises InputError where there is no such device.
     """
     _check(name)
-    from simcoll.measurement.torch_backend._device import samples
+    from simcoll.measurement.torch_backend.device import samples
 
     rows = []
     for sample in samples(name, dtypes, sizes, runs):
@@ -107,7 +107,7 @@ def gamma_ps_per_byte(rows: Sequence[CaseRow], dtype: str = "float32") -> float:
 
 def write(path: Path, rows: Sequence[CaseRow], name: str) -> None:
     """Write rows with their provenance, whole or not at all; for GPUs what connects them as well. Raises InputError."""
-    from simcoll.measurement.torch_backend._device import about
+    from simcoll.measurement.torch_backend.device import about
 
     facts = {**about(name), **real_run.surroundings()}
     real_run.write_table(path, [*COLUMNS, *facts], [{**row, **facts} for row in rows])

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.errors import InputError, MeasureError
-from simcoll.measurement._rank_messages import CHECKING, IDLE, NOT_BEGUN, Job, Report
+from simcoll.measurement.rank_tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
 
 BEGIN_S: Final = 180.0  # to import torch, which is slow on a busy machine, and to find each other
 GRACE_S: Final = 3.0  # after the first failure, for the other ranks to report for what they waited
@@ -181,7 +181,7 @@ def begin() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     gc.disable()  # what torch makes as it is imported stays: to look for garbage in it takes a seventh of the time
-    from simcoll.measurement._rank_main import main  # imports torch, which takes its time
+    from simcoll.measurement.rank_process import main  # imports torch, which takes its time
 
     main()
 
@@ -209,7 +209,9 @@ def _watch(
     latest = moved + job.limit_s
     while any(process.poll() is None for process in ranks):
         if any(process.poll() for process in ranks):
-            _wait_for_the_others(ranks)
+            deadline = time.monotonic() + GRACE_S
+            while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
             break
         now = marks.copy()
         if (now != before).any():
@@ -225,12 +227,6 @@ def _watch(
         time.sleep(POLL_S)
     if any(process.poll() for process in ranks):
         raise MeasureError(_complaint(ranks, job, marks, folder))
-
-
-def _wait_for_the_others(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + GRACE_S
-    while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
 
 
 def _complaint(

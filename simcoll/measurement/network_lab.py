@@ -13,14 +13,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import cache
 from typing import Final
 
 from simcoll.config.groups import grouped
 from simcoll.measurement import real_run
-from simcoll.measurement._network_wiring import INTERFACE
 from simcoll.measurement.launcher import Launcher, orderly_end
-from simcoll.measurement.network_namespaces import BuiltNetwork
+from simcoll.measurement.network_namespaces import INTERFACE, BuiltNetwork
 from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.scenario.loading import Point
 from simcoll.topology import systems
@@ -56,14 +54,13 @@ def _measured(points: Sequence[Point], timeout_s: float, tell: Tell, log: real_r
 
 def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
     """Return a launcher that starts rank r on the r-th host, or on the r-th of the hosts that `placement` names."""
-    hosts = placement if isinstance(placement, tuple) else network.hosts
+    hosts, first = placement if isinstance(placement, tuple) else network.hosts, priority()
     return Launcher(
-        prefix=lambda rank: [*network.inside(hosts[rank]), *priority()],
+        prefix=lambda rank: [*network.inside(hosts[rank]), *first],
         environment=lambda rank: {"GLOO_SOCKET_IFNAME": INTERFACE},
     )
 
 
-@cache
 def priority() -> tuple[str, ...]:
     """Return PRIORITY where it is allowed, else nothing: some containers forbid it."""
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:

@@ -1,30 +1,64 @@
-"""Build a topology on this machine as `_network_wiring` plans it, and take it down. Needs Linux and root.
+"""Build a topology on this machine from network namespaces, veth pairs, bridges and shapers, and take it down. Needs
+Linux and root.
 
 Names begin with `simcoll-` and the mark of the process, so that leftovers of a killed run differ from networks in use.
+
+Every device is a namespace. A switch holds a bridge; a host has one address, and routes that follow `Topology.route`,
+through other hosts where there is no switch (torus, ring). Every link is one direction of a veth pair, and an HTB
+shaper at its sending end lets no more through than the link's bandwidth, headers included.
+
+Five settings make links behave like links of the model, and not like a busy machine's software:
+
+* A shaper may send BURST behind schedule, since timers are late. Without that every late timer is lost bandwidth.
+* TCP's segments leave a host in pieces of SEGMENT and not of 64 KiB, which would hold a link for 2.6 ms at 200 Mb/s.
+* A connection keeps little queued before the host's own port (QUEUED), where acknowledgements wait behind it, and has
+  some milliseconds' worth on the way altogether (WINDOW): enough to keep every link busy, and little enough that a flow
+  that is slow at its far end soon is slow at its sender, as `fair` sharing has it.
+* Ports never drop (ROOM), so nothing is sent twice.
+* Congestion control is Reno, which without losses only opens its window, and keeps it when idle.
+
+They are durations, turned into bytes by the bandwidth of a host's fastest port.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from simcoll.errors import InputError, SimcollError
-from simcoll.measurement._network_wiring import WiringPlan
 from simcoll.measurement.launcher import PREFIX, handling, is_alive, own_mark
-from simcoll.topology.graph import Topology
+from simcoll.topology.graph import MEMORY, Topology
 
 NAMES: Final = Path("/run/netns")
 ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # their bits, from linux/capability.h
+INTERFACE: Final = "port0"  # the interface of every host that has its address
+MOST_DEVICES: Final = 250  # addresses of the hosts share one byte
+FRAME: Final = 1514  # bytes of a full Ethernet frame
+LARGEST: Final = 65536  # bytes: the most that TCP hands down in one piece (GSO)
+MOST_AHEAD: Final = 32 << 20  # bytes: the largest window, however fast the link
+ROOM: Final = 1 << 30  # bytes that a port holds before it drops: more than all windows together
+BURST, SEGMENT, QUEUED, WINDOW = 200e-6, 650e-6, 1300e-6, 10e-3  # seconds; reasons above
+SETTINGS: Final = (
+    "net.ipv6.conf.all.disable_ipv6=1",
+    "net.ipv4.ip_forward=1",
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.ipv4.tcp_congestion_control=reno",
+    "net.ipv4.tcp_slow_start_after_idle=0",
+    "net.ipv4.tcp_no_metrics_save=1",
+)
 
 
 def why_not() -> str | None:
@@ -132,3 +166,192 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
     if done.returncode:
         raise SimcollError(f"`{' '.join(words)}` failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout
+
+
+# --- the plan: commands, and not their execution ---
+
+
+@dataclass(frozen=True)
+class VethPair:
+    """A veth pair: two devices, the number of the port at each end, and B/s each way."""
+
+    ends: tuple[str, str]
+    ports: tuple[int, int]
+    bandwidths: tuple[int, int]
+
+
+class WiringPlan:
+    """The commands that build a topology. Raises InputError for topologies that namespaces and bridges cannot form."""
+
+    def __init__(self, topology: Topology):
+        self.topology = topology
+        self.hosts = topology.ranks
+        _check(topology)
+        self.devices = tuple(topology.kinds)
+        self.cables = tuple(self._cables())
+        self._port = {
+            (u, v): port
+            for cable in self.cables
+            for (u, v), port in zip((cable.ends, cable.ends[::-1]), cable.ports, strict=True)
+        }
+
+    def _cables(self) -> Iterator[VethPair]:
+        used = dict.fromkeys(self.topology.kinds, 0)
+        for u, v in self.topology.links:
+            if u < v or (v, u) not in self.topology.links:
+                there, back = self.topology.link(u, v), self.topology.link(v, u)
+                yield VethPair((u, v), (used[u], used[v]), (there.bandwidth, back.bandwidth))
+                used[u] += 1
+                used[v] += 1
+
+    def address(self, host: str) -> str:
+        """Return the IPv4 address of a host, from the block reserved for measuring networks (RFC 2544)."""
+        return f"198.18.0.{self.hosts.index(host) + 1}"
+
+    def mac(self, device: str, port: int) -> str:
+        """Return the hardware address of a port."""
+        return f"02:00:00:00:{self.devices.index(device):02x}:{port:02x}"
+
+    def wiring(self, name: Mapping[str, str]) -> list[str]:
+        """Return lines for `ip -batch`: the veth pairs between namespaces called `name[device]`."""
+        return [
+            f"link add port{p} netns {name[u]} address {self.mac(u, p)} type veth"
+            f" peer name port{q} netns {name[v]} address {self.mac(v, q)}"
+            for cable in self.cables
+            for (u, v), (p, q) in [(cable.ends, cable.ports)]
+        ]
+
+    def ports(self, device: str) -> list[tuple[int, int]]:
+        """Return number and outgoing B/s of each port of a device."""
+        return [
+            (cable.ports[end], cable.bandwidths[end])
+            for cable in self.cables
+            for end in (0, 1)
+            if cable.ends[end] == device
+        ]
+
+    def setup(self, device: str) -> list[str]:
+        """Return lines for `ip -batch` inside a device's namespace."""
+        ports = [f"port{port}" for port, _ in self.ports(device)]
+        lines = ["link set lo up"]
+        if device in self.hosts:
+            lines += [f"link set {port} gso_max_size {self.pace(device).segment} up" for port in ports]
+            lines.append(f"address add {self.address(device)}/32 dev {INTERFACE}")
+            return lines + [line for host in self.hosts if host != device for line in self._way(device, host)]
+        lines.append("link add bridge type bridge stp_state 0")
+        lines.append("link set bridge up")
+        return lines + [f"link set {port} master bridge up" for port in ports]
+
+    def _way(self, src: str, dst: str) -> list[str]:
+        """Return lines that route to a host through the next host, by hardware address: no lookups, no mistakes."""
+        port, hop, entry = self._hop(src, dst)
+        route = f"route add {self.address(dst)}/32 dev port{port} src {self.address(src)}"
+        if hop != dst:
+            return [f"{route} via {self.address(hop)} onlink"]
+        return [f"neighbour replace {self.address(dst)} lladdr {entry} dev port{port} nud permanent", route]
+
+    def _hop(self, src: str, dst: str) -> tuple[int, str, str]:
+        """Return the port that a host sends through, the next host on the route, and the hardware address
+        of its port.
+        """
+        way = [self.topology.links[link] for link in self.topology.route(src, dst)]
+        before, hop = next((u, v) for u, v in way if v in self.hosts)
+        return self._port[way[0]], hop, self.mac(hop, self._port[hop, before])
+
+    def pace(self, host: str) -> Pace:
+        """Return the bytes that TCP of a host keeps under way."""
+        return Pace.of(max(bandwidth for _, bandwidth in self.ports(host)))
+
+    def settings(self, device: str) -> list[str]:
+        """Return the settings for `sysctl` inside a device's namespace."""
+        return [*SETTINGS, *(self.pace(device).settings() if device in self.hosts else ())]
+
+    def shapers(self, device: str) -> list[str]:
+        """Return lines for `tc -batch` inside a device's namespace: a shaper for each port."""
+        return [line for port, bandwidth in self.ports(device) for line in shaper(f"port{port}", bandwidth)]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Bytes that TCP hands down in one piece, keeps queued before the port, and has under way."""
+
+    segment: int
+    queued: int
+    window: int
+
+    @classmethod
+    def of(cls, bandwidth: int) -> Pace:
+        """Return the pace of a host whose fastest port carries `bandwidth` B/s."""
+        segment = min(max(2 * FRAME, round(SEGMENT * bandwidth)), LARGEST)
+        window = min(max(4 * segment, round(WINDOW * bandwidth)), MOST_AHEAD)
+        return cls(segment, max(2 * segment, round(QUEUED * bandwidth)), window)
+
+    def settings(self) -> Sequence[str]:
+        """Return the settings as `sysctl` takes them."""
+        return (
+            f"net.ipv4.tcp_limit_output_bytes={self.queued}",
+            f"net.ipv4.tcp_rmem=4096 {self.window} {self.window}",
+        )
+
+
+def shaper(interface: str, bandwidth: int) -> list[str]:
+    """Return lines for `tc -batch` that limit an interface to `bandwidth` B/s."""
+    burst = max(FRAME, round(BURST * bandwidth))
+    rate = f"rate {bandwidth}bps ceil {bandwidth}bps burst {burst} cburst {burst} quantum {FRAME}"
+    return [
+        f"qdisc add dev {interface} root handle 1: htb default 10",
+        f"class add dev {interface} parent 1: classid 1:10 htb {rate}",
+        f"qdisc add dev {interface} parent 1:10 bfifo limit {ROOM}",
+    ]
+
+
+def _check(topology: Topology) -> None:
+    alien = next((kind for kind in topology.kinds.values() if kind not in ("host", "switch")), None)
+    if alien:
+        raise InputError(f"{topology.name} has a {alien}", "the lab builds hosts and switches: take a fabric of hosts")
+    odd = next((device for device in topology.kinds if not re.fullmatch(r"[\w.-]{1,64}", device)), None)
+    if odd:
+        raise InputError(f"a device is called {odd!r}", "name devices by letters, digits, dots and dashes")
+    if len(topology.kinds) > MOST_DEVICES:
+        raise InputError(f"{topology.name} has {len(topology.kinds)} devices", f"the lab builds up to {MOST_DEVICES}")
+    for (u, v), name, bandwidth in zip(topology.links, topology.link_names, topology.bandwidths, strict=True):
+        if u == v:
+            raise InputError(f"{name} is a {MEMORY} link", "the lab has links between devices only")
+        if (v, u) not in topology.links:
+            raise InputError(f"{name} has no way back", "a cable of the lab works both ways")
+        if not bandwidth:
+            raise InputError(f"{name} is down", "give it a bandwidth")
+    _no_loops(topology)
+    _agreeing(topology)
+
+
+def _no_loops(topology: Topology) -> None:
+    """Raise InputError for switches with loops: a bridge knows one way to each host, so switches must form trees."""
+    root = {device: device for device in topology.of_kind("switch")}
+
+    def find(device: str) -> str:
+        while root[device] != device:
+            device = root[device]
+        return device
+
+    for u, v in topology.links:
+        if u < v and u in root and v in root:
+            if find(u) == find(v):
+                raise InputError(f"{topology.name}: there are two ways from {u} to {v}", "write spines: 1")
+            root[find(u)] = find(v)
+
+
+def _agreeing(topology: Topology) -> None:
+    """Raise InputError where a host would send what it forwards on another way than messages that start there.
+
+    Hosts route by destination alone.
+    """
+    for src, dst in itertools.permutations(topology.ranks, 2):
+        route = topology.route(src, dst)
+        for place, link in enumerate(route[:-1], 1):
+            via = topology.links[link][1]
+            if topology.kinds[via] == "host" and topology.route(via, dst) != route[place:]:
+                raise InputError(
+                    f"{topology.name}: {src}->{dst} leaves {via} on another way than {via}->{dst}",
+                    "give routes that agree behind a host",
+                )

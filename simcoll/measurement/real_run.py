@@ -1,18 +1,5 @@
-"""Run the points of a scenario with torch.distributed, and return rows of a measured table.
-
-    run(points, launcher=LOCAL, *, backend="gloo", timeout_s=60.0, tell=None) -> list[CaseRow]
-
-* `points`: what `scenario.load` returns. `scenario.ranks` gives the number of ranks, by default every place of the
-  topology; one launch per number of ranks serves all its points (several launches with `measure.launches`).
-* `launcher`: a `launcher.Launcher(prefix, environment)`, which starts rank r: `prefix(rank)` gives the words before the
-  command (`["ip", "netns", "exec", f"host{rank}"]`), `environment(rank)` the variables added to the environment
-  (`{"GLOO_SOCKET_IFNAME": "eth0"}`). The ranks meet through a file in a folder that all of them see; if that
-  environment holds MASTER_ADDR and MASTER_PORT they meet there.
-* `backend`: `gloo` or `nccl`. `timeout_s`: time limit of any one transfer; `limit_s`: time limit of any one launch.
-* `tell`: called with a line of progress now and then.
-* `log`: rows are kept in it as they come, and those that it has are not measured again (`log_beside`).
-
-Each row is a mapping with the columns of measured tables; `write` makes a file of them.
+"""Run the points of a scenario with torch.distributed, and return rows of a measured table; `write` makes a file of
+them.
 """
 
 from __future__ import annotations
@@ -43,9 +30,8 @@ from simcoll.config.groups import grouped
 from simcoll.config.machine_limits import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
-from simcoll.measurement._rank_messages import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
-from simcoll.measurement._workload_tasks import work_row
 from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
+from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.result_rows import write_atomically
@@ -84,7 +70,12 @@ def run(
     tell: Tell = lambda line: None,
     log: CaseLog | None = None,
 ) -> list[CaseRow]:
-    """Measure points on processes of this machine; the module describes the arguments.
+    """Measure points on processes of this machine, which `launcher` starts; return a row for each distinct point.
+
+    A launch serves all points of one number of ranks (`measure.launches`: several launches). `timeout_s` limits a
+    transfer, `limit_s` a launch. Ranks meet through a file in a folder that all of them see, or at MASTER_ADDR and
+    MASTER_PORT of the launcher's environment. `tell` gets lines of progress. Rows are kept in `log` as they come, and
+    rows that it has are not measured again (`log_beside`).
 
     Raises InputError for mistakes that the user can correct, RefusedError when no point can run, and MeasureError when
     a rank dies, hangs or computes a wrong result.
@@ -219,7 +210,7 @@ def join(
     them.
     """
     check_torch()
-    from simcoll.measurement._rank_main import RankProcess, reason
+    from simcoll.measurement.rank_process import RankProcess, reason
     from simcoll.measurement.torch_backend.session import Session, meeting
 
     rank, world, local = membership()
@@ -307,8 +298,7 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
     runs = sorted(ns for launch in times for ns in launch)
     median, first = statistics.median(runs), launches[0][0]
     low, high = np.percentile(runs, [25, 75])
-    calls = case.task.calls if isinstance(case.task, RankTask) else 1
-    mean = f"mean of {calls} calls back to back; " if calls > 1 else ""
+    mean = f"mean of {case.task.calls} calls back to back; " if case.task.calls > 1 else ""
     timing = _GPU_TIMING if backend == "nccl" else _ONE_TIMING if first.one_host else _MANY_TIMING
     return {
         **case.columns,
@@ -326,7 +316,32 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
         "overhead_us": statistics.median(report.overhead for report, _ in launches) / 1e3,
         "clock_ns": max(report.resolution for report, _ in launches),
         "verified": case.task.verify,
-        **(work_row([outcome for _, outcome in launches], median) if isinstance(case.task, WorkTask) else {}),
+        **(_work_row([outcome for _, outcome in launches], median) if isinstance(case.task, WorkTask) else {}),
+    }
+
+
+def _computed_us(outcomes: Sequence[TaskResult]) -> list[float]:
+    """Return the time of each computation without messages, in us: medians over runs.
+
+    A computation lasts from the last rank's end of the one before it to the last rank's end of it.
+    """
+    ends = np.median(np.array([run for outcome in outcomes for run in outcome.alone]), axis=0) / 1e3
+    return [float(b - a) for a, b in itertools.pairwise([0.0, *ends])]
+
+
+def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, object]:
+    """Return the columns of a workload's row that depend on the run.
+
+    `computed_us` lists, for ddp, the forward pass, the backward pass of each layer in the order of the layers, and the
+    optimizer; for small programs each local part.
+    """
+    parts = _computed_us(outcomes)
+    counts = statistics.mode(outcome.buckets for outcome in outcomes)
+    return {
+        "compute_us": math.fsum(parts),
+        "exposed_us": time_us - math.fsum(parts),
+        "computed_us": " ".join(f"{part:.1f}" for part in parts),
+        **({} if counts is None else {"buckets": counts}),
     }
 
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement._rank_instructions import part_of
-from simcoll.measurement._rank_messages import RankTask, WorkTask
-from simcoll.measurement._workload_tasks import work_task
-from simcoll.measurement.torch_backend.support import MEANS, Backend, done_in_place, refusal
+from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.rank_tasks import RankTask, WorkTask
+from simcoll.measurement.torch_backend.support import FLOATS, MEANS, Backend, done_in_place, refusal, widths
+from simcoll.prediction.placed_topology import placed, topology_of
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.loading import Point
@@ -23,9 +24,14 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
+from simcoll.schedule.names import WORKLOAD
+from simcoll.units import format_size
+from simcoll.workload.workload_keys import Composition, Ddp
 
 CaseRow = dict[str, object]
 Tell = Callable[[str], None]
+EVEN: Final = ("scatter", "gather")  # programs in which every rank has an equal part
+WORKLOAD_COPIES: Final = 8  # of a workload's bytes, about: parameters and gradients, with and without buckets
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,7 @@ def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: N
 def _case(point: Point, backend: Backend) -> Case:
     scenario, measure = point.scenario, point.scenario.measure
     if scenario.workload:
-        return Case(*work_task(point, backend), measure.launches)
+        return Case(*_workload(point, backend), measure.launches)
     library = measure.harness != "p2p"
     registered = bool(scenario.launch.registered)
     if library:  # which is made as the harness makes it
@@ -199,6 +205,76 @@ def _title(scenario: Scenario, columns: CaseRow, swept: Mapping[str, object]) ->
     root = [f"root {scenario.root}"] if columns["root"] else []
     size = f"{scenario.nbytes} B {scenario.dtype}"
     return ", ".join([name, f"{columns['ranks']} ranks", size, *op, *root, *others])
+
+
+def _workload(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, object]]:
+    """Return the task of a point with a workload, and the columns of its row that do not depend on the run.
+
+    Raises RefusedError for workloads that are only simulated, InputError for wrong input.
+    """
+    scenario, measure = point.scenario, point.scenario.measure
+    topology = topology_of(scenario)
+    places = placed(scenario, topology)
+    spec: Any = scenario.workload
+    if why_not := _why_not(scenario, backend, len(places)):
+        raise RefusedError(f"{spec.template}: {why_not}")
+    nbytes = sum(layer.nbytes for layer in spec.timed(scenario.itemsize)) if isinstance(spec, Ddp) else spec.size
+    others = [f"{key}={value}" for key, value in point.swept.items()]
+    title = ", ".join([spec.template, f"{len(places)} ranks", f"{nbytes} B {scenario.dtype}", *others])
+    task = WorkTask(
+        title=title,
+        spec=spec,
+        ranks=len(places),
+        nbytes=WORKLOAD_COPIES * nbytes,
+        dtype=scenario.dtype,
+        itemsize=scenario.itemsize,
+        compute=measure.compute,
+        warmup=measure.warmup,
+        repeats=max(1, -(-measure.repeats // measure.launches)),
+        verify=measure.verify,
+    )
+    columns: dict[str, object] = {
+        "system": topology.name,
+        "collective": WORKLOAD,
+        "ranks": len(places),
+        "nodes": len({topology.node_of(place) for place in places}),
+        "dtype": scenario.dtype,
+        "harness": "library",
+        "size_bytes": 0,
+        "launches": measure.launches,
+        "backend": backend,
+        "workload": spec.template,
+        "compute": measure.compute,
+        **point.swept,
+    }
+    if isinstance(spec, Ddp):
+        columns["bucket_cap"] = format_size(spec.bucket_cap) if spec.bucket_cap else "none"
+    return task, columns
+
+
+def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
+    """Return the reason why a workload cannot be run for real, with a cure; None if it can."""
+    spec = scenario.workload
+    if not isinstance(spec, Ddp | Composition):
+        return "is simulated only; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
+    if backend != "gloo":
+        return "is run over gloo only; take --backend gloo"
+    if scenario.dtype not in FLOATS:
+        return f"has no gradients of {scenario.dtype}; take dtype: float32"
+    if isinstance(spec, Composition):
+        if spec.template in EVEN and spec.size // scenario.itemsize % ranks:
+            return f"{spec.size} B are no {ranks} equal blocks; take a size of ranks × whole elements"
+        return None
+    if spec.layers is None:
+        return "a named model is not built here; give layers"
+    if not spec.overlap:
+        return "torch sends buckets beside the backward pass; leave overlap out"
+    if any(layer.parameters < scenario.itemsize for layer in spec.layers):
+        return "a layer without parameters has no gradient; leave it out"
+    elements = [layer.nbytes // scenario.itemsize for layer in spec.timed(scenario.itemsize)]
+    if scenario.measure.compute == "real" and not widths(elements):
+        return "its layers make no chain of matrices; write powers of two, or measure.compute: sleep"
+    return None
 
 
 def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: None) -> Iterator[str]:

@@ -120,7 +120,7 @@ class Protocols(Model):
 _ONE: Final = BufferSteps.model_construct(chunk=1, slice=1)
 
 
-@functools.cache
+@functools.cache  # reading and checking the file takes 60 ms, and each call asks for its figures
 def figures() -> Protocols:
     """The contents of `protocols.yaml`."""
     return yaml_tree.validate(Protocols, [yaml_tree.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]

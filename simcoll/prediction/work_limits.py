@@ -26,6 +26,8 @@ SMALL: Final = 8192  # ranks: a topology of as many is built before work is look
 COUNTED: Final = 10_000_000  # rows: a schedule that has about as few is made and counted in half a second
 GROWN: Final = 2  # times too large at most is an estimate: from 1024 to a million ranks that of n log n is 1.5 times
 SIMULATED_S: Final = 1e-5  # of the processor, for each rank of a run: few of the choices of recommend take less
+SOLVED_S: Final = 2e-8  # of the processor, for each transfer and each rank that sends at the same time
+APART: Final = ("single-switch", "full-mesh")  # fabrics on which messages to different ranks never meet
 ROW_BYTES: Final = 150  # of memory that each row of a step takes while its routes are found
 
 CURE: Final = "ask for fewer ranks"
@@ -54,12 +56,14 @@ def check_work(scenario: Scenario) -> None:
     try:
         # Kernels have a channel for each peer, which streams have not: some ranks stand for all, or none is spared.
         whole = is_whole(scenario) or (scenario.executed_by is not None and make(FEW[0]).rotation is None)
-        if ranks <= SMALL and not whole:
-            return
         found = grown(make, ranks)
+        light = ranks <= SMALL and not whole
         few = found.rows <= COUNTED
-        found = _counted(make(ranks)) if few else found
+        found = _counted(make(ranks)) if few and not light else found
     except SimcollError:  # what is wrong with a schedule is said where it is made
+        return
+    if light:
+        _check_meeting(scenario, found.transfers, ranks)
         return
     said, key = "" if few else "more than ", _key(scenario)
     if whole:
@@ -67,6 +71,14 @@ def check_work(scenario: Scenario) -> None:
     check_memory(found.largest * ROW_BYTES, f"{said}{format_count(found.largest)} messages of one step", CURE, key)
     check_steps(0, found.rows, key)
     check_steps(_one_by_one(scenario, make(ranks)) * found.transfers, key=key)
+
+
+def _check_meeting(scenario: Scenario, transfers: int, ranks: int) -> None:
+    """Raise InputError where transfers that share trunks have their rates solved for longer than anybody waits."""
+    spec = scenario.topology
+    if spec.hosts and spec.fabric not in APART and scenario.params().sharing == "fair":
+        what = f"more than {format_count(transfers)} messages that meet on links"
+        check_time(transfers * ranks * SOLVED_S, what, f"{CURE}, or for sharing: fifo", _key(scenario))
 
 
 def _key(scenario: Scenario) -> str:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
+from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.accuracy.fit.retiming import Question
 from simcoll.config import input_files, yaml_tree
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
@@ -143,7 +143,7 @@ def least_widths(found: Calibrated) -> dict[str, float]:
         )
     ]
     of_rows = [each for each in asked if (each.collective, each.algorithm, each.ranks, each.nbytes) in fitted]
-    questions, law = [Question(each) for each in of_rows], load_profile("law.yaml")
+    questions, law = [RetimedPoint(each) for each in of_rows], load_profile("law.yaml")
     setting = ParameterSetting.of(law)
     costs = {name: parameters.cost(name, law, of_rows[0].params()) for name in FITTED}
 
@@ -467,7 +467,7 @@ def test_a_fit_asks_what_a_run_answers(launch: int, o_send: int, gamma: int, eff
     setting = ParameterSetting({"o_send": o_send, "gamma": gamma}, written.launch, written.links)
     with input_files.carrying({"p.yaml": text.encode()}):
         ran = predict(point.scenario.model_copy(update={"profile": "p.yaml"}))
-        assert Question(point.scenario).time_ps(setting) == ran.time_ps
+        assert RetimedPoint(point.scenario).time_ps(setting) == ran.time_ps
 
 
 # --- harnesses and wrong input ---

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from made_tables import made, write
 from nccl_law import BLOCK, EVERYWHERE, KEPT, LAW, asked, call, changed, rated, text, under
 
-from simcoll.accuracy.disturbed_rows import suspicious
 from simcoll.accuracy.fit.calibrate import calibrate
+from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, ParameterSetting, cost
-from simcoll.accuracy.fit.retiming import Question
+from simcoll.accuracy.measured_rows import suspicious
 from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
@@ -32,13 +32,13 @@ OFTEN = ("hop", "net", "start", "own", "turn")
 DURATIONS = ["launch", *OF_CALLS, *(name for name in BLOCKS if name.partition(".")[2] in OFTEN)]
 
 
-def question(which: int) -> tuple[Point, Question]:
+def question(which: int) -> tuple[Point, RetimedPoint]:
     """One of these calls, of 1 MB."""
     system, nodes, ranks, collective, algorithm, protocol = EVERYWHERE[which]
     how = {"ranks": ranks, "nodes": nodes, "algorithm": algorithm, "protocol": protocol}
     point = asked(system, collective, 1_000_000, **how)
     with under(LAW):
-        return point, Question(point.scenario)
+        return point, RetimedPoint(point.scenario)
 
 
 @settings(max_examples=60)

@@ -17,8 +17,8 @@ import yaml
 from command import simcoll
 
 from simcoll.accuracy.diagnosis import hypotheses
+from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.accuracy.fit.retiming import Question
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.scenario.profile import find_profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -568,14 +568,14 @@ def test_what_is_slower_takes_longer(setup: Setup, call: str, sizes: list[str]):
     points = [
         Scenario.model_validate({**where, "algorithm": "auto", "collective": call, "size": size}) for size in sizes
     ]
-    kinds = list(dict.fromkeys(kind for point in points for kind in Question(point).kinds))
+    kinds = list(dict.fromkeys(kind for point in points for kind in RetimedPoint(point).kinds))
     families = [family for family in hypotheses.candidates(points, kinds) if len(family) > 1]
     assert len(families) > 2
     for family in families:
         for point in points:
             changed = [(each, each.scenario(point)) for each in family]
             took = [
-                Question(scenario).time_ps(each.setting(ParameterSetting.of(load_profile(scenario.profile))))
+                RetimedPoint(scenario).time_ps(each.setting(ParameterSetting.of(load_profile(scenario.profile))))
                 for each, scenario in changed
             ]
             longest = np.maximum.accumulate(took)

@@ -10,7 +10,7 @@ import pytest
 from command import ROOT, simcoll
 from extras import needs_root
 
-from simcoll.accuracy.studies.crossings import crossings
+from simcoll.accuracy.scores import crossings
 from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load

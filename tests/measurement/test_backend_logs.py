@@ -52,7 +52,7 @@ SAID = [
 @pytest.mark.parametrize(("text", "wanted"), SAID)
 def test_what_a_backend_says(text: str, wanted: str):
     """Its words for what went wrong, without source files, stacks and advice."""
-    from simcoll.measurement._rank_main import reason
+    from simcoll.measurement.rank_process import reason
 
     assert reason(text) == wanted
 

@@ -26,7 +26,7 @@ TRIPS = st.lists(st.tuples(TIMES, TIMES, TIMES, TIMES), min_size=1, max_size=8)
 def test_the_offset_is_known_to_half_a_trip(ahead: int, trips: list[tuple[int, int, int, int]]):
     """However long the ways there and back, and the answer between, took: the true offset lies within the doubt, which
     is that of the quickest trip."""
-    from simcoll.measurement.torch_backend._host_clocks import Trip, offset
+    from simcoll.measurement.torch_backend.session import Trip, offset
 
     read = [
         Trip(at + ahead, at + there, at + there + answer, at + there + answer + back + ahead)

@@ -16,8 +16,7 @@ from extras import needs_root
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.measurement import network_lab, network_namespaces
-from simcoll.measurement._network_wiring import WiringPlan
-from simcoll.measurement.network_namespaces import BuiltNetwork
+from simcoll.measurement.network_namespaces import BuiltNetwork, WiringPlan
 from simcoll.topology import systems
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.topology_keys import TopologySpec

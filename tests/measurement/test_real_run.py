@@ -25,8 +25,8 @@ from extras import needs
 from simcoll.errors import InputError, MeasureError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_namespaces, real_run
-from simcoll.measurement._rank_messages import NOT_BEGUN
 from simcoll.measurement.launcher import Launcher
+from simcoll.measurement.rank_tasks import NOT_BEGUN
 from simcoll.prediction.predict import predict
 from simcoll.scenario import loading
 from simcoll.scenario.loading import Point
@@ -409,7 +409,7 @@ def forgets_the_last_rank(request):
 FORKED = f"""
 import json, os, sys
 from simcoll.cli import main
-from simcoll.measurement import _rank_main  # torch is imported once, for the tasks of all jobs
+from simcoll.measurement import rank_process  # torch is imported once, for the tasks of all jobs
 {LOSSY}
 for job, (variables, tasks) in enumerate(json.load(sys.stdin)):
     processes = []
@@ -619,8 +619,8 @@ def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch):
     and a device that gets done later than its host is waited for."""
     from torch.distributed import HashStore
 
-    from simcoll.measurement._rank_main import RankProcess
-    from simcoll.measurement.torch_backend._clock import HostClock
+    from simcoll.measurement.rank_process import RankProcess
+    from simcoll.measurement.torch_backend.device import HostClock
     from simcoll.measurement.torch_backend.session import Session
 
     marks, asked = np.full(3, NOT_BEGUN, np.int64), iter(range(10**9))

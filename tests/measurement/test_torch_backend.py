@@ -29,21 +29,21 @@ from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
 from simcoll.errors import RefusedError, StuckError
-from simcoll.measurement._rank_instructions import part_of
-from simcoll.measurement._rank_messages import RankTask
-from simcoll.measurement._result_check import complaint, sample
+from simcoll.measurement.rank_process import complaint, sample
+from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.rank_tasks import RankTask
 from simcoll.measurement.torch_backend.support import refusal
 from simcoll.schedule.collectives import OPERATORS, cut_slots, promised
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link
 
 if TYPE_CHECKING:
-    from simcoll.measurement.torch_backend._send_recv import Exchange
+    from simcoll.measurement.torch_backend.send_recv import Exchange
 
 pytestmark = needs("torch")
 torch, dist = Late("torch"), Late("torch.distributed")
-library_calls = Late("simcoll.measurement.torch_backend._library_calls")
-send_recv = Late("simcoll.measurement.torch_backend._send_recv")
+library_calls = Late("simcoll.measurement.torch_backend.library_calls")
+send_recv = Late("simcoll.measurement.torch_backend.send_recv")
 
 SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
         ("all_to_all", "direct"), ("barrier", "dissemination")]  # fmt: skip
@@ -212,7 +212,10 @@ def exchanges_of(program: Program, elements: int, post: Any, op: str = "sum") ->
 
 def task_of(schedule: Schedule, elements: int, op: str = "sum", dtype: str = "int64", itemsize: int = 8) -> RankTask:
     """What a check has to know."""
-    return RankTask("it", schedule, None, itemsize * elements, dtype, itemsize, op, None, False, 1, False, 0, 1, True)
+    size: dict[str, Any] = {"nbytes": itemsize * elements, "dtype": dtype, "itemsize": itemsize}
+    runs: dict[str, Any] = {"warmup": 0, "repeats": 1, "verify": True, "buckets": 1, "async_op": False}
+    how: dict[str, Any] = {"program": None, "op": op, "weights": None, "in_place": False}
+    return RankTask(title="it", schedule=schedule, **size, **runs, **how)
 
 
 @st.composite
@@ -423,7 +426,7 @@ def check_samples(op: str, dtype: str, ranks: int) -> None:
     assert all((one.float().numpy() == sample(task, rank)).all() for rank, one in enumerate(inputs) if "float" in dtype)
 
     def folded(arrays: list[Any]) -> Any:
-        from simcoll.measurement.torch_backend._send_recv import REDUCE
+        from simcoll.measurement.torch_backend.send_recv import REDUCE
 
         total = arrays[0].clone()
         for array in arrays[1:]:

@@ -15,7 +15,7 @@ from simcoll.accuracy.compare import compared
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import real_run, run_cases
-from simcoll.measurement._rank_messages import Job, Report, TaskResult
+from simcoll.measurement.rank_tasks import Job, Report, TaskResult
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import Point, load
 from simcoll.workload.workload_keys import SMALL, TEMPLATES

@@ -32,11 +32,17 @@ STAR = {"fabric": "single-switch", "hosts": HOSTS, "link": CABLE}
 TREE = {"fabric": "fat-tree", "hosts": HOSTS, "link": CABLE}
 RING = {"collective": "all_reduce", "algorithm": "ring", "size": "4 MB", "topology": STAR}
 KERNELS = {"profile": "nccl-hopper", "topology": {"system": "hgx-h100", "nodes": 2048}}
-REASONS = r"GB of memory, and this machine has|h of a processor, and at most"
+REASONS = r"GB of memory, and this machine has|(h|min) of a processor, and at most"
 TOO_LARGE: dict[str, dict[str, Any]] = {
     "one step of all pairs": {"algorithm": "all_pairs"},
     "an exchange": {"collective": "all_to_all", "algorithm": "direct"},
     "an exchange by groups": {"collective": "all_to_all", "algorithm": "hierarchical", "topology": TREE},
+    "messages that meet on trunks": {
+        "collective": "all_to_all",
+        "algorithm": "direct",
+        "size": "64 MiB",
+        "topology": {**TREE, "hosts": 4096},
+    },
     "many rows": {"algorithm": "halving_doubling", "topology": TREE},
     "unequal chunks": {"size": "64 MiB"},
     "a choice left open": {"algorithm": "auto", "size": "64 MiB", "topology": TREE},

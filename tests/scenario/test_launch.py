@@ -544,17 +544,6 @@ def test_shipped_profiles_know_ways_and_where_that_is_from(name: str) -> None:
         assert set(known.errors) == {"fitted", "held_out"}
 
 
-@pytest.mark.parametrize("name", ["nccl-blackwell", "nccl-pcie"])
-def test_what_no_table_says_of_graphs_is_as_on_hopper(name: str) -> None:
-    """What a graph saves of a launch is the host's, and so is its upload: the same, where no fit says otherwise."""
-    profile, hopper = load_profile(name), load_profile("nccl-hopper")
-    assert profile.graph is not None
-    assert hopper.graph is not None
-    assert profile.graph.calibration is None
-    assert profile.launch - profile.graph.launch == hopper.launch - hopper.graph.launch > 0
-    assert profile.graph.upload == hopper.graph.upload
-
-
 @pytest.mark.parametrize(
     ("name", "system", "off"), [("h100", "hgx-h100", 1.2), ("b200", "hgx-b200", 5.1)], ids=["h100", "b200"]
 )

@@ -534,19 +534,6 @@ def test_bisection_bandwidth(keys: dict[str, object], bandwidth: float) -> None:
     assert bisection_bandwidth(make(**keys)) == pytest.approx(bandwidth * 1e9)
 
 
-def test_cuts() -> None:
-    """What crosses a cut is its links, each way; enclosures are the nodes and what hangs on one switch."""
-    tree = make(**SEVERAL["tree"], links={"host0->leaf0": {"bandwidth": "1 GB/s"}})
-    sets, names = tree.enclosures(tree.ranks), list(tree.kinds)
-    out, into = tree.crossing(sets)
-    assert tree.bandwidths[out.members[:1]] == [1_000_000_000] and tree.bandwidths[into.members[:1]] == [50_000_000_000]
-    enclosures = [{names[device] for device in part} for part in parted(sets)]
-    assert enclosures[:11] == [{rank} for rank in tree.ranks] and len(enclosures) == 11 + 3
-    assert enclosures[-1] == {"leaf2", "host8", "host9", "host10"}
-    whole = Sets(np.arange(len(names)), np.array([len(names)]))
-    assert not any(crossed.members.size for crossed in tree.crossing(whole))
-
-
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(sorted(SEVERAL)), data=st.data())
 def test_what_crosses_a_set_leaves_or_enters_it(name: str, data: st.DataObject) -> None:
@@ -579,16 +566,6 @@ def test_enclosures_are_ranks_nodes_and_what_hangs_on_a_switch(name: str, data: 
     assert sorted(map(sorted, found)) == sorted(map(sorted, want + list(hanging.values())))
 
 
-@settings(max_examples=30, deadline=None)
-@given(name=st.sampled_from(sorted(SEVERAL)), data=st.data())
-def test_no_route_beats_the_least_latency(name: str, data: st.DataObject) -> None:
-    """The least latency to a device is never above that of the route to it."""
-    topology = make(**SEVERAL[name])
-    src, dst = data.draw(st.sampled_from(topology.ranks)), data.draw(st.sampled_from(topology.ranks))
-    if src != dst:
-        assert topology.least_latencies([src], [dst])[0, 0] <= sum(topology.latencies[list(topology.route(src, dst))])
-
-
 @pytest.mark.parametrize("name", [*SEVERAL, "long ring"])
 def test_least_latencies_are_those_of_dijkstra(name: str) -> None:
     """The least latency to every device is the one that networkx finds, and so is the least number of links, also by
@@ -603,14 +580,6 @@ def test_least_latencies_are_those_of_dijkstra(name: str) -> None:
     for source, least in zip(sources, topology.least_hops(sources, list(topology.kinds)).tolist(), strict=True):
         hops = nx.single_source_shortest_path_length(topology.graph, source)
         assert {device: count for device, count in zip(topology.kinds, least, strict=True) if count < UNREACHED} == hops
-
-
-def test_agents_reach_all_ranks() -> None:
-    """An NVSwitch that reduces serves the GPUs of its own node, and nobody else."""
-    topology = make(system="hgx-h100", nodes=2)
-    assert topology.agents_for(topology.ranks[8:]) == ("node1.nvswitch0",)
-    assert topology.agents_for(topology.ranks) == ()
-    assert make(system="dgx-a100").agents == ()
 
 
 @given(st.randoms(use_true_random=False))

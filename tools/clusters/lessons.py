@@ -18,7 +18,7 @@ HELD: Final = 0.9  # the share of rows within an error, as intervals hold it
 
 
 def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = None) -> ModelErrors:
-    """Learn how wrong the model is on clusters, cell by cell; see `model_errors`.
+    """Learn how wrong the model is on clusters, cell by cell; see `prediction.confidence`.
 
     On several nodes errors are those where the cluster is left out. Only the narrowest cell of a transport that one
     cluster alone has shows how wrong it is where it was fitted.

@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy import disturbed_rows, scores
+from simcoll.accuracy import measured_rows, scores
 from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
-from simcoll.accuracy.measured_points import RowQuestions
+from simcoll.accuracy.measured_rows import RowQuestions
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
@@ -69,7 +69,7 @@ class ClusterFile(Model):
 @dataclass(frozen=True, eq=False)
 class ClusterRow:
     """A measured row of a cluster with its point, its prediction in us, `place`, `busy` and `lent` as
-    `model_errors.Setting` has them.
+    `confidence.Setting` has them.
 
     `seen`: costs of a shipped profile were fitted to its table; `gpus_seen`: of that of its GPUs, which stays where its
     transport is left out. `region`: see `scores.located`. `ends` are those of the interval
@@ -140,7 +140,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
     """Predict the rows of all measured tables (`*.csv`) of a folder, of each series at most FEW_SIZES sizes; of those
     on at least so many nodes.
 
-    What cannot be predicted is reported through `tell` and left out; so are rows that `disturbed_rows` finds. Raises
+    What cannot be predicted is reported through `tell` and left out; so are rows that `measured_rows` finds. Raises
     InputError if there is no table, and if no row can be predicted.
     """
     files = sorted(tables.glob("*.csv"))
@@ -154,7 +154,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
         data, rows = read_file(path)
         tell(f"{path.name}: predicting {len(rows)} rows")
         digest = hashlib.sha256(data).hexdigest()
-        odd = disturbed_rows.suspicious(rows)
+        odd = measured_rows.suspicious(rows)
         sound = [row for row, bad in zip(rows, odd, strict=True) if not bad and (row.nodes or 1) >= least_nodes]
         try:
             for cluster, own in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():

@@ -1,7 +1,8 @@
 """Diagnose a machine from a measured table: is it as fast as its hardware should be, and if not, why not?
 
-Points are compared with the intervals of their predictions, and regions of a series with all their points (`_regions`).
-The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked (`_ranking`).
+Points are compared with the intervals of their predictions, and regions of a series with all their points
+(`judgement`). The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked
+(`ranking`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.diagnosis import _fits, _ranking
-from simcoll.accuracy.diagnosis._fits import Fit, MeasuredTable
-from simcoll.accuracy.diagnosis._regions import WILD, Bands, Region
-from simcoll.accuracy.disturbed_rows import suspicious
-from simcoll.accuracy.measured_points import RowQuestions, with_schedule_name
+from simcoll.accuracy.diagnosis import judgement, ranking
+from simcoll.accuracy.diagnosis.judgement import WILD, Bands, Fit, MeasuredTable, Region
+from simcoll.accuracy.measured_rows import RowQuestions, suspicious, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
@@ -98,9 +97,9 @@ def diagnosed(
         cure = f"take {asking.profile}" if asking.profile else "take a profile fitted to such machines"
         raise InputError(problem, f"{cure}, or fit one: simcoll calibrate")
     table, names = _table(asked)
-    base = _ranking.healthy(table)
-    ranked = _ranking.ranked(table, base, tell)
-    if base.off and _ranking.accidental(sound := table.but_for_accidents(base), ranked[0], base):
+    base = ranking.healthy(table)
+    ranked = ranking.ranked(table, base, tell)
+    if base.off and ranking.accidental(sound := table.but_for_accidents(base), ranked[0], base):
         base, ranked = sound, [sound]
     document = _document(system, asked, table, names, base, ranked, refused)
     warnings = [
@@ -163,8 +162,8 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     measured, predicted = np.array([row.time_us for row in asked.rows]), asked.predicted
     sizes = [row.size_bytes for row in asked.rows]
     series = tuple(tuple(sorted(members, key=sizes.__getitem__)) for members in alike(asked.series))
-    small = _fits.launch_points(sizes, suspicious(asked.rows), series)
-    expected = predicted + _fits.shifts(measured, small, series, predicted)
+    small = judgement.launch_points(sizes, suspicious(asked.rows), series)
+    expected = predicted + judgement.shifts(measured, small, series, predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = alike(list(zip(asked.series, names, strict=True)))
     gpus = gpu_names.named(asked.rows)
@@ -221,19 +220,16 @@ def _document(
         "regions": regions,
         "hypotheses": [_hypothesis(fit, best, base) for fit in ranked],
         "verdict": best.hypothesis.family if explained else None,
-        "also": [fit.hypothesis.family for fit in _ranking.as_good(ranked, base)] if explained else [],
-        "sure": _ranking.sure(ranked, base),
+        "also": [fit.hypothesis.family for fit in ranking.as_good(ranked, base)] if explained else [],
+        "sure": ranking.sure(ranked, base),
         "remains": [region for region in left if region["off"]],
-        "by_themselves": {} if explained else _by_themselves(table, ranked, base),
+        "by_themselves": {
+            collective: [fit.hypothesis.family for fit in fits]
+            for collective, fits in ({} if explained else ranking.by_themselves(table, ranked, base)).items()
+        },
         "refused": dict(refused),
         "wrong": None,
     }
-
-
-def _by_themselves(table: MeasuredTable, ranked: Sequence[Fit], base: Fit) -> dict[str, list[str]]:
-    """Name what explains the points of a collective alone, by collective: the best, and what is as good."""
-    found = _ranking.by_themselves(table, ranked, base)
-    return {collective: [fit.hypothesis.family for fit in fits] for collective, fits in found.items()}
 
 
 def _points(
@@ -296,6 +292,6 @@ def _hypothesis(fit: Fit, best: Fit, base: Fit) -> Document:
         "assumes": hypothesis.assumes,
         "score": fit.score,
         "off": len(fit.off),
-        "explains": _ranking.explains_beside(best, fit, base),
+        "explains": ranking.explains_beside(best, fit, base),
         "launch_us": fit.launch,
     }

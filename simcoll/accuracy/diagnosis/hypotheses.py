@@ -6,16 +6,16 @@ A *family* is one explanation; its variants differ in one number, such as the sh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Final
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar
 
 from simcoll import units
-from simcoll.accuracy.diagnosis import _nccl_settings
-from simcoll.accuracy.diagnosis._hypothesis import HEALTHY, Hypothesis
 from simcoll.accuracy.fit.parameters import ParameterSetting
-from simcoll.config.lru import LruCache
 from simcoll.formats.measured import gpu_names
+from simcoll.nccl import environment, tuner
+from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.within_node import staged
@@ -24,10 +24,74 @@ from simcoll.prediction.placed_topology import machine_of, network_of
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.systems import build, load_system, nodes_of
-from simcoll.topology.topology_keys import Override, TopologySpec
+from simcoll.topology.topology_keys import Override
+from simcoll.units import format_size
+
+# Mean |log error| that each assumption costs a hypothesis: a free number has to gain 1.5 %, or the simpler one wins. Of
+# two that explain a table alike, a half of the rate is likelier than an eighth: each halving costs a tenth of that.
+PENALTY: Final = 0.015
+HALVING: Final = PENALTY / 10
+T = TypeVar("T")
+HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One variant of an explanation: how it changes the scenario of a point and the parameters.
+
+    `value` distinguishes variants of one `family`. `assumes` counts what the hypothesis takes for granted: a fault or a
+    setting, and each number that it is free to choose. `share` of their rate is left to links or GPUs. With `launch` it
+    is about how calls are launched, and not about the machine.
+
+    `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
+    constant (*adds*), or the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
+    """
+
+    family: str
+    text: str
+    value: str = ""
+    assumes: int = 1
+    share: float = 1.0
+    launch: bool = False
+    host: HostPacing = "as measured"
+    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    setting: Callable[[ParameterSetting], ParameterSetting] = lambda setting: setting
+
+    @property
+    def penalty(self) -> float:
+        """The addend to its error: for what it assumes, and for how little of a rate it leaves."""
+        return PENALTY * self.assumes - HALVING * math.log2(self.share)
+
+    @property
+    def or_one(self) -> Hypothesis:
+        """The same hypothesis, worded for where one slow link explains the table as well as all of them."""
+        return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
+
+    def beside(self, other: Hypothesis) -> Hypothesis:
+        """Return the hypothesis that this one and another hold together, which assumes what both assume."""
+        return replace(
+            self,
+            family=f"{self.family} with {other.family}",
+            text=f"{self.text}; and {other.text}",
+            assumes=self.assumes + other.assumes,
+            scenario=_both(self.scenario, other.scenario, HEALTHY.scenario),
+            setting=_both(self.setting, other.setting, HEALTHY.setting),
+        )
+
+
+def _both(first: Callable[[T], T], second: Callable[[T], T], none: Callable[[T], T]) -> Callable[[T], T]:
+    """Return one change after the other. Where one is `none` it is the other itself, by which times are kept."""
+    if none in (first, second):
+        return second if first is none else first
+    return lambda value: second(first(value))
+
+
+HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)
+
 
 # Shares of its rate that a slow link or GPU has left: 20 to a decade (Renard), so that one is within 6 % of any. Fewer
 # lanes leave a half, a quarter, an eighth.
@@ -36,7 +100,13 @@ SHARES: Final = (
 )  # fmt: skip
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 Edge = tuple[str, str, Link]
-_CHANGED: Final[LruCache[TopologySpec]] = LruCache(256, lambda _: 1)  # by topology and change
+P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers; no tuner chooses
+_NO_NVLS: Final = "^nvls,nvls_tree"
+# Bytes that people set; NCCL's own are 4 MiB and 128 KiB.
+_BUFFERS: Final = (2 << 20, 1 << 20, 512 << 10, 256 << 10, 8 << 20, 16 << 20)
+_MOST_CHANNELS: Final = (1, 2, 4, 8, 16)
+_LEAST_CHANNELS: Final = (16, 32)
+_CHUNKS: Final = (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10)
 
 
 def candidates(
@@ -51,7 +121,7 @@ def candidates(
     names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
     name = next(iter(names)) if len(names) == 1 and names != {""} else None
     system = load_system(name) if name else None
-    of_nics = network_of(name).links
+    of_nics, links = network_of(name).links, _first_links(scenarios)
     nodes = max(nodes_of(scenario.topology) for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
@@ -61,13 +131,13 @@ def candidates(
         variants
         for kind in sorted(kinds, key=(CABLE, "trunk").__contains__, reverse=True)  # between nodes first
         if not (kind == "pcie" and direct and CABLE in kinds and nics)
-        for variants in _slow(kind, of_nics.get(kind), kind == CABLE and nics > 0)
+        for variants in _slow(kind, links.get(kind, {}), of_nics.get(kind), kind == CABLE and nics > 0)
     ]
     tunable = any(executor(scenario).tunable for scenario in scenarios)
     if not tunable:
-        single += _nccl_settings.switched_off(scenarios)
-        several += [list(_slow_gpus()), *([each] for each in _nccl_settings.other_sizes(scenarios, nodes))]
-    by_which = [*_nccl_settings.fewer_nics(nics)] if CABLE in kinds and not tunable else []
+        single += _switched_off(scenarios)
+        several += [list(_slow_gpus()), *([each] for each in _other_sizes(scenarios, nodes))]
+    by_which = [*_fewer_nics(nics)] if CABLE in kinds and not tunable else []
     how = [*_network(network_of(name))] if system and CABLE in kinds else []
     # sockets take other interfaces than RDMA does, often one, so how data leave a node and by which NICs go together
     single += [*by_which, *how, *(way.beside(nics_left) for way in how for nics_left in by_which)]
@@ -84,8 +154,8 @@ def candidates(
 
 
 def _by_the_host(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
-    """Yield hosts that launch otherwise than that of the profile. Where a table names processes of several GPUs, the
-    host may be quicker, too: its pace takes the place of the profile's."""
+    """Yield hosts that launch calls at another pace than the profile's host; a quicker one only where the table names
+    processes of several GPUs."""
     text = "each call takes longer by a constant: launched one by one, or by many processes"
     yield Hypothesis("launch", text, assumes=2, launch=True, host="adds")
     if not any(_by_processes(scenario) is not scenario for scenario in scenarios):
@@ -146,8 +216,9 @@ def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[Para
     return changed
 
 
-def _slow(kind: str, served: LinkScale | None, of_nics: bool) -> list[list[Hypothesis]]:
-    """List slow links of a kind: all of them, one, and one in one direction, as lanes fail.
+def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nics: bool) -> list[list[Hypothesis]]:
+    """List slow links of a kind: all of them, one, and one in one direction, as lanes fail. `links` has the one of each
+    topology.
 
     Between nodes a NIC, its cable and the PCIe links before it carry the same bytes one after the other, so that all of
     these are one hypothesis (`of_nics`).
@@ -165,7 +236,7 @@ def _slow(kind: str, served: LinkScale | None, of_nics: bool) -> list[list[Hypot
         [variant("all", share, setting=_scaled(kind, share, served)) for share in SHARES],
         *(
             [
-                variant(which, share, scenario=functools.partial(_with_slow_link, kind=kind, share=share, back=back))
+                variant(which, share, scenario=functools.partial(_with_slow_link, links=links, share=share, back=back))
                 for share in SHARES[1::2]  # points are bound anew for each
             ]
             for back, which in ways
@@ -173,27 +244,27 @@ def _slow(kind: str, served: LinkScale | None, of_nics: bool) -> list[list[Hypot
     ]
 
 
-def _with_slow_link(scenario: Scenario, kind: str, share: float, back: bool) -> Scenario:
-    """Return the scenario with one slow link of a kind, there and `back` or there only; unchanged where there is none,
-    as between nodes, of one. Points on the same topology get the same object, of which all is made once."""
-    spec, written = scenario.topology, scenario.topology.model_dump_json()
-
-    def changed() -> TopologySpec:
-        u, v, link = next((edge for edge in _edges(written) if edge[2].kind == kind), (None, None, None))
-        if link is None:
-            return spec
-        slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
-        names = (f"{u}->{v}", f"{v}->{u}") if back else (f"{u}->{v}",)
-        return spec.model_copy(update={"links": {**spec.links, **dict.fromkeys(names, slower)}})
-
-    slowed = _CHANGED.get((written, kind, share, back), changed)
+def _with_slow_link(scenario: Scenario, links: Mapping[str, Edge], share: float, back: bool) -> Scenario:
+    """Return the scenario with one slow link, of `links` by topology, there and `back` or there only; unchanged where
+    its topology has none, as between nodes, of one."""
+    spec = scenario.topology
+    if (edge := links.get(spec.model_dump_json())) is None:
+        return scenario
+    u, v, link = edge
+    slower = Override(bandwidth=f"{max(1, round(link.bandwidth * share))} B/s")
+    names = (f"{u}->{v}", f"{v}->{u}") if back else (f"{u}->{v}",)
+    slowed = spec.model_copy(update={"links": {**spec.links, **dict.fromkeys(names, slower)}})
     return scenario if slowed == spec else scenario.model_copy(update={"topology": slowed})
 
 
-@functools.lru_cache(maxsize=64)
-def _edges(spec: str) -> tuple[Edge, ...]:
-    """Return the links of a topology with the devices at their ends."""
-    return tuple(build(TopologySpec.model_validate_json(spec)).wiring)
+def _first_links(scenarios: Sequence[Scenario]) -> dict[str, dict[str, Edge]]:
+    """Return the first link of each kind, with the devices at its ends, of each topology: by kind, then topology."""
+    topologies = {scenario.topology.model_dump_json(): scenario.topology for scenario in scenarios}
+    found: dict[str, dict[str, Edge]] = {}
+    for text, spec in topologies.items():
+        for edge in build(spec).wiring:
+            found.setdefault(edge[2].kind, {}).setdefault(text, edge)
+    return found
 
 
 def _slow_gpus() -> Iterator[Hypothesis]:
@@ -285,3 +356,121 @@ def _without_p2p(scenario: Scenario) -> Scenario:
 
 def _has(system: SystemFile, kind: str) -> bool:
     return any(link.kind == kind for link in system.links)
+
+
+# --- variables of NCCL that someone has set ---
+
+
+def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
+    """Yield settings that leave NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO do."""
+    settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
+    settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
+    settings += [
+        (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
+    ]
+    settings += [(f"only {name}", "", name, f"no other protocol than {name} is used: NCCL_PROTO") for name in PROTOCOLS]
+    points, tables = list(scenarios), dict[tuple[object, ...], tuner.TunerTable]()
+    for family, algo, proto, text in settings:
+        changed = functools.partial(_left, algo=algo, proto=proto, tables=tables)
+        if any(changed(point) is not point for point in points):
+            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
+    text = "NVLS is used throughout, where NCCL or its provider's settings take rings and trees: NCCL_ALGO"
+    yield Hypothesis("nvls on", text, assumes=2, scenario=_by_nvls)
+
+
+def _by_nvls(scenario: Scenario) -> Scenario:
+    """Return the scenario with NVLS for all calls, whatever its variables and those of its NICs' provider say."""
+    env = scenario.env.model_copy(update={"NCCL_NVLS_ENABLE": 1, "NCCL_ALGO": "NVLS,NVLSTree"})
+    return scenario.model_copy(update={"env": env})
+
+
+def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, ...], tuner.TunerTable]) -> Scenario:
+    """Return the scenario with the algorithm and protocol that NCCL chooses under the filters `algo` and `proto`;
+    `tables` keeps NCCL's tables of times, which points share.
+
+    Returns the same scenario where the filters change nothing, leave nothing, or the scenario names an algorithm.
+    """
+    if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
+        return scenario
+    collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
+    if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
+        left = [name for name in P2P if environment.selection(None, proto).allows("all_reduce", "ring", name)]
+        return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
+    version = executor(scenario).release(scenario)
+    spec = scenario.topology
+    in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
+    asked = spec.system or spec.file or "", nodes_of(spec), scenario.ranks
+
+    def choice(*filters: str) -> tuner.TunerChoice | None:
+        key = *asked, version, in_switch, *filters
+        if key not in tables:
+            comm = communicator(load_system(asked[0]), *asked[1:])
+            tables[key] = tuner.table(comm, version, environment.selection(*filters), in_switch)
+        return tuner.choose(tables[key], collective, scenario.nbytes)
+
+    usual, filtered = choice("", ""), choice(algo, proto)
+    if usual is None or filtered is None:
+        return scenario
+    if (filtered.algorithm, filtered.protocol) == (usual.algorithm, usual.protocol):
+        return scenario
+    if filtered.algorithm not in names(collective):  # it is not modelled
+        return scenario
+    return scenario.model_copy(update={"algorithm": filtered.algorithm, "protocol": filtered.protocol})
+
+
+def _other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesis]:
+    """Yield buffers, chunks and numbers of channels other than NCCL's own, and messages that go by the NICs of their
+    senders, where the points have what these act on. Times do not grow evenly with a size, so each is tried by
+    itself."""
+    messages = nodes > 1 and any(("p2p", scenario.collective) in SCHEDULES for scenario in scenarios)
+    if messages:
+        text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
+        yield Hypothesis("pxn off", text, scenario=_set(NCCL_PXN_DISABLE=1))
+        text = "chunks of messages between nodes have another size: NCCL_P2P_NET_CHUNKSIZE"
+        for size in _CHUNKS:
+            yield _sized("chunk size", text, "NCCL_P2P_NET_CHUNKSIZE", size)
+    for size in _BUFFERS:
+        yield _sized("buffer size", "buffers of Simple have another size: NCCL_BUFFSIZE", "NCCL_BUFFSIZE", size)
+    yield from _channels()
+
+
+def _channels() -> Iterator[Hypothesis]:
+    """Yield numbers of channels that someone has set. Choices change with them, so each is tried by itself."""
+    for limit, counts in (("MAX", _MOST_CHANNELS), ("MIN", _LEAST_CHANNELS)):
+        variable = f"NCCL_{limit}_NCHANNELS"
+        text = f"NCCL takes another number of channels: {variable}, NCCL_{limit}_CTAS"
+        for count in counts:
+            value = f"at {'most' if limit == 'MAX' else 'least'} {count}"
+            yield Hypothesis("channels", text, value, 2, scenario=_set(**{variable: count}))
+
+
+def _fewer_nics(nics: int) -> Iterator[Hypothesis]:
+    """Yield NICs of a node that are not used, of so many. NCCL takes no more channels than the node with the fewest
+    NICs has, so that it does not matter on how many nodes they are missing."""
+    if nics > 1:
+        text = f"one of {nics} NICs of a node is not used: it is down, or NCCL_IB_HCA leaves it out"
+        yield Hypothesis("nic missing", text, scenario=_set(NCCL_IB_HCA=f"^=mlx5_{nics - 1}"))
+    some = f"of {nics} NICs of a node are used: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
+    for used in (nics // 2, nics // 4):
+        if used > 1:  # those of a socket, through which GPUs of the other receive, or some of each
+            for value, numbers in (("", range(used)), ("spread evenly", range(0, nics, nics // used))):
+                listed = "=" + ",".join(f"mlx5_{number}" for number in numbers)
+                yield Hypothesis(f"{used} nics", f"only {used} {some}", value, scenario=_set(NCCL_IB_HCA=listed))
+    if nics > 2:
+        text = f"only one {some.replace('are', 'is')}"
+        yield Hypothesis("one nic", text, scenario=_set(NCCL_IB_HCA="=mlx5_0"))
+
+
+def _sized(family: str, text: str, variable: str, size: int) -> Hypothesis:
+    return Hypothesis(family, text, format_size(size), 2, scenario=_set(**{variable: size}))
+
+
+def _set(**values: int | str) -> Callable[[Scenario], Scenario]:
+    """Return a change that sets variables where a scenario has none of them."""
+
+    def changed(scenario: Scenario) -> Scenario:
+        if not scenario.env.given.keys().isdisjoint(values):
+            return scenario
+        return scenario.model_copy(update={"env": scenario.env.model_copy(update=values)})
+
+    return changed

@@ -10,31 +10,30 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 import simcoll
-from simcoll.accuracy import disturbed_rows, scores, table_join
+from simcoll.accuracy import measured_rows, scores, table_join
 from simcoll.accuracy.fit import (
-    _coverage,
     fit_rows,
-    least_squares,
-    left_out_errors,
     parameters,
     posterior_estimate,
     prior,
     wrong_machine,
 )
-from simcoll.accuracy.fit.estimate import Estimate, estimate
+from simcoll.accuracy.fit.estimate import Estimate, errors_held_out, estimate, noise_of, own_errors
 from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.wrong_machine import OtherNetwork
-from simcoll.accuracy.measured_points import RowQuestions
+from simcoll.accuracy.measured_rows import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
@@ -44,6 +43,8 @@ from simcoll.formats.measured import MeasuredRow
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
+from simcoll.prediction.confidence import fingerprint
+from simcoll.prediction.placed_topology import placed, served_by
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, params_as_written, parse_profile
@@ -53,6 +54,7 @@ from simcoll.scenario.scenario import Scenario
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
 WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
 NINETY: Final = 1.6449 / 1.2816  # normal quantiles of 95 % and 90 %: scales a range of 80 % to one of 90 %
+SERIES: Final = ("collective", "algorithm", "protocol", "ranks", "nodes", "topology", "setting")  # keys of one
 MANY: Final = 8  # least number of rows of a region for percentiles of its errors
 
 
@@ -142,7 +144,7 @@ class Beginning:
             "topology": self.topology,
             "date": time.strftime("%Y-%m-%d"),
             "simcoll": simcoll.__version__,
-            "scipy": least_squares.version(),
+            "scipy": scipy.__version__,
             "seed": seed,
             "files": [source.model_dump() for source in self.sources],
             "where": list(self.where),
@@ -161,7 +163,7 @@ def fitted(
     tell: Tell = lambda line: None,
 ) -> Calibrated:
     """Fit the chosen rows and score the others; raises like `calibrate`."""
-    odd = np.array(disturbed_rows.suspicious(data.rows))
+    odd = np.array(measured_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
     if free or begin.known is None:  # who names parameters asks the rows alone
@@ -183,10 +185,7 @@ def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _begin(asking: RowQuestions, row: MeasuredRow) -> tuple[Params, Profile, Document]:
-    """Return the parameters, the profile and the plain data of the profile's file with which the fit begins.
-
-    They hold for all rows: a row's own columns do not change them.
-    """
+    """Return the parameters, the profile and the plain data of its file with which the fit of all rows begins."""
     (point,) = asking.points(dataclasses.replace(row, others={}))
     name = point.scenario.profile
     return point.scenario.params(), load_profile(name), yaml_tree.read(find_profile(name)).plain()
@@ -211,17 +210,17 @@ def _written(
     if not chosen.all():
         errors["held_out"] = scores_of(predicted, data.measured, ~chosen)
     ends = {name: _ends(name, estimated) for name in texts}
-    former = [] if alone else _coverage.former(begin.profile, texts)
+    former = [] if alone else _former(begin.profile, texts)
     intervals = {name: [parameters.text(name, end) for end in pair] for name, pair in ends.items()}
     about = {
         **about,
         "left": dict(estimated.left),
-        "intervals": {**({} if alone else _coverage.still_known(begin.known or {}, "transport" in head)), **intervals},
+        "intervals": {**({} if alone else _still_known(begin.known or {}, "transport" in head)), **intervals},
         "errors": errors,
         # on the rows held out; on all rows if none was
         "regions": of_regions(data.rows, predicted, data.measured, chosen if chosen.all() else ~chosen),
         "uncertainty": _uncertainty(data, predicted, chosen, estimated),
-        "covers": [*_coverage.covers(data, chosen, served), *former],
+        "covers": [*_covers(data, chosen, served), *former],
     }
     text = yaml_tree.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
     parse_profile(text, begin.name)  # what is written can be read
@@ -341,6 +340,48 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
     return keys_
 
 
+def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
+    """List the series of the rows with the sizes that were fitted and those that were only scored."""
+    sizes: dict[tuple[object, ...], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+    settings = {}
+    for row, which, fitted in zip(data.rows, data.which.tolist(), chosen.tolist(), strict=True):
+        scenario, topology = data.points[which].scenario, data.points[which].topology
+        if which not in settings:
+            model = scenario.model.model_copy(update=served.model.model_dump(exclude_none=True))
+            params = scenario.model_copy(update={"model": model}).params()
+            settings[which] = fingerprint(served_by(topology, served.links), params, placed(scenario, topology))
+        forced = "auto" if scenario.protocol == "none" else scenario.protocol
+        key = (row.collective, scenario.algorithm, forced, row.ranks, row.nodes or 1, topology.name, settings[which])
+        sizes[key][0 if fitted else 1].add(row.size_bytes)
+    return [
+        {
+            **{name: value for name, value in zip(SERIES, key, strict=True) if (name, value) != ("protocol", "auto")},
+            "fitted": sorted(fitted),
+            "held_out": sorted(scored - fitted),
+        }
+        for key, (fitted, scored) in sizes.items()
+    ]
+
+
+def _former(profile: Profile, moved: Collection[str]) -> list[Document]:
+    """List the series of the former fit that the profile still serves: all if no cost moved, those on one node if only
+    costs of the network moved, else none."""
+    if profile.calibration is None or not all(map(prior.of_network, moved)):
+        return []
+    series = [each for each in profile.calibration.covers if not moved or (each.nodes or 1) == 1]
+    return [{**each.model_dump(mode="json", exclude_none=True), "former": True} for each in series]
+
+
+def _still_known(known: Mapping[str, tuple[str, str]], network: bool) -> dict[str, list[str]]:
+    """Return the intervals of former fits for parameters that this fit leaves; those of the network only if the profile
+    has a `network`."""
+    return {
+        name: list(ends)
+        for name, ends in known.items()
+        if name not in parameters.BESIDE and (network or not prior.of_network(name))
+    }
+
+
 # --- how good it is ---
 
 
@@ -349,7 +390,7 @@ def _beside_others(
 ) -> list[Document]:
     """Score the rows held out, or all where none is, by what could be asked without a fit, and by the fit."""
     which = chosen if chosen.all() else ~chosen
-    ways = {"plain model": _by_plain_model(data)}
+    ways = {"plain model": np.array([by_plain_model(point.scenario) for point in data.points])[data.which]}
     if begin.profile.calibration is not None:
         ways[f"profile {begin.profile.name}"] = data.times(ParameterSetting.of(begin.whole))
     ways |= {f"with {other.name}": other.times} if other else {}
@@ -359,13 +400,6 @@ def _beside_others(
         for name, times in ways.items()
         if (known := which & ~np.isnan(times)).any()
     ]
-
-
-def _by_plain_model(data: Samples) -> Floats:
-    """Predict the rows by the plain model, to which nothing was fitted; NaN where it has no such call."""
-    times = np.array([by_plain_model(scenario) for scenario in data.scenarios])
-    of_rows: Floats = times[data.which]
-    return of_rows
 
 
 def by_plain_model(scenario: Scenario) -> float:
@@ -401,11 +435,9 @@ def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np
 def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], estimated: Estimate) -> Document:
     """Take what is uncertain apart: noise of the rows, parameters, and the model's own error by what a call has new."""
     off = np.log(data.measured / predicted)
-    noise, _ = left_out_errors.noise_of(off, data.rows)
-    fresh = left_out_errors.of_held_out(off, data.rows, chosen)
-    model, groups = left_out_errors.uncertainty(
-        {kind: shown.and_of(fresh[kind]) for kind, shown in estimated.shown.items()}
-    )
+    noise, _ = noise_of(off, data.rows)
+    fresh = errors_held_out(off, data.rows, chosen)
+    model, groups = own_errors({kind: shown.and_of(fresh[kind]) for kind, shown in estimated.shown.items()})
     parts = {"noise": noise.spread, "outliers": noise.outliers, "parameters": estimated.scatter}
     return {**{name: round(value, 5) for name, value in parts.items()}, "model": model, "groups": groups}
 

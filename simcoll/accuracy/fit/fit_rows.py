@@ -1,6 +1,4 @@
-"""Prepare measured rows for a fit: read tables, pair each row with its question, and split rows to fit from rows held
-out.
-"""
+"""Prepare measured rows for a fit: read tables, bind each row's point, and split rows to fit from rows held out."""
 
 from __future__ import annotations
 
@@ -16,18 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy import table_join
-from simcoll.accuracy.fit._bootstrap import Draw
+from simcoll.accuracy.fit.least_squares import Draw
 from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
-from simcoll.accuracy.fit.retiming import Question
-from simcoll.accuracy.measured_points import RowQuestions
-from simcoll.config.arrays import Floats
+from simcoll.accuracy.measured_rows import RowQuestions
+from simcoll.config.arrays import Floats, Numbers
 from simcoll.config.groups import grouped
 from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
+from simcoll.prediction.lowered_call import executor
+from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario import caveats
-from simcoll.scenario.profile import TableSource
+from simcoll.scenario.launch import Process
+from simcoll.scenario.profile import TableSource, load_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.topology.graph import Topology
 from simcoll.units import float_of
 
 EVERY_SECOND_SIZE: Final = "every second size"
@@ -35,38 +36,91 @@ EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
 MANY_LAUNCHES: Final = 3  # least number of launches whose medians show how launches differ; fewer are not drawn
 
 
+class RetimedPoint:
+    """A point that is bound once and timed under many settings of costs, as a fit asks for.
+
+    Where the library chooses in a way that a fit cannot know, each choice is bound, and the quickest counts.
+    """
+
+    def __init__(self, scenario: Scenario):
+        self.scenario, self.setting = scenario, ParameterSetting.of(load_profile(scenario.profile))
+        self.choices: list[Prediction] = []
+        refused: list[RefusedError] = []
+        for option in executor(scenario).alternatives(scenario):
+            try:
+                self.choices.append(predict(option, costs=self.setting, keep="totals"))
+            except RefusedError as error:
+                refused.append(error)
+        if not self.choices:
+            raise refused[0]
+        self._calls = [choice.planned[0].lowered for choice in self.choices]
+
+    @cached_property
+    def _links(self) -> list[Numbers]:
+        """The links that carry bytes, for each choice."""
+        return [np.flatnonzero(choice.totals.carried) for choice in self.choices]
+
+    @property
+    def topology(self) -> Topology:
+        """The topology, its links as rated."""
+        return self._calls[0].rated
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of links that it uses, in order of first use."""
+        kinds = self.topology.link_kinds
+        return list(dict.fromkeys(kinds[link] for links in self._links for link in links.tolist()))
+
+    @property
+    def speeds(self) -> tuple[int, int]:
+        """B/s of the slowest and of the fastest link that limit it."""
+        limits = [list(call.path) or links for call, links in zip(self._calls, self._links, strict=True)]
+        speeds = [call.rated.bandwidths[links] for call, links in zip(self._calls, limits, strict=True)]
+        return min(int(of.min(initial=2**62)) for of in speeds), max(int(of.max(initial=1)) for of in speeds)
+
+    @property
+    def processes(self) -> frozenset[Process]:
+        """Work of the host's processes for its call; empty where the host is not asked for."""
+        return self._calls[0].processes
+
+    @property
+    def uploads(self) -> float:
+        """Number of GPUs to which one process uploads its graph for each launch; 0 without a graph."""
+        return self._calls[0].uploads
+
+    def time_ps(self, setting: ParameterSetting) -> int:
+        """The time in a setting."""
+        return min(choice.retimed(setting) for choice in self.choices)
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Measured rows (n,) with their times `measured` in ps; `which` numbers the question that each row answers."""
+    """Measured rows (n,) with their times `measured` in ps; `which` numbers the point that predicts each row."""
 
     rows: tuple[MeasuredRow, ...]
     measured: Floats
     which: NDArray[np.int64]
-    scenarios: tuple[Scenario, ...]
-    questions: tuple[Question, ...]
+    points: tuple[RetimedPoint, ...]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def of(self, chosen: NDArray[np.bool_]) -> Samples:
-        """Return the chosen rows, with the questions that they answer."""
+        """Return the chosen rows, with their points."""
         asked, which = np.unique(self.which[chosen], return_inverse=True)
         rows = tuple(row for row, keep in zip(self.rows, chosen.tolist(), strict=True) if keep)
-        scenarios, questions = (tuple(items[i] for i in asked) for items in (self.scenarios, self.questions))
-        return Samples(rows, self.measured[chosen], which, scenarios, questions)
+        return Samples(rows, self.measured[chosen], which, tuple(self.points[i] for i in asked))
 
     def times(self, setting: ParameterSetting) -> Floats:
         """Predict the time of each row (n,) under a setting, in ps."""
-        asked = np.array([question.time_ps(setting) for question in self.questions], np.float64)
+        asked = np.array([point.time_ps(setting) for point in self.points], np.float64)
         times: Floats = asked[self.which]
         return times
 
     @property
     def launches(self) -> list[str]:
-        """Names of the launch parameters that these rows can show: the host's, where processes drive GPUs, and CUDA
-        graphs'.
-        """
-        processes = {process for question in self.questions for process in question.processes}
+        """Names of the launch parameters that these rows can show: of the host and of CUDA graphs."""
+        processes = {process for point in self.points for process in point.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
         graph = OF_GRAPH[: 2 if len(self.uploads) > 1 else len(self.uploads)]
@@ -74,21 +128,20 @@ class Samples:
 
     @property
     def uploads(self) -> set[float]:
-        """The numbers of uploads for each launch of a graph, of rows in graphs: more than one tell their cost."""
-        asked = zip(self.scenarios, self.questions, strict=True)
-        return {question.uploads for scenario, question in asked if scenario.launch.graph}
+        """The distinct numbers of uploads for a launch of a graph; from two on the rows show what an upload costs."""
+        return {point.uploads for point in self.points if point.scenario.launch.graph}
 
     @property
     def least_a_launch(self) -> float:
         """The shortest time of a row divided by the launches that a process makes for it, in ps; 0 if none is known."""
-        most = [max((process.launches for process in q.processes), default=0) for q in self.questions]
+        most = [max((process.launches for process in point.processes), default=0) for point in self.points]
         pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
         return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
 
     @cached_property
     def kinds(self) -> list[str]:
-        """The kinds of links that the questions use."""
-        return list(dict.fromkeys(kind for question in self.questions for kind in question.kinds))
+        """The kinds of links that the points use."""
+        return list(dict.fromkeys(kind for point in self.points for kind in point.kinds))
 
     @cached_property
     def draw(self) -> Draw:
@@ -171,7 +224,7 @@ def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
 
 
 def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:
-    """Pair each row with its question; return the rows that can be predicted, and a remark on each kind that cannot.
+    """Pair each row with its point; return the rows that can be predicted, and a remark on each kind that cannot.
 
     Raises InputError if none can be predicted.
     """
@@ -198,13 +251,12 @@ def of_pairs(
     """
     refused = Counter() if refused is None else refused
     known: dict[str, int] = {}
-    scenarios, questions, kept, which = list[Scenario](), list[Question](), list[MeasuredRow](), list[int]()
+    points, kept, which = list[RetimedPoint](), list[MeasuredRow](), list[int]()
     for row, scenario in pairs:
         key = scenario.model_dump_json()
         try:
             if key not in known:
-                questions.append(Question(scenario))
-                scenarios.append(scenario)
+                points.append(RetimedPoint(scenario))
                 known[key] = len(known)
         except RefusedError as error:
             refused[str(error)] += 1
@@ -214,9 +266,9 @@ def of_pairs(
     notes = [f"left out: {count} rows: {why}" for why, count in refused.items()]
     if not kept:
         raise InputError(f"none of {refused.total()} rows can be predicted: {next(iter(refused))}", "give other rows")
-    notes += caveats.notes(scenarios)
+    notes += caveats.notes(point.scenario for point in points)
     measured = np.array([row.time_us for row in kept]) * 1e6
-    return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(scenarios), tuple(questions)), notes
+    return Samples(tuple(kept), measured, np.array(which, np.int64), tuple(points)), notes
 
 
 def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import scipy  # whose parts are imported when they are used: `diagnose`, which fits nothing, is not kept waiting
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Floats
@@ -33,6 +34,14 @@ POLISHING: Final = 12  # evaluations of the model at most in the last search, wh
 WEIGHINGS: Final = 100  # steps to the weights of rows that are alike: variances are then within 1 % of the least
 TINY: Final = 1e-12  # no weight is 0, from where none comes back
 HALVINGS: Final = 5  # of a step that leads too far; less of it would be no progress
+STEPS: Final = 60  # of a refit of a line at most: most arrive within 15
+DRAWS: Final = 400  # of the bootstrap: 20 lie beyond either end of a 90 % interval, which puts the ends within a few %
+BATCH: Final = 1_000_000  # slopes of rows, of all draws that are refitted at once: 8 MB
+ARRIVED: Final = 1e-7  # share of each value that the last step of a refit changes at most
+LEAST_CURVED: Final = 1e-9  # keeps equations solvable where a draw has no row of a parameter: it then stays as it is
+
+Draw = Callable[["np.random.Generator"], tuple[NDArray[np.int64], Floats]]
+"""Draws row numbers with replacement, and their times, both (rows,)."""
 
 
 class Bounds(NamedTuple):
@@ -162,11 +171,9 @@ def fit(
 
 def _polished(model: ModelFunction, here: Line, measured: Floats, bounds: Bounds, width: float) -> Line:
     """Search on with small steps of the model itself, from where lines lead no further because times bend there."""
-    from scipy.optimize import least_squares
-
     goal, scale = np.log(measured), np.maximum(here.values, 0.01 * bounds.scale)
     lower, upper = bounds.lower / scale, bounds.upper / scale
-    solution = least_squares(
+    solution = scipy.optimize.least_squares(
         lambda x: np.log(model(x * scale)) - goal,
         np.clip(here.values / scale, lower + 1e-9, upper - 1e-9),
         bounds=(lower, upper),
@@ -201,19 +208,16 @@ def _effects(here: Line, bounds: Bounds) -> NDArray[np.bool_]:
 
 def begin(here: Line, measured: Floats, bounds: Bounds) -> Floats:
     """Return values to begin with: plain least squares on the relative residuals of a line."""
-    from scipy.optimize import lsq_linear
-
     base = here.times - here.slopes @ here.values
     weighted = here.slopes * bounds.scale / measured[:, None]
-    solution = lsq_linear(weighted, 1 - base / measured, (bounds.lower / bounds.scale, bounds.upper / bounds.scale))
+    limits = bounds.lower / bounds.scale, bounds.upper / bounds.scale
+    solution = scipy.optimize.lsq_linear(weighted, 1 - base / measured, limits)
     values: Floats = np.clip(solution.x * bounds.scale, bounds.lower, bounds.upper)
     return values
 
 
 def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Belief | None = None) -> Floats:
     """Return the values for which the line fits best; residuals far beyond `width` count less and less."""
-    from scipy.optimize import least_squares
-
     goal, scale = np.log(measured), bounds.scale
     lower, upper = bounds.lower / scale, bounds.upper / scale
     inside = np.clip(here.values / scale, lower + 1e-9, upper - 1e-9)
@@ -238,7 +242,7 @@ def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Be
             parts[:, len(goal) :] = each * belief.loss(belief.share * squares[len(goal) :])
         return parts
 
-    solution = least_squares(
+    solution = scipy.optimize.least_squares(
         residuals,
         inside,
         slopes,
@@ -246,7 +250,7 @@ def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Be
         loss="soft_l1" if belief is None else loss,
         f_scale=width,
         x_scale="jac",
-        max_nfev=60,
+        max_nfev=STEPS,
     )
     values: Floats = solution.x * scale
     return values
@@ -272,6 +276,58 @@ def _damped(
 def _cost(times: Floats, measured: Floats, width: float) -> float:
     """Sum the soft-L1 loss over the rows; residuals are logarithms in units of `width`."""
     return float(np.sum(np.sqrt(1 + (np.log(times / measured) / width) ** 2) - 1))
+
+
+def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int = 0) -> Floats:
+    """Refit each of DRAWS random draws of rows; returns (DRAWS, parameters), whose scatter is that of chance."""
+    generator = np.random.default_rng(seed)
+    drawn = [draw(generator) for _ in range(DRAWS)]
+    rows, measured = np.stack([numbers for numbers, _ in drawn]), np.stack([times for _, times in drawn])
+    batches = -(-rows.size * len(here.values) // BATCH)
+    pairs = zip(np.array_split(rows, batches), np.array_split(measured, batches), strict=True)
+    return np.concatenate([_refitted(here, numbers, times, bounds, width) for numbers, times in pairs])
+
+
+def _refitted(here: Line, rows: NDArray[np.int64], measured: Floats, bounds: Bounds, width: float) -> Floats:
+    """Return what `refit` finds for each draw, (draws, parameters), from rows and times (draws, rows).
+
+    All draws take the steps of Levenberg and Marquardt at once; values at a limit that would go beyond it stay.
+    """
+    goal, slopes, each = np.log(measured), here.slopes * bounds.scale, np.arange(len(here.values))
+    lower, upper, begin = bounds.lower / bounds.scale, bounds.upper / bounds.scale, here.values / bounds.scale
+    floor = here.times * 1e-6
+
+    def at(values: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return times of the rows of each draw, residuals in widths, and the loss, soft L1, of each draw."""
+        moved = np.maximum(here.times + (values - begin) @ slopes.T, floor)
+        times = np.take_along_axis(moved, rows, axis=1)
+        off = (np.log(times) - goal) / width
+        return times, off, np.sum(np.sqrt(1 + off**2) - 1, axis=1)
+
+    values = np.tile(np.clip(begin, lower, upper), (len(rows), 1))
+    times, off, loss = at(values)
+    damping = np.full(len(rows), 1e-2)
+    for _ in range(STEPS):
+        shares = slopes[rows] / times[..., None] / width
+        root = np.sqrt(1 + off**2)
+        descent = -np.einsum("drp,dr->dp", shares, off / root)
+        held = ((values <= lower) & (descent < 0)) | ((values >= upper) & (descent > 0))
+        curved = np.where(
+            held[:, :, None] | held[:, None, :], 0.0, (shares / root[..., None] ** 3).transpose(0, 2, 1) @ shares
+        )
+        curved[:, each, each] = curved[:, each, each] * (1 + damping[:, None]) + LEAST_CURVED
+        step = np.linalg.solve(curved, np.where(held, 0.0, descent)[..., None])[..., 0]
+        wanted = np.clip(values + step, lower, upper)
+        if (np.abs(wanted - values) <= ARRIVED * np.maximum(np.abs(values), 0.01)).all():
+            break
+        there = at(wanted)
+        better = there[2] <= loss
+        damping = np.where(better, damping / 10, damping * 10)
+        values = np.where(better[:, None], wanted, values)
+        times, off = (np.where(better[:, None], new, old) for new, old in zip(there[:2], (times, off), strict=True))
+        loss = np.minimum(loss, there[2])
+    found: Floats = values * bounds.scale
+    return found
 
 
 def posterior(here: Line, measured: Floats, belief: Belief) -> Floats:
@@ -367,10 +423,3 @@ def loss_without(here: Line, measured: Floats, bounds: Bounds, width: float, j: 
 
     others = Bounds(*(np.delete(column, j) for column in bounds))
     return best(here.without(j, value), others) - best(here, bounds)
-
-
-def version() -> str:
-    """Return the version of scipy that fits."""
-    import scipy
-
-    return str(scipy.__version__)

@@ -17,7 +17,6 @@ import numpy as np
 
 from simcoll.accuracy.fit.least_squares import Bounds
 from simcoll.config.arrays import Floats
-from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
 from simcoll.nccl.between_nodes import Transport
@@ -47,7 +46,7 @@ OF_TRANSPORT: Final = tuple(  # of messages between nodes
     f"{TRANSPORT}.{key}"
     for key in ("latency", "connection", "proxy", "operation", "flush", "staging", "unexpected", "congestion")
 )
-_AS: Final = {  # a parameter of blocks and transports, each of which is here -> whose unit and limits it shares
+_AS: Final = {  # a parameter of blocks or transports -> the parameter whose unit and limits it shares
     **dict.fromkeys(("own", "spread", "turn", "saved", "congestion"), "own"),
     **dict.fromkeys(("load",), "load"),
     **dict.fromkeys(("grid", "hop", "net", "slice", "start", "each", "peer", "host", "store"), "launch"),
@@ -110,14 +109,6 @@ class ParameterSetting(CostSetting):
         return ParameterSetting(params, launch, links, kernels, host, graph, pull, transport)
 
 
-_SETTINGS: Final[LruCache[tuple[Profile, ParameterSetting]]] = LruCache(64, lambda _: 1)
-
-
-def setting_of(profile: Profile) -> ParameterSetting:
-    """The setting that a profile has, the same object for the same profile."""
-    return _SETTINGS.get(id(profile), lambda: (profile, ParameterSetting.of(profile)))[1]
-
-
 def of_kernels(name: str) -> bool:
     """Whether a parameter belongs to NCCL's kernels."""
     return name in OF_CALLS or name.partition(".")[0] in OF_BLOCKS
@@ -156,13 +147,6 @@ def _cost(name: str, value: float) -> float:
     return above / value if above and value else float(value)
 
 
-def _kernel_cost(name: str, kernels: Kernels) -> float:
-    """Return the cost of a parameter of NCCL's kernels."""
-    block, _, key = name.partition(".")
-    value = getattr(getattr(kernels, block), key) if key else getattr(kernels, block)
-    return _cost(name, value)
-
-
 def cost(name: str, profile: Profile, params: Params) -> float:
     """Return the cost of a parameter before any fit."""
     key, _, kind = name.partition(".")
@@ -176,7 +160,8 @@ def cost(name: str, profile: Profile, params: Params) -> float:
     if key == TRANSPORT:
         return _cost(name, getattr(profile.transport or Transport(), kind))
     if of_kernels(name):
-        return _kernel_cost(name, profile.kernels or Kernels())
+        kernels = profile.kernels or Kernels()
+        return _cost(name, getattr(getattr(kernels, key), kind) if kind else getattr(kernels, key))
     if kind:
         scale = profile.links.get(kind, LinkScale())
         return 1 / scale.efficiency if key == "efficiency" else scale.latency

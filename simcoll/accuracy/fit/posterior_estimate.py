@@ -21,12 +21,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.accuracy.fit import least_squares, left_out_errors, prior
-from simcoll.accuracy.fit.estimate import NO_EFFECT, Estimate, above_rates, bounds_of, check_limits, starting_costs
+from simcoll.accuracy.fit import least_squares, prior
+from simcoll.accuracy.fit.estimate import (
+    NEW,
+    NO_EFFECT,
+    Estimate,
+    Fitting,
+    above_rates,
+    check_limits,
+    errors_left_out,
+)
 from simcoll.accuracy.fit.fit_rows import Samples
-from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
-from simcoll.accuracy.fit.left_out_errors import KEYS
-from simcoll.accuracy.fit.parameters import ParameterSetting
+from simcoll.accuracy.fit.least_squares import Belief, Line
 from simcoll.accuracy.fit.prior import Part
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
@@ -80,8 +86,8 @@ def estimate(
     return _FromPrior(samples.of(coarse(samples.rows)), start, params, known, tell).run()
 
 
-class _FromPrior:
-    """State of an estimate: the coarse rows, and the names that are still fitted."""
+class _FromPrior(Fitting):
+    """A fit to coarse rows that begins at a profile which was fitted before."""
 
     def __init__(
         self,
@@ -91,9 +97,8 @@ class _FromPrior:
         known: Mapping[str, tuple[str, str]],
         tell: Tell,
     ):
-        self.samples, self.known, self.tell = samples, known, tell
-        self.before = ParameterSetting.of(start)
-        self.null = starting_costs(samples, start, params, ())
+        super().__init__(samples, start, params)
+        self.known, self.tell = known, tell
         self.left = self._shared() if start.kernels else {}
         self.names = [name for name in self.null if name not in self.left and not prior.zero(name, self.null)]
         self.found: dict[str, float] = {}  # values that left the profile's, and the times with them
@@ -131,15 +136,15 @@ class _FromPrior:
         """Fit the names that are left, the others as they are; return the factor of the widths believed that was used.
 
         `times` are those before this fit, of costs of the network or of GPUs."""
-        measured, bounds, belief = self.samples.measured, self._bounds, self._belief
+        measured, bounds, belief = self.samples.measured, self.bounds, self._belief
         of_cables = [name == f"efficiency.{CABLE}" for name in self.names]
         steps = np.where(of_cables, REACH_OF_CABLES, REACH) * belief.widths if part == "network" else None
-        line = least_squares.fit(self._model, measured, self._values, bounds, belief, ROUNDS, steps)
+        line = least_squares.fit(self.model, measured, self._values, bounds, belief, ROUNDS, steps)
         boldness = self._boldness(times, line, part)
         if 0 < boldness < 1:
             belief = _kept(belief, boldness)
             values = least_squares.refit(line, measured, bounds, least_squares.OWN_ERROR, belief)
-            line = Line(values, self._model(values), line.slopes)
+            line = Line(values, self.model(values), line.slopes)
         if boldness:
             self.times = line.times
             self.found |= dict(zip(self.names, line.values.tolist(), strict=True))
@@ -149,12 +154,13 @@ class _FromPrior:
 
     def _line(self, values: Floats) -> Line:
         """Linearise costs of the network over what is believed: something slower may hide them nearby."""
-        near, far = least_squares.near(values, self._bounds), self._belief.widths
+        near, far = least_squares.near(values, self.bounds), self._belief.widths
         return least_squares.line(
-            self._model, values, self._bounds, np.where(list(map(prior.of_network, self.names)), far, near)
+            self.model, values, self.bounds, np.where(list(map(prior.of_network, self.names)), far, near)
         )
 
-    def _model(self, costs: Floats) -> Floats:
+    def model(self, costs: Floats) -> Floats:
+        """Predict the rows at these costs, with others where they are found already."""
         self.evaluated += 1
         asked = {**self.found, **dict(zip(self.names, costs.tolist(), strict=True))}
         return self.samples.times(self.before.at(asked))
@@ -164,12 +170,8 @@ class _FromPrior:
         return np.array([self.null[name] for name in self.names])
 
     @property
-    def _bounds(self) -> Bounds:
-        return bounds_of(self.samples, self.names)
-
-    @property
     def _belief(self) -> Belief:
-        return prior.belief(self.names, self.null, self.known, self.samples.rows, self._bounds)
+        return prior.belief(self.names, self.null, self.known, self.samples.rows, self.bounds)
 
     # --- which parameters ---
 
@@ -187,7 +189,7 @@ class _FromPrior:
         Of the network the rows tell of costs together what they do not tell of each: without one of them the others
         would stand for it, on other numbers of nodes wrongly.
         """
-        shares = np.abs(line.relative(self._bounds)).max(axis=0)
+        shares = np.abs(line.relative(self.bounds)).max(axis=0)
         line = self._leaving(line, shares < least_squares.EFFECT, NO_EFFECT)
         if not self.names:
             raise InputError("no parameter has an effect on these rows", "name some with --free")
@@ -237,7 +239,7 @@ class _FromPrior:
         for group in groups:
             others = np.setdiff1d(np.arange(len(measured)), group)
             own = least_squares.OWN_ERROR
-            values = least_squares.refit(line.of(others), measured[others], self._bounds, own, belief)
+            values = least_squares.refit(line.of(others), measured[others], self.bounds, own, belief)
             times[group] = line.of(group).at(values)
         return times
 
@@ -247,7 +249,7 @@ class _FromPrior:
         They are by all that was known before, however boldly the fit left it (`belief`): what serves other rows best
         does not say how sure a value is.
         """
-        bounds = self._bounds
+        bounds = self.bounds
         check_limits(self.names, line.values, bounds, self.null)
         rows, measured = self.samples.rows, self.samples.measured
         alike, known = [prior.zone(row) for row in rows], self._belief
@@ -255,7 +257,7 @@ class _FromPrior:
         widths = np.sqrt(least_squares.variances(line, measured, known, alike, single))
         slopes = line.slopes / line.times[:, None] / np.sqrt(len(rows))
         scatter = float(np.sqrt(least_squares.variances(line, measured, known, alike, slopes[None])[0]))
-        shown = left_out_errors.of_fit(line, rows, measured, bounds, belief)
+        shown = errors_left_out(line, rows, measured, bounds, belief)
         ends = [np.clip(line.values + sign * NORMAL_90 * widths, bounds.lower, bounds.upper) for sign in (-1, 1)]
         costs, low, high = (dict(zip(self.names, each.tolist(), strict=True)) for each in (line.values, *ends))
         return Estimate(
@@ -294,7 +296,7 @@ def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
     doubling is left out. Of rows that show the network some have to be left out, and some to be there.
     """
     zones = [_zone(row) for row in rows]
-    labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in KEYS.values()]
+    labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in NEW.values()]
     between = of_network and _in_all_zones(rows)
     doublings = [row.size_bytes.bit_length() for row in rows]
     order = {doubling: number for number, doubling in enumerate(sorted(set(doublings)))}

@@ -61,9 +61,7 @@ def belief(
 
 
 def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:
-    """Return the belief that each row counts whole, and costs are as far from those of a line as machines of a kind
-    differ.
-    """
+    """Return a belief around the costs of a line, as wide as machines of a kind differ; each row counts whole."""
     widths = [_width(name, cost, None) for name, cost in zip(names, line.values.tolist(), strict=True)]
     return Belief(line.values, np.maximum(widths, OF_RATES * bounds.scale), 1.0)
 
@@ -84,27 +82,27 @@ def independent(rows: Sequence[MeasuredRow]) -> int:
 
 
 def zone(row: MeasuredRow) -> tuple[object, ...]:
-    """Return what rows have in common of which the model is wrong alike: the series, and sizes within ALIKE."""
+    """Return the key of rows on which the model errs alike: the series, and sizes within a factor of ALIKE."""
     return *series(row), int(np.log(max(1, row.size_bytes)) // np.log(ALIKE))
 
 
 def series(row: MeasuredRow) -> tuple[object, ...]:
-    """Return what rows of one series have in common: they differ in size only."""
+    """Return the key of a series, whose rows differ in size only."""
     return row.system, row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype
 
 
 def of_network(name: str) -> bool:
-    """Whether a parameter belongs to messages between nodes and their cables, of which less is known than of GPUs."""
+    """Whether a parameter belongs to messages between nodes or their cables; less is known of it than of GPUs."""
     return name.startswith(f"{parameters.TRANSPORT}.") or name.endswith((f".{CABLE}", ".trunk"))
 
 
 def part_of(name: str) -> Part:
-    """Return the part of a machine that a parameter belongs to: what is known of them before a fit differs."""
+    """Return the part of a machine to which a parameter belongs."""
     if name in parameters.LAUNCHES:
         return "launches"
     return "network" if of_network(name) else "GPUs"
 
 
 def zero(name: str, costs: Mapping[str, float]) -> bool:
-    """Whether a measured profile has none of a parameter: it has no width, and stays so."""
+    """Whether the profile has no such cost: it stays 0."""
     return costs[name] == 0 and name not in parameters.LAUNCHES

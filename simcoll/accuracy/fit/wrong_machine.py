@@ -1,7 +1,7 @@
-"""Ask whether a table is of the machine, and of the network, that it is said to be of.
+"""Check whether a table was measured on the machine and the network that the user names.
 
-A fit moves costs by what is believed of them. Where data pass another network, or another library, than the one that it
-began with, no such move may serve; a user should know before looking at anything else.
+A fit moves costs only as far as machines of a kind differ. If the table is of another network or library, no such move
+helps, and the user should know before reading anything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy.fit.fit_rows import Samples
-from simcoll.accuracy.fit.parameters import setting_of
+from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
@@ -53,8 +53,8 @@ def _middle(points: Sequence[Document]) -> float:
 
 
 def launched_otherwise(data: Samples, chosen: NDArray[np.bool_], fitted: Floats) -> list[str]:
-    """A line where most of what a fit leaves of the rows `chosen`, (rows,), which take `fitted` ps by it, is one time
-    for all of them: calls were launched otherwise than the profile says."""
+    """Return a warning where one constant explains most of the error that a fit leaves on the rows `chosen` (rows,):
+    their calls were launched in another way than the profile says. `fitted` (rows,) are times by the fit, in ps."""
     measured, times = data.measured[chosen], fitted[chosen]
     sizes = np.array([row.size_bytes for row in data.rows])[chosen]
     small = sizes <= np.quantile(sizes, 0.5)
@@ -93,8 +93,9 @@ class OtherNetwork(NamedTuple):
 
 
 def nearer(data: Samples, chosen: NDArray[np.bool_], start: Profile, fitted: Floats) -> OtherNetwork | None:
-    """Return the shipped transport that is nearest to the rows `chosen`, (rows,), if clearly nearer than the fit that
-    began with `start`, by which all rows take `fitted`, in ps; None for rows on one node, and where the fit is near."""
+    """Return the shipped transport that is clearly nearer to the rows `chosen` (rows,) than a fit is; None where there
+    is none, for rows on one node, and where the fit is near. The fit began with the profile `start`; `fitted` (rows,)
+    are times by it, in ps."""
     between = np.array([(row.nodes or 1) > 1 for row in data.rows]) & chosen
     own = _error(fitted, data, between) if between.any() and start.transport is not None else 0.0
     if own < FAR:
@@ -105,8 +106,8 @@ def nearer(data: Samples, chosen: NDArray[np.bool_], start: Profile, fitted: Flo
 
 
 def _by_others(data: Samples, start: Profile) -> list[tuple[str, Floats]]:
-    """The times by each shipped transport that was fitted to a network."""
-    setting, found = setting_of(start), []
+    """Return the times by each other shipped transport, in ps."""
+    setting, found = ParameterSetting.of(start), []
     for name, network in networks().items():
         if network.transport != start.transport:
             links = {**setting.links, CABLE: network.links.get(CABLE, LinkScale())}

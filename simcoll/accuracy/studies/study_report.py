@@ -5,24 +5,35 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import simcoll
 from simcoll.accuracy import scores, table_join
+from simcoll.accuracy.measured_rows import TOO_LONG
 from simcoll.accuracy.scores import Document
-from simcoll.accuracy.studies import _accuracy_board, _bucket_sizes, crossings
-from simcoll.accuracy.studies.study_file import PLACES, Study
+from simcoll.accuracy.studies.baselines import RIVALS
+from simcoll.accuracy.studies.study_file import PLACES
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
 from simcoll.measurement.device_probes import gamma_ps_per_byte
 from simcoll.measurement.real_run import beside_library
 from simcoll.prediction.result_rows import write_atomically
+from simcoll.schedule.names import WORKLOAD
 
 REPORT, PLOTS = "REPORT.md", "plots"
 ERRORS: Final = ("points", "mape", "median", "p95", "bias")
+MOST_BAD: Final = 20  # bad rows that the report lists for each fit, about half a page
+WAYS: Final = ("**simcoll**", *RIVALS)
+SERIES: Final = ("fit", "collective", "ranks", "nodes")
+CAP: Final = "workload.bucket_cap"
+CROSSINGS: Final = """Where the lines through the two nearest sizes of two algorithms meet, in KiB (`–`: nowhere), and
+the size from which the library takes the second:
+"""
+CROSSING_COLUMNS: Final = ("case", "ranks", "below", "above", "taken from", "measured", "predicted", "times off")
 
 
 class Goal(NamedTuple):
@@ -54,7 +65,7 @@ def goals(finding: Finding) -> list[Goal]:
     errors = scores.errors(row.point.error for row in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
     intervals = scores.intervals([row.point for row in _unseen(finding, held)]) or {}
-    steps = _bucket_sizes.steps(finding.scored)
+    steps = _bucket_series(finding.scored)
     asked = finding.study.goals
     median = asked.median
     if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
@@ -78,7 +89,7 @@ def goals(finding: Finding) -> list[Goal]:
     name = finding.study.name
     compared = [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
     if asked.crossings is not None:
-        ratio = crossings.worst(finding.scored)
+        ratio = max((one.ratio for _, one in _crossings(finding) if one.ratio is not None), default=None)
         compared.append(_goal(name, "sizes at which algorithms cross", "≤", asked.crossings, ratio, "times off"))
     return compared
 
@@ -151,7 +162,7 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
     yield from _errors(finding)
     yield from _verdicts(finding)
     if study.goals.crossings is not None:
-        yield from (crossings.TITLE, *_table(crossings.COLUMNS, crossings.cells(finding.scored)))
+        yield from _crossing_table(finding)
     yield from _beside_library(finding)
     yield from _bucket_size_table(finding)
     yield from (f"![{study.title}]({PLOTS}/{picture.name})\n" for picture in pictures)
@@ -238,8 +249,7 @@ def _errors(finding: Finding) -> Iterator[str]:
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
         yield from _beside_no_fit(finding)
-        for title, columns, cells in _accuracy_board.tables(finding.scored):
-            yield from (title, *_table(columns, cells))
+        yield from _beside_rivals(finding.scored)
     rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)
@@ -322,9 +332,27 @@ def _beside_library(finding: Finding) -> Iterator[str]:
     yield from _by_size(("algorithm", "ranks"), sizes, rows, ".2f")
 
 
+def _crossings(finding: Finding) -> list[tuple[str, scores.AlgorithmCrossing]]:
+    """Return the crossings of each case, without bad rows."""
+    sound = [row for row in finding.scored if not row.suspicious]
+    return [(case, found) for case, points in _by(sound, lambda row: row.case) for found in scores.crossings(points)]
+
+
+def _crossing_table(finding: Finding) -> Iterator[str]:
+    def kibibytes(size: float | None) -> str:
+        return "–" if size is None else f"{size / 1024:.0f}"
+
+    cells = [
+        (case, one.ranks, one.below, one.above, *map(kibibytes, (one.changed, one.measured, one.predicted)),
+         "–" if one.ratio is None else f"{one.ratio:.2f}")
+        for case, one in _crossings(finding)
+    ]  # fmt: skip
+    yield from (CROSSINGS, *_table(CROSSING_COLUMNS, cells))
+
+
 def _bucket_size_table(finding: Finding) -> Iterator[str]:
     """Tabulate steps over the size of gradient buckets, with the size that the model advises."""
-    series = _bucket_sizes.steps(finding.scored)
+    series = _bucket_series(finding.scored)
     if not series:
         return
     yield "Steps over the size of gradient buckets: how many times the best the worst takes, the median error, the best"
@@ -333,7 +361,7 @@ def _bucket_size_table(finding: Finding) -> Iterator[str]:
     yield from _table(
         columns,
         [
-            (s.name, len(s.caps), f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
+            (s.name, len(s.measured), f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
             for s in series
         ],
     )
@@ -346,6 +374,121 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
     yield ""
 
 
+# --- beside simple ways ---
+
+
+def _beside_rivals(scored: Sequence[Scored]) -> Iterator[str]:
+    """Tabulate the errors of each fit beside those of the baselines: over all rows, by collective and ranks, and by
+    region; then the bad rows. Errors are mean absolute ones in percent, of rows that no fit has seen; `–` where a
+    baseline has no prediction for some of them.
+    """
+    held = [row for row in scored if not row.fitted and not row.suspicious]
+    fits, groups = grouped(held, lambda row: (row.fit,)).items(), grouped(held, _series).items()
+    regions = [((*series, name), rows) for series, group in groups for name, rows in _regions(group)]
+    first = "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
+    for title, columns, of_rows in (
+        (first, ("fit",), fits),
+        ("The same by collective and ranks:\n", SERIES, groups),
+        ("The same by region (see `simcoll compare`) of these:\n", (*SERIES, "region"), regions),
+    ):
+        cells = [(*key, len(rows), *_of_ways(rows)) for key, rows in of_rows]
+        yield from (title, *_table((*columns, "rows", *WAYS), cells))
+    if bad := [row for row in scored if row.suspicious]:
+        yield from _bad_rows(bad)
+
+
+def _bad_rows(bad: Sequence[Scored]) -> Iterator[str]:
+    shown: list[tuple[object, ...]] = []
+    for fit, of_fit in grouped(bad, lambda row: row.fit).items():
+        rows = sorted(of_fit, key=lambda row: (*_series(row), row.point.size_bytes))
+        shown += [
+            (*_series(row), row.point.size_bytes, f"{row.point.measured_us:.1f}", f"{row.point.predicted_us:.1f}")
+            for row in rows[:MOST_BAD]
+        ]
+        if len(rows) > MOST_BAD:
+            shown.append((fit, f"{len(rows) - MOST_BAD} more", *"–––––"))
+    why = (
+        f"Bad rows took more than {TOO_LONG:g} times what twice their size or more took, and count for nothing above:\n"
+    )
+    yield from (why, *_table((*SERIES, "bytes", "measured (us)", "predicted (us)"), shown))
+
+
+def _series(row: Scored) -> tuple[str, str, int, int]:
+    return row.fit, row.point.collective, row.point.ranks, row.point.nodes or 1
+
+
+def _regions(rows: Sequence[Scored]) -> list[tuple[str, list[Scored]]]:
+    region_of = scores.region_of([row.point for row in rows])
+    groups = grouped(rows, lambda row: region_of(row.point))
+    return [(name, groups[name]) for name in scores.REGIONS if name in groups]
+
+
+def _of_ways(rows: Sequence[Scored]) -> list[str]:
+    """Return the mean error of simcoll on these rows, then that of each baseline."""
+    simcoll = _mean([row.point.predicted_us for row in rows], rows)
+    return [simcoll, *(_mean([row.rivals.get(name) for row in rows], rows) for name in RIVALS)]
+
+
+def _mean(predicted_us: Sequence[float | None], rows: Sequence[Scored]) -> str:
+    known = [us / row.point.measured_us - 1 for us, row in zip(predicted_us, rows, strict=True) if us is not None]
+    return f"{scores.errors(known)['mape']:.1f}" if len(known) == len(rows) else "–"
+
+
+# --- the size of gradient buckets ---
+
+
+@dataclass(frozen=True, eq=False)
+class BucketSeries:
+    """Measured steps that differ in the size of buckets only: times in us by size, in the order of the table. `error`
+    is the median absolute error in percent.
+    """
+
+    name: str
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
+    error: float
+
+    @property
+    def ratio(self) -> float:
+        """The measured time of the worst size over that of the best: the most that a choice can win."""
+        return max(self.measured.values()) / min(self.measured.values())
+
+    @property
+    def best(self) -> str:
+        """The size with the shortest measured time."""
+        return min(self.measured, key=lambda cap: self.measured[cap])
+
+    @property
+    def advised(self) -> str:
+        """The size with the shortest predicted time."""
+        return min(self.predicted, key=lambda cap: self.predicted[cap])
+
+    @property
+    def regret(self) -> float:
+        """The measured cost of following the model instead of the best choice, in percent."""
+        return 100 * (self.measured[self.advised] / self.measured[self.best] - 1)
+
+
+def _bucket_series(scored: Iterable[Scored]) -> list[BucketSeries]:
+    """Group rows into series of two or more bucket sizes; empty where the size of buckets was not swept. A bare number
+    is the number of hosts, which follows from the ranks, and is no part of a name."""
+    steps = [row for row in scored if row.point.collective == WORKLOAD and CAP in row.swept]
+
+    def series(row: Scored) -> tuple[str, ...]:
+        return row.case, f"{row.point.ranks} ranks", *(value for key, value in row.swept.items() if key != CAP)
+
+    return [
+        BucketSeries(
+            ", ".join([*key[:2], *(text for text in key[2:] if not text.isdecimal())]),
+            {row.swept[CAP]: row.point.measured_us for row in rows},
+            {row.swept[CAP]: row.point.predicted_us for row in rows},
+            scores.errors(row.point.error for row in rows)["median"],
+        )
+        for key, rows in grouped(steps, series).items()
+        if len(rows) > 1
+    ]
+
+
 # --- pictures ---
 
 
@@ -355,26 +498,30 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     Nothing is drawn for rows without a size.
     """
     from simcoll.report.plot import save
+    from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.curves import residual_figure
-    from simcoll.report.plot.steps import bucket_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
-    steps = [row for series in _bucket_sizes.steps(finding.scored) for row in series.rows()]
+    steps = [
+        {"workload": series.name, "bucket_cap": cap, "algorithm": which, "step_us": us}
+        for series in _bucket_series(finding.scored)
+        for which, times in (("predicted", series.predicted), ("measured", series.measured))
+        for cap, us in times.items()
+        if cap in series.measured
+    ]
+    panels = [column for column in finding.study.by if column in table_join.KEYS]
     wanted: dict[str, Callable[[], Any]] = {
-        finding.study.name: lambda: residual_figure(rows, by=_panels(finding.study)),
-        f"{finding.study.name}-bucket-sizes": lambda: bucket_figure(steps),
+        finding.study.name: lambda: residual_figure(rows, by=("case", *(panels or ("ranks",)))),
+        f"{finding.study.name}-bucket-sizes": lambda: key_figure(
+            steps, "bucket_cap", "step", ["algorithm"], ["workload"]
+        ),
     }
     drawn = []
     for name, figure in wanted.items():
-        with contextlib.suppress(ValueError):  # nothing to draw
+        with contextlib.suppress(ValueError, InputError):  # nothing to draw
             save(figure(), folder / f"{name}.png")
             drawn.append(folder / f"{name}.png")
     return drawn
-
-
-def _panels(study: Study) -> Sequence[str]:
-    columns = [column for column in study.by if column in table_join.KEYS]
-    return ("case", *(columns or ("ranks",)))
 
 
 def check(findings: Sequence[Finding]) -> list[Goal]:

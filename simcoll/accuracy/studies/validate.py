@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from simcoll.accuracy import disturbed_rows, table_join
+from simcoll.accuracy import measured_rows, table_join
 from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
-from simcoll.accuracy.measured_points import RowQuestions, as_measured
+from simcoll.accuracy.measured_rows import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
@@ -271,6 +271,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     rows, notes = fit_rows.of_pairs(pairs)
     if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
+    gpus = [load_system(m.used.system).gpu for m, _ in fitted if m.used.system]
     begin = Beginning(
         name=study.name,
         params=pairs[0][1].params(),
@@ -280,16 +281,10 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         split="; ".join(f"{m.used.name}: {_split(m.used)}" for m, _ in fitted),
         file=yaml_tree.read(find_profile(begin_with)).plain(),
         network=network_of(fitted[0][0].used.system),
-        generations=_generations([m.used.system for m, _ in fitted if m.used.system]),
+        generations=list(dict.fromkeys(gpu.generation for gpu in gpus if gpu)),
     )
     chosen = np.concatenate([flags for _, flags in fitted])
     return calibrate.fitted(rows, chosen, begin, free=study.free, notes=notes)
-
-
-def _generations(systems: Sequence[str]) -> list[str]:
-    """Return the generations of the GPUs of some systems."""
-    gpus = [load_system(name).gpu for name in systems]
-    return list(dict.fromkeys(gpu.generation for gpu in gpus if gpu))
 
 
 def _first_profile(study: Study, materials: Sequence[Material]) -> str:
@@ -308,7 +303,7 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
     """Score every row; `beside`: predict rows that are not fitted by the baselines, too."""
     known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
-        bad = disturbed_rows.suspicious(material.table)
+        bad = measured_rows.suspicious(material.table)
         odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})

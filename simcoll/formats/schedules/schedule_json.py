@@ -21,7 +21,9 @@ MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may 
 _KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
 _WORDS: Final = {str: "text", int: "number", list: "list"}
 _WHENCE: Final = "see `simcoll show --json`"
-_RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)  # transfers, of 21 bytes each
+# A file of a million transfers takes seconds to read, and each point of a sweep asks for it. Counted are transfers, of
+# 21 bytes each.
+_RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
 
 
 def sent_fraction(schedule: Schedule) -> Fraction:

@@ -19,13 +19,12 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 
-from simcoll.measurement.torch_backend import _host_clocks
-from simcoll.measurement.torch_backend._clock import clock_of, resolution
-from simcoll.measurement.torch_backend._host_clocks import Offset
+from simcoll.measurement.torch_backend.device import clock_of, resolution
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins
 MARGIN_NS: Final = (100_000, 10_000_000)  # least and greatest distance of an agreed start
+TRIPS: Final = 16  # of which the quickest met no other traffic
 TRIALS: Final = 30  # runs of nothing whose median counts
 COMING: Final = timedelta(seconds=180)  # to import torch on a busy machine, as in `launcher.BEGIN_S`
 WATCHDOG_S: Final = 30.0  # torch gives up this much later than simcoll, which can name the transfer
@@ -64,7 +63,9 @@ class Session:
             world_size=world,
             timeout=timedelta(seconds=timeout_s + (WATCHDOG_S if on_gpu else 0)),
         )
-        self._connect()
+        if on_gpu:  # NCCL connects at its first call, in which all ranks must take part
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            self.clock.settle()
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
         boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
         self.one_host = len(set(self.gather([int.from_bytes(hashlib.sha256(boot).digest()[:7], "big")]))) == 1
@@ -86,7 +87,7 @@ class Session:
     def compare_clocks(self) -> None:
         """Learn how far this host's clock is from rank 0's, again and again: clocks drift by a few us in a second."""
         if not self.one_host:
-            self._offset = _host_clocks.compared(self.rank, self.world)
+            self._offset = compared_clocks(self.rank, self.world)
 
     def __enter__(self) -> Session:
         return self
@@ -132,12 +133,6 @@ class Session:
         """
         empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
         return statistics.median_high(empty), resolution(self.clock)
-
-    def _connect(self) -> None:
-        """Let NCCL connect: it does so at its first call, in which all ranks must take part."""
-        if self.device.type == "cuda":
-            dist.all_reduce(torch.zeros(1, device=self.device))
-            self.clock.settle()
 
     def _meet(self) -> int:
         """Wait for all ranks; return the instant of this host's clock at which all begin."""
@@ -188,3 +183,62 @@ def meeting(meet: str, rank: int, world: int) -> Any:
 def gpus() -> int:
     """Return the number of GPUs that torch sees."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+# --- clocks of several hosts ---
+
+
+class Trip(NamedTuple):
+    """Readings in ns: of the own clock at `sent` and `back`, of rank 0's at `came` and `answered`."""
+
+    sent: int
+    came: int
+    answered: int
+    back: int
+
+    @property
+    def under_way(self) -> int:
+        """Time that both ways took together."""
+        return (self.back - self.sent) - (self.answered - self.came)
+
+
+class Offset(NamedTuple):
+    """The time by which the own clock is ahead of rank 0's, and how wrong that may be, in ns."""
+
+    ahead: int
+    doubt: int
+
+
+def offset(trips: Sequence[Trip]) -> Offset:
+    """Return the offset that the quickest trip shows.
+
+    >>> offset([Trip(sent=1000, came=30, answered=40, back=1050)])
+    Offset(ahead=990, doubt=20)
+    """
+    best = min(trips, key=lambda trip: trip.under_way)
+    return Offset((best.sent + best.back - best.came - best.answered) // 2, -(-best.under_way // 2))
+
+
+def compared_clocks(rank: int, world: int) -> Offset:
+    """Compare this rank's clock with that of rank 0, one rank after the other; all ranks must do so.
+
+    A message goes to the host of rank 0 and back. Wherever in between its clock was read, the way there and the way
+    back each took at least no time: so the difference of the clocks is known to half of the time that both ways took
+    (Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989).
+    """
+    mine, answer = torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    if rank:
+        trips = []
+        for _ in range(TRIPS):
+            sent = time.monotonic_ns()
+            dist.send(mine, 0)
+            dist.recv(answer, 0)
+            back = time.monotonic_ns()
+            trips.append(Trip(sent, int(answer[0]), int(answer[1]), back))
+        return offset(trips)
+    for peer in range(1, world):
+        for _ in range(TRIPS):
+            dist.recv(mine, peer)
+            came = time.monotonic_ns()
+            dist.send(torch.tensor([came, time.monotonic_ns()]), peer)
+    return Offset(0, 0)

@@ -26,6 +26,7 @@ from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_bandwidth
 
 MOST: Final = 6  # machines drawn; of more, the first and the last
+MOST_HOSTS: Final = 64  # bare hosts drawn
 STEP: Final = 0.36  # inches between GPUs of a machine
 ROW: Final = 0.62  # inches between rows of a machine
 LEVEL: Final = 0.95  # inches between levels of switches, more where these are wide
@@ -89,10 +90,14 @@ def _grid(layout: Drawing, devices: Sequence[str], dims: Sequence[int]) -> None:
 
 
 def _hosts(layout: Drawing, devices: Sequence[str]) -> float:
-    """A row of bare hosts, with their names where there is room."""
+    """Lay out a row of bare hosts, with their names where there is room; of too many the first and the last."""
     few = len(devices) <= 24
     step = 0.62 if few else 0.3
-    for i, device in enumerate(devices):
+    shown = devices
+    if len(devices) > MOST_HOSTS:
+        shown = (*devices[: MOST_HOSTS - 1], devices[-1])
+        layout.notes.append(((MOST_HOSTS - 1.5) * step, 0.3, "…"))
+    for i, device in enumerate(shown):
         text = device if few else _number(device)
         layout.boxes[device] = DeviceBox(i * step, 0, 0.5 if few else 0.24, 0.26, text)
     if not few:
@@ -233,7 +238,7 @@ def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, flo
     parts = ["grey links carry nothing" if utilisation is not None else "bandwidth per direction"]
     parts.append("width by bandwidth")
     if layout.notes:
-        parts.append(f"{len(layout.frames) or MOST} of {topology.nodes} nodes are drawn")
+        parts.append(f"{len(layout.frames) or MOST_HOSTS} of {topology.nodes} nodes are drawn")
     return title, "  ·  ".join(parts)
 
 

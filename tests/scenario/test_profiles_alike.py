@@ -38,17 +38,3 @@ def test_what_has_no_costs_to_take_is_refused(like: str) -> None:
         parse_profile(f"name: mine\nlike: {like}\n", "mine.yaml")
     assert "mine.yaml:2:7" in str(error.value)
     assert "nccl-hopper" in str(error.value)
-
-
-def test_a_step_of_simple_is_the_gpus_whatever_the_links() -> None:
-    """A100 over PCIe have their step from NVLink, and all else from what others over PCIe show: neither may drift."""
-    mine, pcie, nvlink = (load_network(name) for name in ("nccl-pcie-a100", "nccl-pcie", "nccl-ampere"))
-    assert mine.kernels and pcie.kernels and nvlink.kernels
-    step = {key: getattr(nvlink.kernels.Simple, key) for key in ("hop", "slice")}
-    simple = pcie.kernels.Simple.model_copy(update=step)
-    assert mine.kernels == pcie.kernels.model_copy(update={"Simple": simple})
-    assert (mine.launch, mine.graph, mine.links, mine.harness) == (pcie.launch, pcie.graph, pcie.links, pcie.harness)
-    assert mine.host and pcie.host and mine.host.launch == pcie.host.launch
-    assert mine.calibration and pcie.calibration
-    lent = {"intervals": {}, "covers": (), "uncertainty": None}
-    assert mine.calibration == pcie.calibration.model_copy(update=lent)

@@ -14,28 +14,41 @@ NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, in place of the 
 IDLE: Final = -1  # in place of the number of a transfer
 
 
-@dataclass(frozen=True, eq=False)
-class RankTask:
-    """A collective for all ranks. `program` is the schedule bound to sizes; None stands for the library's own
-    collective, whose ranks, groups and root `schedule` gives. `repeats` counts the timed runs of one launch, each of so
-    many `calls` back to back; of NCCL's, from a CUDA graph if `graph`, on buffers that NCCL knows if `registered`.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """What every rank of a launch does. `nbytes` is the size of a rank's buffer, `itemsize` the bytes of an element.
+
+    `repeats` counts the timed runs of one launch, each of so many `calls` back to back.
     """
 
     title: str
-    schedule: Schedule
-    program: Program | None
     nbytes: int
     dtype: str
     itemsize: int
+    warmup: int
+    repeats: int
+    verify: bool
+    calls: int = 1
+
+    def transfer(self, index: int) -> str:
+        """Describe a transfer in words; empty for none, and where transfers are the library's."""
+        return ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RankTask(Task):
+    """A collective for all ranks. `program` is the schedule bound to sizes; None stands for the library's own
+    collective, whose ranks, groups and root `schedule` gives. NCCL replays its calls from a CUDA graph if `graph`, on
+    buffers that it knows if `registered`.
+    """
+
+    schedule: Schedule
+    program: Program | None
     op: str
     weights: tuple[Any, ...] | None
     in_place: bool
     buckets: int
     async_op: bool
-    warmup: int
-    repeats: int
-    verify: bool
-    calls: int = 1
     graph: bool = False
     registered: bool = False
 
@@ -56,24 +69,13 @@ class RankTask:
         return f"transfer {index} ({self.schedule.row(int(self.program.origin[index]))})"
 
 
-@dataclass(frozen=True, eq=False)
-class WorkTask:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WorkTask(Task):
     """A workload for all ranks. `nbytes` is about the memory of one rank."""
 
-    title: str
     spec: Ddp | Composition
     ranks: int
-    nbytes: int
-    dtype: str
-    itemsize: int
     compute: Literal["sleep", "real"]
-    warmup: int
-    repeats: int
-    verify: bool
-
-    def transfer(self, index: int) -> str:
-        """Return no words: its transfers are the library's."""
-        return ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,13 @@ from numpy.typing import NDArray
 from simcoll.engine.program import Program
 from simcoll.errors import MeasureError, SimcollError
 from simcoll.formats import nccl_log
-from simcoll.measurement._rank_instructions import part_of
-from simcoll.measurement._rank_messages import CHECKING, IDLE, WARMING, Job, RankTask, Report, TaskResult, WorkTask
-from simcoll.measurement._result_check import complaint, sample
-from simcoll.measurement.torch_backend._ddp_step import DdpStep, Passes
-from simcoll.measurement.torch_backend._library_calls import CallSetting, GraphCall, LibraryCall
-from simcoll.measurement.torch_backend._runner import Runner
-from simcoll.measurement.torch_backend._send_recv import Exchange, Post, TransferError
-from simcoll.measurement.torch_backend._small_programs import RankSetting as SmallSetting
-from simcoll.measurement.torch_backend._small_programs import SmallProgram as SmallProgram
+from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.rank_tasks import CHECKING, IDLE, WARMING, Job, RankTask, Report, Task, TaskResult, WorkTask
+from simcoll.measurement.torch_backend.library_calls import CallSetting, GraphCall, LibraryCall, Runner
+from simcoll.measurement.torch_backend.send_recv import Exchange, Post, TransferError
 from simcoll.measurement.torch_backend.session import Session, Timing, meeting
-from simcoll.schedule.collectives import collective, cut_slots, promised
+from simcoll.measurement.torch_backend.workloads import DdpStep, Passes, RankSetting, SmallProgram, Worker
+from simcoll.schedule.collectives import BITWISE, collective, cut_slots, expected, promised
 from simcoll.workload.workload_keys import Ddp
 
 PASSES: Final = 4  # over all tasks, so that changes on the machine affect all of them alike
@@ -41,23 +37,8 @@ KEEP_BYTES: Final = 1 << 30  # up to 1 GiB in all, buffers are made once; beyond
 TARDY_NS: Final = 20_000_000  # 20 ms: delay of the last rank at a barrier in the check, far above any barrier's time
 INEXACT: Final = 10  # times that delay where ranks do not begin at the same instant
 PS_PER_NS: Final = 1000
+_LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # whole numbers up to here are exact
 LOOKING: Final = -2  # in place of a transfer: the rank checks the result; smaller by one for each rank's buffer
-
-
-class Worker(Protocol):
-    """A workload, ready on one rank."""
-
-    def run(self) -> None:
-        """Run it once."""
-
-    def alone(self) -> list[int]:
-        """Compute once without sending anything; return ns of each computation."""
-
-    def complaint(self) -> str | None:
-        """Run on all ranks and compare the result with the expected one; return a complaint, or None."""
-
-    def buckets(self) -> int | None:
-        """Return the number of buckets in which gradients are sent."""
 
 
 class RankProcess:
@@ -66,12 +47,12 @@ class RankProcess:
     def __init__(self, session: Session, marks: NDArray[np.int64]):
         self._session, self._marks = session, marks
 
-    def work(self, tasks: Sequence[RankTask | WorkTask]) -> Report:
+    def work(self, tasks: Sequence[Task]) -> Report:
         """Run every task. Raises MeasureError with rank, task and transfer."""
         outcomes = [TaskResult() for _ in tasks]
         keep = 3 * sum(task.nbytes for task in tasks) <= KEEP_BYTES
         passes = max(1, min(PASSES, max(task.repeats for task in tasks))) if keep else 1
-        ready: dict[int, Runner | Worker] = {}
+        ready: dict[int, Runner] = {}
         with _no_collector():
             overhead, resolution = self._session.overhead()
             for turn in range(passes):
@@ -81,37 +62,33 @@ class RankProcess:
                     with self._blaming(task), _chosen(outcome):
                         runner = ready.get(number) or self._runner(task)
                         self._begin(task, runner, first=not turn)
-                        self._measure(runner, share, outcome, task.calls if isinstance(task, RankTask) else 1)
+                        self._measure(runner, share, outcome, task.calls)
                     if passes > 1:
                         ready[number] = runner
-                    elif isinstance(runner, Runner):
+                    else:
                         runner.close()
             for runner in ready.values():
-                if isinstance(runner, Runner):
-                    runner.close()
+                runner.close()
         apart = max(doubt for (doubt,) in self._session.gather([self._session.doubt]))
         return Report(outcomes, overhead, resolution, self._session.one_host, self._session.software(), apart)
 
-    def _begin(self, task: RankTask | WorkTask, runner: Any, first: bool) -> None:
+    def _begin(self, task: Task, runner: Runner, first: bool) -> None:
         self._session.compare_clocks()
         if task.verify and first:
             self._marks[1] = CHECKING
-            if isinstance(task, WorkTask):
-                self._verify_work(task, runner)
-            else:
-                self._verify(task, runner)
+            if wrong := self._wrong(task, runner):
+                raise MeasureError(f"{task.title}: rank {self._session.rank}: {wrong}")
         self._marks[1] = WARMING
-        calls = task.calls if isinstance(task, RankTask) else 1
         for _ in range(task.warmup if first else min(1, task.warmup)):
-            self._timed(runner, calls)
+            self._timed(runner, task.calls)
 
-    def _measure(self, runner: Any, share: range, outcome: TaskResult, calls: int) -> None:
+    def _measure(self, runner: Runner, share: range, outcome: TaskResult, calls: int) -> None:
         gc.collect()
         mine = []
         for run in share:
             self._marks[1:] = run, IDLE
             mine.append(self._timed(runner, calls))
-            if isinstance(runner, DdpStep | SmallProgram):  # in turn, so that both meet the same state of the machine
+            if isinstance(runner, Worker):  # in turn, so that both meet the same state of the machine
                 outcome.alone.append(self._alone(runner))
                 outcome.buckets = runner.buckets()
         outcome.durations += self._slowest([round(timing.duration / calls) for timing in mine])
@@ -123,21 +100,19 @@ class RankProcess:
         self._session.timed(lambda: took.extend(worker.alone()))
         return self._slowest(list(itertools.accumulate(took)))
 
-    def _timed(self, runner: Runner | Worker, calls: int | None = None) -> Timing:
+    def _timed(self, runner: Runner, calls: int | None = None) -> Timing:
         """Time a run: so many calls back to back, or once as it stands."""
 
         def stuck() -> None:
-            undone = runner.undone() if isinstance(runner, Runner) else IDLE
-            raise TransferError(undone, f"not over after {self._session.timeout_s:g} s")
+            raise TransferError(runner.undone(), f"not over after {self._session.timeout_s:g} s")
 
-        run = runner.often(calls) if calls and isinstance(runner, Runner) else runner.run
-        return self._session.timed(run, stuck)
+        return self._session.timed(runner.often(calls) if calls else runner.run, stuck)
 
     def _slowest(self, mine: list[int]) -> list[int]:
         return [max(every) for every in zip(*self._session.gather(mine), strict=True)] if mine else []
 
     @contextlib.contextmanager
-    def _blaming(self, task: RankTask | WorkTask) -> Iterator[None]:
+    def _blaming(self, task: Task) -> Iterator[None]:
         """Turn failures into errors that name rank, task and transfer."""
         who = f"{task.title}: rank {self._session.rank}"
         try:
@@ -149,26 +124,22 @@ class RankProcess:
 
     # --- the check ---
 
-    def _verify(self, task: RankTask, runner: Runner) -> None:
-        """Run once and compare the result with the contract, element by element, on every rank."""
-        rank = self._session.rank
+    def _wrong(self, task: Task, runner: Runner) -> str | None:
+        """Run once and compare the result with the contract, element by element; return a complaint, or None."""
+        if isinstance(runner, Worker):
+            return runner.complaint()
+        assert isinstance(task, RankTask)
         if task.schedule.collective == "barrier":
-            self._verify_barrier(task, runner)
-            return
-        runner.fill(sample(task, rank))
+            return self._wrong_barrier(task, runner)
+        runner.fill(sample(task, self._session.rank))
         self._timed(runner)
 
         def alive(source: int) -> None:
             self._marks[2] = LOOKING - source
 
-        if wrong := complaint(task, rank, runner.result(), alive):
-            raise MeasureError(f"{task.title}: rank {rank}: {wrong}")
+        return complaint(task, self._session.rank, runner.result(), alive)
 
-    def _verify_work(self, task: WorkTask, worker: Worker) -> None:
-        if wrong := worker.complaint():
-            raise MeasureError(f"{task.title}: rank {self._session.rank}: {wrong}")
-
-    def _verify_barrier(self, task: RankTask, runner: Runner) -> None:
+    def _wrong_barrier(self, task: RankTask, runner: Runner) -> str | None:
         """Let the last rank of every group come late: no rank of the group may leave the barrier before."""
         groups, exact = task.schedule.groups, self._session.exact and self._session.one_host
         tardy = TARDY_NS if exact else INEXACT * TARDY_NS
@@ -182,14 +153,14 @@ class RankProcess:
         left = [took for (took,) in self._session.gather([self._session.timed(run).duration])]
         least = tardy if exact else tardy // 2  # half of the delay, as ranks began at different instants
         early = [rank for group in groups for rank in group if left[rank] < least]
-        if early:
-            raise MeasureError(f"{task.title}: rank {early[0]} left the barrier before the last rank had come")
+        return f"rank {early[0]} left the barrier before the last rank had come" if early else None
 
     # --- runners ---
 
-    def _runner(self, task: RankTask | WorkTask) -> Runner | Worker:
+    def _runner(self, task: Task) -> Runner:
         if isinstance(task, WorkTask):
             return self._worker(task)
+        assert isinstance(task, RankTask)
         groups = {group: self._session.group(group) for group in task.schedule.groups}  # all ranks make all of them
         mine = next((group for group in groups if self._session.rank in group), ())
         if task.program is not None:
@@ -199,7 +170,7 @@ class RankProcess:
     def _worker(self, task: WorkTask) -> Worker:
         spec, rank = task.spec, self._session.rank
         if not isinstance(spec, Ddp):
-            setting = SmallSetting(
+            setting = RankSetting(
                 rank, task.ranks, spec.root, spec.size // task.itemsize, task.dtype, spec.local // PS_PER_NS
             )
             return SmallProgram(spec.template, setting)
@@ -250,8 +221,67 @@ class RankProcess:
             group, members, self._session.rank, root, task.op, row, column, task.buckets, task.in_place
         )
         where = self._session.device
-        call = LibraryCall(task.schedule.collective, setting, task.dtype, where, task.async_op, task.registered)
-        return GraphCall(call) if task.graph else call
+        kind = GraphCall if task.graph else LibraryCall
+        return kind(task.schedule.collective, setting, task.dtype, where, task.async_op, task.registered)
+
+
+# --- inputs and results ---
+
+
+def sample(task: RankTask, rank: int) -> NDArray[Any]:
+    """Make a rank's buffer: values that differ from rank to rank and place to place.
+
+    Every order of reducing them gives the same exact result in the task's type. bfloat16 comes as float32.
+    """
+    ranks, place = task.schedule.n, np.arange(task.elements, dtype=np.uint64)
+    mixed = (place + np.uint64(7919 * rank + 1)) * np.uint64(0x9E3779B97F4A7C15)
+    noise = ((mixed >> np.uint64(33)) ^ mixed) >> np.uint64(8)
+    largest = _LARGEST.get(task.dtype, 1000 * ranks)
+    if task.op == "product":  # few twos: every product is a small power of two
+        values = 1 + (noise % np.uint64(2 * ranks) == 0)
+    elif task.op in BITWISE:
+        values = noise % np.uint64(128)
+    else:
+        values = noise % np.uint64(max(1, largest // ranks if task.op in ("sum", "avg") else largest) + 1)
+    buffer: NDArray[Any] = values.astype("float32" if task.dtype == "bfloat16" else task.dtype)
+    return buffer
+
+
+def complaint(
+    task: RankTask, rank: int, result: NDArray[Any], alive: Callable[[int], None] = lambda rank: None
+) -> str | None:
+    """Compare the promised slots of a rank with the contract; return a complaint, or None if they agree.
+
+    This takes time with large buffers: `alive` is called for each rank whose buffer is computed.
+    """
+
+    def buffer_of(source: int) -> NDArray[Any]:
+        alive(source)
+        return sample(task, source)
+
+    if not promised(task.schedule, rank):
+        return None
+    wanted = expected(task.schedule, rank, buffer_of, task.op, task.weights)
+    if wanted.shape != result.shape:
+        return f"the result has {len(result)} elements, the contract says {len(wanted)}"
+    wrong = np.flatnonzero(~np.isclose(wanted, result, rtol=_tolerance(task, wanted), atol=0))
+    if not len(wrong):
+        return None
+    at = int(wrong[0])
+    return (
+        f"{len(wrong)} of {len(wanted)} elements are wrong: element {at} is {result[at].item()}, "
+        f"the contract says {wanted[at].item()}"
+    )
+
+
+def _tolerance(task: RankTask, wanted: NDArray[Any]) -> float:
+    """Return the relative error allowed: zero except for avg, which libraries divide in different ways and orders."""
+    if task.op != "avg" or wanted.dtype.kind != "f":
+        return 0.0
+    return max(4, task.schedule.n) * (2.0**-7 if task.dtype == "bfloat16" else float(np.finfo(task.dtype).eps))
+
+
+# --- the process ---
 
 
 @contextlib.contextmanager

@@ -18,10 +18,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement._rank_instructions import MemoryRange, Move, RankProgram, SlotPlace, Stage
-from simcoll.measurement._rank_messages import IDLE
-from simcoll.measurement.torch_backend._runner import Runner
-from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
+from simcoll.measurement.rank_program import MemoryRange, Move, RankProgram, SlotPlace, Stage
+from simcoll.measurement.rank_tasks import IDLE
+from simcoll.measurement.torch_backend.library_calls import TYPES, Runner, to_numpy, to_tensor
 from simcoll.schedule.collectives import OPERATORS
 
 Tensor: TypeAlias = torch.Tensor
@@ -165,7 +164,10 @@ class Exchange(Runner):
         turned = self._post == "even-odd" and self.part.rank % 2 == 1
         for going in (False, True) if turned else (True, False):
             for move, op in zip(*((stage.sends, sends) if going else (stage.receives, receives)), strict=True):
-                self._settle(move.place) if going else self._vacate_for(move)
+                if going:
+                    self._settle(move.place)
+                elif move.direct:
+                    self._vacate(move.place)
                 self._waits(move.index)
                 try:
                     (dist.send if going else dist.recv)(op.tensor, op.peer, tag=op.tag)
@@ -203,10 +205,6 @@ class Exchange(Runner):
         self._release(place)
         if value.numel():
             self._reduce(home, value, out=home) if reduce else home.copy_(value)
-
-    def _vacate_for(self, move: Move) -> None:
-        if move.direct:
-            self._vacate(move.place)
 
     def _vacate(self, place: SlotPlace) -> None:
         """Make a place ready to be overwritten: wait for everything under way to it or from it."""

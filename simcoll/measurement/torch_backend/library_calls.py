@@ -1,4 +1,4 @@
-"""Run the library's own collectives, as a yardstick for schedules with the same contract."""
+"""Run the library's own collectives, as a yardstick for schedules with the same contract. Runners share `Runner`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,66 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement.torch_backend._runner import Runner
-from simcoll.measurement.torch_backend._tensors import TYPES, to_numpy, to_tensor
+from simcoll.measurement.rank_tasks import IDLE
 from simcoll.schedule.collectives import OPERATORS
+from simcoll.schedule.names import DTYPES
 
 Tensor: TypeAlias = torch.Tensor
 Start = Callable[..., Any]  # takes async_op, and then returns a work to wait for
 Buffers = tuple[list[Start], Tensor]  # the calls of a collective, and the tensor that holds the result
 
+TYPES: Final[dict[str, torch.dtype]] = {row.name: getattr(torch, row.name) for row in DTYPES}
 _OPERATORS: Final = {op: getattr(dist.ReduceOp, op.upper()) for op in OPERATORS}  # the library has our names
 # The names depend on the version of torch.
 ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def to_tensor(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
+    """Return values as a tensor, with the type and on the device of another."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype=like.dtype, device=like.device)
+
+
+def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a tensor's values in host memory; bfloat16, which NumPy has not, as float32."""
+    host = tensor.detach().to("cpu")
+    values: NDArray[Any] = (host.float() if host.dtype == torch.bfloat16 else host).numpy().copy()
+    return values
+
+
+class Runner:
+    """A collective, ready on one rank; as it stands here, that of a rank outside all groups, which does nothing."""
+
+    def fill(self, values: NDArray[Any]) -> None:
+        """Put the rank's buffer in."""
+
+    def run(self) -> None:
+        """Run it once."""
+
+    def often(self, calls: int) -> Callable[[], None]:
+        """Return a function that runs it so often, one run behind the other."""
+
+        def runs() -> None:
+            for _ in range(calls):
+                self.run()
+
+        return runs
+
+    def close(self) -> None:
+        """Give back what others hold of its buffers."""
+
+    def result(self) -> NDArray[Any]:
+        """Return what the contract promises this rank."""
+        return np.zeros(0)
+
+    def undone(self) -> int:
+        """Return the transfer that a GPU is at; IDLE for none, or where transfers inside a call are unknown."""
+        return IDLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +122,6 @@ class LibraryCall(Runner):
             self._second = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
         self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._second)
 
-    @property
-    def device(self) -> torch.device:
-        """The device of its buffers."""
-        return self._buffer.device
-
     def fill(self, values: NDArray[Any]) -> None:
         """Put the rank's buffer in; parts that the rank does not hold are ignored."""
         self._second.zero_()
@@ -135,34 +174,22 @@ class Window:
         self._backend.deregister_mem_pool(self._pool)
 
 
-class GraphCall(Runner):
+class GraphCall(LibraryCall):
     """A library's collective whose calls in a row are replayed from a CUDA graph."""
 
-    def __init__(self, call: LibraryCall):
-        self._call = call
+    def __init__(self, *how: Any):
+        super().__init__(*how)
         self._graphs: dict[int, Any] = {}
-
-    def fill(self, values: NDArray[Any]) -> None:
-        """Put the rank's buffer in."""
-        self._call.fill(values)
-
-    def run(self) -> None:
-        """Call the library once, from no graph."""
-        self._call.run()
-
-    def result(self) -> NDArray[Any]:
-        """Return what the contract promises this rank."""
-        return self._call.result()
 
     def often(self, calls: int) -> Callable[[], None]:
         """Return the replay of a graph of so many calls, captured once."""
         if calls not in self._graphs:
-            self._call.run()  # for which NCCL connects, as it cannot while calls are captured
-            torch.cuda.synchronize(self._call.device)
+            self.run()  # for which NCCL connects, as it cannot while calls are captured
+            torch.cuda.synchronize(self._buffer.device)
             graph = torch.cuda.CUDAGraph()
             # threads of torch ask whether earlier calls are over, which else would end the capture
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._call.often(calls)()
+                super().often(calls)()
             self._graphs[calls] = graph
         replay: Callable[[], None] = self._graphs[calls].replay
         return replay
@@ -170,7 +197,7 @@ class GraphCall(Runner):
     def close(self) -> None:
         """Drop the graphs, then what NCCL knows of the buffers."""
         self._graphs.clear()
-        self._call.close()
+        super().close()
 
 
 def _on_one_tensor(call: Start, s: CallSetting, buffer: Tensor) -> Buffers:

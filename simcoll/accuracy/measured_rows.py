@@ -1,13 +1,15 @@
-"""Turn measured rows into points to predict: the collective that a row measured, on a topology that the user names."""
+"""Turn measured rows into points to predict, on a topology that the user names; and find rows that cannot be right."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from simcoll.config import yaml_tree
+from simcoll.config.groups import grouped
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction
@@ -31,6 +33,9 @@ from simcoll.workload.workload_keys import Composition, Ddp
 PS_PER_US = 10**6
 SWEPT = ("topology.", "model.")  # columns of measured tables that name a key of the scenario
 LAUNCHED = "launch."  # columns that say how calls were launched
+TOO_LONG: Final = 1.1  # a row that takes 10 % longer than twice its size is beyond what sound runs differ by
+ALIKE: Final = 1.2  # of neighbours in size whose times belong together
+ENOUGH: Final = 4  # such sizes in a row: a disturbance of so many runs would hardly be the same in all
 
 
 def as_measured(point: Point, row: MeasuredRow) -> Point:
@@ -126,12 +131,12 @@ class RowQuestions:
         return points if self.fitting else list(map(_as_known, points))
 
     def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
-        """Return what rows say, if they were measured on other GPUs than the system has."""
+        """Return the GPUs that the rows name, in words, if the system has others; else None."""
         gpu = self.system.gpu if self.system else None
         return contradiction(rows, self.name, gpu.model) if gpu else None
 
     def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
-        """Return a line for that, and one for rows of other nodes than bare hosts have: one rank each."""
+        """Return a warning if rows name other GPUs, and one if they put several ranks on a host of bare hosts."""
         odd = self.other_gpus(rows)
         other = [row for row in rows if self.bare and row.nodes not in (None, row.ranks)]
         many = f"{len(other)} of {len(rows)} rows say that several ranks share a node, and {self.name} has one on each"
@@ -155,7 +160,7 @@ class RowQuestions:
 
 
 def _as_known(point: Point) -> Point:
-    """Return the point without a way of launching that its profile knows nothing of."""
+    """Return the point; a way of launching whose cost its profile does not know is dropped."""
     asked = point.scenario
     if load_profile(asked.profile).knows(asked.launch):
         return point
@@ -184,3 +189,57 @@ def _operator_and_root(row: MeasuredRow) -> dict[str, Any]:
     contract, op, root = collective(row.collective), row.others.get("op", ""), row.others.get("root", "")
     keys: dict[str, Any] = {"op": op} if contract.reduces and op in OPERATORS else {}
     return {**keys, "root": int(root)} if contract.rooted and root.isdecimal() else keys
+
+
+# --- rows that cannot be right ---
+
+
+def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
+    """Flag every row that took more than TOO_LONG times what a row of at least twice its size took, all else being
+    equal: its machine was disturbed. Returns one flag per row, in the order of the rows.
+
+    Where ENOUGH sizes in a row took the same time, the library is so, as some networks serve small messages in another
+    way. The rule looks at measured times only, so that a bad prediction cannot mark a row.
+    """
+    least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of sizes from twice that on
+    for key, members in grouped(rows, _size_series).items():
+        for size in {row.size_bytes for row in members}:
+            times = (row.time_us for row in members if row.size_bytes >= 2 * size)
+            least[key, size] = min(times, default=math.inf)
+    flags = [row.time_us > TOO_LONG * least[_size_series(row), row.size_bytes] for row in rows]
+    for numbers in grouped(range(len(rows)), lambda i: _size_series(rows[i])).values():
+        for run in _runs(rows, sorted(numbers, key=lambda i: rows[i].size_bytes), flags):
+            if len({rows[i].size_bytes for i in run}) >= ENOUGH:
+                for i in run:
+                    flags[i] = False
+    return flags
+
+
+def _runs(rows: Sequence[MeasuredRow], numbers: Sequence[int], flags: Sequence[bool]) -> list[list[int]]:
+    """Return the flagged rows of a series by neighbours whose times are alike."""
+    runs: list[list[int]] = [[]]
+    for i in numbers:
+        last = rows[runs[-1][-1]].time_us if runs[-1] else rows[i].time_us
+        if not flags[i] or max(rows[i].time_us / last, last / rows[i].time_us) > ALIKE:
+            runs.append([])
+        if flags[i]:
+            runs[-1].append(i)
+    return runs
+
+
+def _size_series(row: MeasuredRow) -> tuple[object, ...]:
+    """Return what rows of one series have in common: everything except size and time."""
+    keys = ("system", "collective", "algorithm", "protocol", "ranks", "nodes", "dtype", "harness")
+    labels = {name: text for name, text in row.others.items() if "." in name or name == "root" or not _is_numeric(text)}
+    return (*(getattr(row, key) for key in keys), *sorted(labels.items()))
+
+
+def _is_numeric(text: str) -> bool:
+    """Whether a column holds numbers, such as counts or launch times, which differ between sizes and name no series.
+
+    Swept keys (`measure.buckets`) hold numbers too, but do name a series; the caller knows them by their dot.
+    """
+    try:
+        return bool([float_of(word) for word in text.split()])
+    except ValueError:
+        return False
