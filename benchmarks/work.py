@@ -21,7 +21,7 @@ from benchmarks.cases import Keys
 from simcoll import api
 from simcoll.engine import bounds, fast, link_usage, streamed
 from simcoll.engine.binding import bind
-from simcoll.engine.kernels.stream_parts import RoutedParts
+from simcoll.engine.streamed import RoutedParts
 from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
 from simcoll.prediction.predict import predict, row
@@ -63,14 +63,14 @@ def build(keys: Keys) -> Topology:
 
 
 def warm_up(sharing: str = "fifo") -> None:
-    """Load compiled code: the fast engine runs four ranks, in all its ways."""
+    """Load compiled code: the fast engine and streams run four ranks."""
     keys = cases.star(4)
     topology, params = build(keys), load(cases.point(keys, sharing)).params()
     made = algorithms.stream("all_reduce", "ring", 4)
     program = bind(made.schedule(), topology, topology.ranks, params, 1024, compiled=True)
     sizes = streamed.loop_sizes(made, 1024, 4, 0)
+    fast.totals(program, compiled=True)
     for way in (True, False):
-        fast.totals(program, shortcuts=way, compiled=True)
         streamed.run(made, topology, topology.ranks, params, sizes, compiled=True, whole=way)
 
 
@@ -169,7 +169,7 @@ def _heap_phases(keys: Keys) -> list[Found]:
     network = (topology, topology.ranks, asked.params())
     program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize, compiled=True))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # binding derives them again
-    totals = phase.run("kernel, bytes summed", lambda: fast.totals(program, shortcuts=False, compiled=True))
+    totals = phase.run("kernel, bytes summed", lambda: fast.totals(program, compiled=True))
     phase.run("busiest link", lambda: link_usage.binding(totals, topology.bandwidths, totals.makespan_ps))
     return phase.rows
 

@@ -11,7 +11,6 @@ mapping, keys as keywords, a `Sweep`, points, a `Topology` or a networkx graph, 
 
 from __future__ import annotations
 
-from simcoll.api._asked import Sweep as Sweep
 from simcoll.api.questions import calibrate as calibrate
 from simcoll.api.questions import compare as compare
 from simcoll.api.questions import diagnose as diagnose
@@ -24,6 +23,7 @@ from simcoll.api.questions import recommend as recommend
 from simcoll.api.questions import run as run
 from simcoll.api.results import Reply as Reply
 from simcoll.api.results import Results as Results
+from simcoll.api.sweeps import Sweep as Sweep
 from simcoll.errors import SimcollError as SimcollError
 from simcoll.prediction.predictions import Prediction as Prediction
 from simcoll.scenario.loading import Point as Point

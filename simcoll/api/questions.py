@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from simcoll.api._asked import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.api.results import Reply, Results
+from simcoll.api.sweeps import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, Place, did_you_mean

@@ -70,7 +70,7 @@ class Results(list[dict[str, Any]]):
         texts (`size="1 MiB"`), `algorithm` may be what was asked for (`auto`) or what ran. Raises InputError for no
         column, and where no row is left.
         """
-        from simcoll.api._asked import python_words
+        from simcoll.api.sweeps import python_words
         from simcoll.report.plot.key_columns import filtered
 
         named = {**(filter or {}), **{name.replace("__", "."): value for name, value in conditions.items()}}
@@ -133,7 +133,7 @@ class Results(list[dict[str, Any]]):
         the axes, a list where there are several; `axes.figure.savefig("plot.svg")` writes them. Raises InputError where
         rows differ in more than what is chosen.
         """
-        from simcoll.api._asked import python_words
+        from simcoll.api.sweeps import python_words
         from simcoll.report.plot.any_key import key_figure
 
         groups = None if group is None else _several(group)

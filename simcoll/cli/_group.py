@@ -25,7 +25,7 @@ COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as 
 COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the first line of its help
     "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
     "predict": ("run.predict", "Predict one collective without a scenario file."),
-    "plot": ("replot.plot", "Plot a results.csv again."),
+    "plot": ("plot.plot", "Plot a results.csv again."),
     "explain": (
         "explain.explain",
         "Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.",

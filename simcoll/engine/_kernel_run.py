@@ -1,4 +1,4 @@
-"""A program laid out for the kernels of the fast engine, and its run in one of three ways."""
+"""A program laid out for the kernels of the fast engine, and its run in one of two ways."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops
-from simcoll.engine.kernels import fair_kernel, fifo_kernel, replay_kernel
+from simcoll.engine._dependencies import looped_credits
+from simcoll.engine._network_parts import NetworkParts, parts_of
+from simcoll.engine.kernels import fair_kernel, fifo_kernel
 from simcoll.engine.kernels.link_tables import LinkTables
 from simcoll.engine.kernels.records import (
     Barriers,
@@ -23,19 +25,18 @@ from simcoll.engine.kernels.records import (
     FlowLists,
     Flows,
     Heads,
-    Heap,
+    Heaps,
     HopTimes,
     KernelTimes,
     Levels,
     Limits,
     LinkHistory,
-    LinkLines,
     Net,
+    Parts,
     Paths,
     Plan,
-    Predecessors,
     Progress,
-    ReplayRun,
+    Repeats,
     Routes,
     Servers,
     Starts,
@@ -44,6 +45,7 @@ from simcoll.engine.kernels.records import (
     Turns,
 )
 from simcoll.engine.link_changes import LinkChanges
+from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timing_model import NEVER, NONE
@@ -52,7 +54,7 @@ KeptTimes = Literal["hops", "times", "ends", "nothing"]
 # Columns of zeros, or that nobody asked for, of the types for which the kernel is compiled.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
-IN_CACHE: Final = 1 << 16  # entries of a heap, each of 12 bytes
+MOST_BITS: Final = 62  # of a key
 NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES, NO_INDICES)
 
 
@@ -66,44 +68,37 @@ class KernelResult(NamedTuple):
 
 
 class KernelRun:
-    """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not."""
+    """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not. One
+    that is repeated is laid out once."""
 
-    def __init__(self, program: Program, loops: Loops, keep: KeptTimes, busy: Array | None = None, until: int = NEVER):
+    def __init__(
+        self,
+        asked: Program | LoopedProgram,
+        loops: Loops,
+        keep: KeptTimes,
+        busy: Array | None = None,
+        until: int = NEVER,
+    ):
+        self.repeated = asked if isinstance(asked, LoopedProgram) else None
+        self.program = program = asked.one if isinstance(asked, LoopedProgram) else asked
         self.busy = np.zeros(program.servers, np.int64) if busy is None else busy
-        self.program, self.params, self.loops, self.keep, self.until = program, program.params, loops, keep, until
+        self.params, self.loops, self.keep, self.until = program.params, loops, keep, until
         self.count, self.links = len(program), len(program.bandwidths)
         self.sides = int(program.side.max(initial=-1)) + 1
         self.give, self.fill = loops.give, loops.fill
-        self.ways = LinkTables(program)
+        self.sized = self.repeated.sized if self.repeated else program
+        self.ways = LinkTables(self.sized)
+        self.parts = self._parted(self.repeated) if self.repeated else None
         self.opened, self.done = self.zeros(0), self.zeros(0)  # of tasks
+        self.ends = self.give(program.arrivals.copy() if keep == "ends" else NO_TIMES)  # of participants
         self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
 
-    # --- the three ways ---
+    def _parted(self, repeated: LoopedProgram) -> NetworkParts:
+        """The parts of the network, where a loop is repeated."""
+        least = self.ways.service[-len(self.ways.rates) :].min(initial=NEVER)  # a link serves a piece meanwhile
+        return parts_of(self.sized, self.ways.follows(), repeated.slots, int(least))
 
-    def replay(self) -> KernelResult:
-        """Take transfers in index order, as far as that is the order of time."""
-        program, params, ways, fair = self.program, self.params, self.ways, self.params.sharing == "fair"
-        times = self.times("start" if params.g else "", "end" if params.slots else "", "sent", "complete")
-        hops = self.hops()
-        credit, step = program.credit if params.slots else NO_INDICES, program.step if params.barrier else NO_INDICES
-        run = ReplayRun(
-            plan=self.plan(),
-            costs=self.costs(),
-            routes=Routes(*self.gives(*program.routes[2:])),
-            lead=self.lead(),
-            here=self.give(program.arrivals[program.routes.src] if program.arrivals.any() else NO_TIMES),
-            net=self.net(),
-            slowest=self.give(ways.slowest() if fair else NO_INDICES),
-            away=self.give(ways.away() if fair else NO_TIMES),
-            predecessors=Predecessors(*self.gives(program.reads, program.chain, credit, program.channel_before, step)),
-            free=Servers(self.freed(), self.zeros(self.sides)),
-            last=Servers(self.zeros(self.links), self.zeros(self.sides)),
-            times=times,
-            hops=hops,
-            heads=self.noted(),
-        )
-        ended, latest = self.loops.like(replay_kernel).replay(run)
-        return KernelResult(ended, latest, (*times, hops.begin, hops.end))
+    # --- the two ways ---
 
     def fifo(self) -> KernelResult:
         """Run event by event, where links serve in turn."""
@@ -119,7 +114,7 @@ class KernelRun:
             free=Servers(self.freed(), self.zeros(self.sides)),
             hops=hops,
             heads=self.noted(),
-            lines=self.lines(),
+            parts=self.network_parts(),
         )
         ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)
         return self.outcome(ended, latest, (*progress.times, *self.went(hops)))
@@ -174,26 +169,21 @@ class KernelRun:
 
     def plan(self) -> Plan:
         """Give the plan."""
-        return Plan(*self.gives(self.program.way, self.program.kind, self.program.side))
+        program, whole, piece = self.program, NO_TIMES, 0
+        if self.repeated:
+            whole, piece = program.sizes // self.repeated.piece, len(program.sizes)
+        columns = program.way, program.kind, program.side, program.reduce, whole
+        return Plan._make([*self.gives(*columns), piece])
 
     def costs(self) -> Costs:
         """Columns are empty where all entries are 0."""
-        gap, cap = self.program.by_way("g"), self.program.by_kind("channel_bandwidth")
-        return Costs(
-            gap=self.give(gap if gap.any() else NO_TIMES),
-            cap=self.give(self.ways.at_rates(cap) if cap.any() else NO_TIMES),
-            receive=self.give(self.receive()),
-            came=self.give(self.came()),
-        )
-
-    def receive(self) -> Array:
-        """The time for which each transfer keeps its receive side."""
-        program = self.program
-        o_recv, gamma = program.by_way("o_recv"), program.by_kind("gamma")
-        if not o_recv.any() and not gamma.any():
-            return NO_TIMES
-        costs: Array = np.where(program.routes.src == program.routes.dst, 0, o_recv)[program.way]
-        return costs + self.ways.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else costs
+        program, sized = self.program, self.sized
+        o_recv = np.where(program.routes.src == program.routes.dst, 0, program.by_way("o_recv"))
+        by_way = (column if column.any() else NO_TIMES for column in (program.by_way("g"), o_recv))
+        rates = (sized.by_kind(name) for name in ("channel_bandwidth", "gamma"))
+        by_kind = (self.ways.at_rates(rate) if rate.any() else NO_TIMES for rate in rates)
+        (gap, o_recv), (cap, gamma) = self.gives(*by_way), self.gives(*by_kind)
+        return Costs(gap, cap, o_recv, gamma)
 
     def came(self) -> Array:
         """The time at which the receiver of each transfer comes, if it reduces into data that came with it."""
@@ -209,7 +199,8 @@ class KernelRun:
     def here(self) -> Any:
         """The time at which the sender of each transfer comes."""
         arrivals, routes = self.program.arrivals, self.program.routes
-        return self.give(arrivals[routes.src][self.program.way] if arrivals.any() else NO_TIMES)
+        loops = self.repeated.loops if self.repeated else 1
+        return self.give(np.tile(arrivals[routes.src][self.program.way], loops) if arrivals.any() else NO_TIMES)
 
     def lead(self) -> Any:
         """The time from start to ready, by way."""
@@ -237,12 +228,6 @@ class KernelRun:
         self.heads = Heads(self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64))
         return self.heads
 
-    def lines(self) -> LinkLines:
-        """Make the lines in which transfers stand, where a heap of all channels would not fit a processor's cache."""
-        few = int(self.program.channel.max(initial=-1)) < IN_CACHE
-        count = 0 if self.program.changes or few else self.count
-        return LinkLines(self.fill(count, NONE), self.loops.room(count, np.int64), self.fill(self.links, NONE))
-
     def hops(self) -> HopTimes:
         """Make the columns for intervals of links, where these are kept."""
         if self.keep != "hops":
@@ -262,37 +247,86 @@ class KernelRun:
         place -= np.repeat(np.cumsum(count) - count, count)
         return np.asarray(hops.begin)[place], np.asarray(hops.end)[place]
 
-    def heap(self, count: int, tracked: bool = False) -> Heap:
-        """Make a heap with room for so many."""
-        room = self.loops.room
-        return Heap(room(count + 1, np.int64), room(count + 1), self.fill(count if tracked else 0, NONE))
+    def heaps(self, room: Array, tracked: int = 0) -> Heaps:
+        """Make heaps with room for so many entries each, of which `tracked` keys are in one place."""
+        top = np.append(0, np.cumsum(room + 1))
+        times, items = (self.loops.room(int(top[-1]), np.int64) for _ in range(2))
+        used = self.fill(1, NONE)
+        return Heaps(times, items, self.fill(tracked, NONE), self.give(top), self.zeros(len(room)), used)
 
     # --- records of runs with a heap ---
 
     def progress(self) -> Progress:
         """Make the state of a run with a heap."""
+        program, many = self.program, self.count * (self.repeated.loops if self.repeated else 1)
         successors, pending = self.successors()
-        tasks, here = self.tasks(pending), self.here()
-        times = self.times("sent", "complete") if self.keep == "ends" else self.times()
-        when = here if len(here) else self.zeros(self.count)
-        starts = Starts(when, pending, self.give(self.program.way), self.lead(), times.start, self.heap(self.count))
-        state, came = self.fill(self.count, 0), self.give(self.came())
-        return Progress(starts, state, came, times, successors, tasks, self.barriers(), self.until)
+        tasks, here, times = self.tasks(pending), self.here(), self.times()
+        when = here if len(here) else self.zeros(many)
+        part, room = NO_INDICES, np.array([many])
+        if self.repeated and self.parts:
+            part, room = self.entries(self.repeated, self.parts)
+        starts = Starts(
+            repeats=self.repeats(),
+            when=when,
+            pending=pending,
+            way=self.give(program.way),
+            part=self.give(part),
+            lead=self.lead(),
+            start=times.start,
+            heap=self.heaps(room),
+        )
+        return Progress(
+            starts=starts,
+            state=self.fill(many, 0, np.int16),
+            came=self.give(self.came()),
+            times=times,
+            done=self.ends,
+            src=self.give(program.routes.src),
+            dst=self.give(program.routes.dst),
+            successors=successors,
+            tasks=tasks,
+            barriers=self.barriers(),
+            until=self.until,
+        )
 
-    def successors(self, readers: Array | None = None) -> tuple[Successors, Any]:
-        """The transfers that wait for each, and how many things each waits for; of what they read, if these are
-        `readers`."""
+    def entries(self, repeated: LoopedProgram, parts: NetworkParts) -> tuple[Array, Array]:
+        """The part in which each row starts, and for each part how many transfers may be on its heap at a time."""
+        program, (part, way) = self.program, parts.visits
+        starts = parts.of_participant[program.src].astype(np.int32)
+        often = np.bincount(program.way, minlength=len(program.routes.src))
+        most = np.bincount(part, often[way], parts.many).astype(np.int64)
+        most += np.bincount(starts, minlength=parts.many)
+        return starts, most * min(repeated.loops, repeated.slots or repeated.loops)
+
+    def network_parts(self) -> Parts:
+        """Give the parts of the network: one, where nothing is repeated."""
+        if self.parts is None:
+            return Parts(*self.gives(np.array([0, 1]), np.array([NEVER]), np.zeros(1, np.int64), NO_INDICES))
+        columns = self.parts.classes, self.parts.ahead.ravel(), np.zeros(len(self.parts.ahead), np.int64)
+        return Parts(*self.gives(*columns, self.parts.of_link.astype(np.int32)))
+
+    def repeats(self) -> Repeats:
+        """Give what is known of the loops."""
+        if not self.repeated:
+            return Repeats(1, self.count, MOST_BITS, 0, *self.gives(NO_INDICES, NO_INDICES))
+        rows, loops = self.repeated.row_bits, self.repeated.loop_bits
+        columns = self.gives(self.repeated.steps, self.repeated.first)
+        return Repeats(self.repeated.loops, self.count, rows, loops, *columns)
+
+    def successors(self) -> tuple[Successors, Any]:
+        """The transfers that wait for each, and how many things each waits for."""
         program, count, slots = self.program, self.count, self.params.slots
-        read = program.reads if readers is None else np.where(readers, program.reads, np.int32(NONE))
-        reads, chain, credit = self.gives(read, program.chain, program.credit if slots else NO_INDICES)
+        credit = program.credit if slots and not self.repeated else NO_INDICES
+        columns = tuple(self.gives(program.reads, program.chain, credit, program.channel_before))
         chain_after, first_reader, next_reader, channel_after = (self.fill(count, NONE) for _ in range(4))
         credit_after, pending = self.fill(len(credit), NONE), self.fill(count, 0, np.int8)
         self.loops.run.turn_round(
-            (reads, chain, credit, self.give(program.channel_before)),
-            (first_reader, next_reader, chain_after, credit_after, channel_after),
-            pending,
+            columns, (first_reader, next_reader, chain_after, credit_after, channel_after), pending
         )
-        turn = NO_INDICES
+        turn, later = NO_INDICES, NO_INDICES
+        if self.repeated:
+            pending, credit, later = self.repeated_waits(np.asarray(pending, np.int8))
+            pending, credit_after = self.give(pending), self.give(credit)
         if self.params.blocking != "no":
             before = np.asarray(blocking_predecessors(program), np.int32).reshape(count, 2)
             turn = _turns(before)
@@ -301,8 +335,24 @@ class KernelRun:
         if self.params.barrier:
             for i in np.flatnonzero(program.step > program.step[:1]).tolist():
                 pending[i] += 1
-        links = (chain, chain_after, first_reader, next_reader, credit_after, channel_after)
+        links = (columns[1], chain_after, first_reader, next_reader, credit_after, self.give(later), channel_after)
         return Successors(*links, self.give(turn)), pending
+
+    def repeated_waits(self, pending: Array) -> tuple[Array, Array, Array]:
+        """How many things each transfer of all loops waits for; the row that the end of each lets go, and how many
+        loops later."""
+        repeated, program = self.repeated, self.program
+        assert repeated
+        every = np.empty((repeated.loops, len(pending)), np.int8)
+        every[:] = pending
+        every[1:] += program.channel_before == NONE  # they wait for the last of their channel
+        row, later = NO_INDICES, NO_INDICES
+        if repeated.slots:
+            many, place, row, later = looped_credits(program.connection, repeated.slots)
+            first = -((place - repeated.slots) // many)  # the loop in which each first waits
+            for loop in range(repeated.loops):
+                every[loop] += first <= loop
+        return every.ravel(), row, later
 
     def tasks(self, pending: Any) -> TaskColumns:
         """The first transfer of each channel waits for the task that sends it: this is added to `pending`."""
@@ -346,7 +396,7 @@ class KernelRun:
             levels=Levels(self.give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0)),
             bound=float(min(rates, default=math.inf)),  # one type; a host by itself has no links
             flows=Flows._make([*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE)]),
-            ends=self.heap(flows, tracked=True),
+            ends=self.heaps(np.array([flows]), tracked=flows),
             marked=fill(links, 0, int),
             touched=fill(links, 0),
         )

@@ -14,31 +14,31 @@ MOST_LEVELS: Final = 16  # of parts that feel each other soon: a fabric's links 
 
 
 class NetworkParts(NamedTuple):
-    """A network cut into `many` parts, those of a class together: where each class begins, and behind the last. An
-    event in a part of class c is felt in other parts of class d `ahead[c, d]` ps later or more, and `ahead_whole[c, d]`
-    while all pieces are whole. The columns are the part of each participant and of each link, and how many transfers of
-    each way may be on the heap of each part: (part, way) of all places where they do."""
+    """A network cut into `many` parts, those of a class together: where each class begins, and behind the last.
+
+    An event in a part of class c is felt in other parts of class d `ahead[c, d]` ps later or more. The columns are the
+    part of each participant and of each link, and how many transfers of each way may be on the heap of each part:
+    (part, way) of all places where they do.
+    """
 
     many: int
     classes: Numbers
     ahead: Numbers
-    ahead_whole: Numbers
     of_participant: Numbers
     of_link: Numbers
     visits: tuple[Numbers, Numbers]
 
 
-def parts_of(program: Program, follows: Array, slots: int, least: int, whole_ps: Numbers) -> NetworkParts:
+def parts_of(program: Program, follows: Array, slots: int, least: int) -> NetworkParts:
     """The parts of a program's network, where links serve in turn. `follows` says of which links heads pass without an
     event: see `LinkTables.follows`.
 
-    `whole_ps` is how long each link serves a whole piece. A head that leaves a link for one that needs an event comes
-    there after the latencies behind it. The end of a transfer lets go others of its receiver and one of its sender
-    (`slots`), and lies behind the latencies of the last links, where the tail comes behind the head by the time of
-    service, or the time for which the receive side is kept. All else stays with one participant, whose first links are
-    in its part. So are participants between whom a way takes at most half of the longest, with its last link. Other
-    last links of ways to a part are one by themselves, unless receive sides are kept: so nodes feel each other by a
-    whole way there and back. Parts that feel others within less than `least` ps stand before these, as links do before
+    A head that leaves a link for one that needs an event comes there after the latencies behind it. The end of a
+    transfer lets go others of its receiver and one of its sender (`slots`), and lies behind the latencies of the last
+    links, or the time for which the receive side is kept. All else stays with one participant, whose first links are in
+    its part. So are participants between whom a way takes at most half of the longest, with its last link. Other last
+    links of ways to a part are one by themselves, unless receive sides are kept: so nodes feel each other by a whole
+    way there and back. Parts that feel others within less than `least` ps stand before these, as links do before
     participants if they can; there is one part where no order can be.
     """
     (src, dst, hop, links), participants = program.routes, program.schedule.participants
@@ -49,11 +49,10 @@ def parts_of(program: Program, follows: Array, slots: int, least: int, whole_ps:
     begins[hop[some]] = True
     first, joined = np.flatnonzero(begins[:-1]), np.flatnonzero(~begins[:-1])
     at, keeps = participants + links.astype(np.int64), program.by_way("o_recv")[some]
-    reduces, late, whole, served = bool(program.by_kind("gamma").any()), keeps, keeps, keeps
+    reduces, late, whole = bool(program.by_kind("gamma").any()), keeps, keeps
     kept = reduces or bool(keeps.any())
     if len(some):
         late, whole = (np.add.reduceat(program.latencies[links], begin) for begin in (first, hop[some]))
-        served = np.maximum.reduceat(whole_ps[links], first)
     last = at[hop[some + 1] - 1]
     short = 2 * whole <= whole.max(initial=0)
     within = short | kept | (np.diff(hop)[some] == 1)
@@ -72,31 +71,27 @@ def parts_of(program: Program, follows: Array, slots: int, least: int, whole_ps:
     part = np.minimum(np.searchsorted(used, label), len(used) - 1)
     here, way = part[at[first]], np.repeat(np.arange(len(src)), np.diff(hop))[first]
     final = np.append(way[1:] != way[:-1], True)[: len(way)]
-    goes, over, behind = ~final[:-1], late[final], served[final]
+    goes, over = ~final[:-1], late[final]
     if kept:
-        over, behind = np.where(keeps > 0, np.minimum(keeps, over), 0 if reduces else over), 0
-    on, ends = late[:-1][goes], (over, over + behind)
-    felt = [(here[:-1][goes], here[1:][goes], on, on), (here[final], part[dst[some]], *ends)]
+        over = np.where(keeps > 0, np.minimum(keeps, over), 0 if reduces else over)
+    felt = [(here[:-1][goes], here[1:][goes], late[:-1][goes]), (here[final], part[dst[some]], over)]
     if slots:
-        felt.append((here[final], part[src[some]], *ends))
-    source, target, after, after_whole = (np.concatenate(column) for column in zip(*felt, strict=True))
+        felt.append((here[final], part[src[some]], over))
+    source, target, after = (np.concatenate(column) for column in zip(*felt, strict=True))
     apart = source != target
-    source, target, after, after_whole = source[apart], target[apart], after[apart], after_whole[apart]
+    source, target, after = source[apart], target[apart], after[apart]
     level = _in_order(part[:participants], source, target, after < least, len(used))
     if level is None:
         part, here, way = part * 0, np.zeros(len(src), np.int64), np.arange(len(src))
         level, source, target, after = np.zeros(1, np.int64), source[:0], target[:0], after[:0]
-        after_whole = after_whole[:0]
     levels = distinct(level)
     of_class = np.searchsorted(levels, level)
-    ahead, ahead_whole = np.full((2, len(levels), len(levels)), NEVER)
+    ahead = np.full((len(levels), len(levels)), NEVER)
     np.minimum.at(ahead, (of_class[source], of_class[target]), after)
-    np.minimum.at(ahead_whole, (of_class[source], of_class[target]), after_whole)
     number = np.argsort(np.argsort(level, kind="stable"))
     part, classes = number[part], np.append(0, np.cumsum(np.bincount(of_class)))
-    return NetworkParts(
-        len(level), classes, ahead, ahead_whole, part[:participants], part[participants:], (number[here], way)
-    )
+    visits = number[here], way
+    return NetworkParts(len(level), classes, ahead, part[:participants], part[participants:], visits)
 
 
 def _in_order(own: Numbers, before: Numbers, behind: Numbers, near: Array, count: int) -> Numbers | None:

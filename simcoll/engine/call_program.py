@@ -182,7 +182,8 @@ class CallProgram:
         """The call of all its ranks by itself."""
         if self._looped is None:
             return _alone(self.program, came, busy)
-        return self._looped.ends(_of_all(came, self._looped.one), busy)
+        one = replace(self._looped.one, arrivals=_of_all(came, self._looped.one))
+        return fast.ends(replace(self._looped, one=one), busy)
 
 
 def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | None:

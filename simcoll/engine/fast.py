@@ -1,14 +1,12 @@
 """The fast engine: the rules of `event` without a Python object per event. Same integers, tested by `==`.
 
-Two ways: `replay` takes transfers in index order as long as that is the order of time, which it checks as it runs;
-otherwise a heap of (time, index) does, in the loop `fifo` or `fair`. The loops of `kernels` run as they are for small
-programs and compiled by numba, where that is installed, for large ones.
+A heap of (time, key) drives the loop `fifo` or `fair`. The loops of `kernels` run as they are for small programs and
+compiled by numba, where that is installed, for large ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,25 +14,11 @@ import numpy as np
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.engine._kernel_run import KeptTimes, KernelResult, KernelRun
-from simcoll.engine.kernels import fair_kernel, fifo_kernel, replay_kernel, waits
+from simcoll.engine.kernels import fair_kernel, fifo_kernel, waits
+from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, too_late
-
-
-class FastResult(NamedTuple):
-    """The result of a run of the fast engine."""
-
-    timeline: Timeline | None  # None if it could not finish
-    shortcut: str  # "replay" or "none"
-    compiled: bool
-
-
-class RunEnd(NamedTuple):
-    """The end of a run, in ps, and the shortcut that it took."""
-
-    at: int
-    shortcut: str
 
 
 class CallEnds(NamedTuple):
@@ -50,95 +34,65 @@ class CallEnds(NamedTuple):
 
 
 def run(
-    program: Program,
-    shortcuts: bool = True,
-    compiled: bool | None = None,
-    hops: bool = True,
-    busy: Array | None = None,
-) -> FastResult:
-    """Replay a program if `shortcuts` are allowed and its order permits, else run it event by event.
+    program: Program, compiled: bool | None = None, hops: bool = True, busy: Array | None = None
+) -> Timeline | None:
+    """The timeline of a program; None if it cannot finish.
 
     `compiled` forces or forbids numba; by default it is used where it is installed and pays. Without `hops` the
     timeline has no intervals of links, which take the most room. Links that serve others at first are `busy` until a
     time in ps, (links,), where they serve in turn and do not change.
     """
-    played = _play(program, "hops" if hops else "times", shortcuts, compiled, busy)
-    timeline = played.outcome and Timeline(*(np.asarray(column, np.int64) for column in played.outcome.columns))
-    return FastResult(timeline, played.shortcut, played.run.loops.compiled)
+    _, result = _run(program, "hops" if hops else "times", compiled, busy)
+    return result and Timeline(*(np.asarray(column, np.int64) for column in result.columns))
 
 
-def totals(program: Program, shortcuts: bool = True, compiled: bool | None = None) -> Totals | None:
-    """Run a large program for its sums alone: the times of each transfer would take most of the memory. None if it
-    could not finish."""
-    _, outcome, shortcut = _play(program, "nothing", shortcuts, compiled)
-    if outcome and program.changes:
-        program = program.as_it_went(np.asarray(outcome.columns[-1]))
-    return outcome and program.totals(outcome.latest, shortcut)
-
-
-def end(program: Program, shortcuts: bool = True, until: int = NEVER) -> RunEnd | None:
-    """The end of a program and nothing else of it, None if it could not finish; of one that takes longer than `until`
-    (ps) any later time."""
-    _, outcome, shortcut = _play(program, "nothing", shortcuts, None, until=until)
-    return outcome and RunEnd(int(outcome.latest), shortcut)
-
-
-def ends(program: Program, busy: Array, compiled: bool | None = None) -> CallEnds | None:
-    """The ends of a program by ranks, or tasks where it has these, and by links, which serve in turn and are `busy` at
-    first until a time in ps, (links,). None if it could not finish."""
-    run_, outcome, _ = _play(program, "ends", True, compiled, busy)
-    if outcome is None:
+def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> Totals | None:
+    """The sums of a run: the times of each transfer would take most of the memory. None if it cannot finish."""
+    _, result = _run(program, "nothing", compiled)
+    if result is None:
         return None
-    if program.tasks:
-        done = run_.done
-    else:
-        done = run_.give(program.arrivals.copy())
-        ways = run_.gives(program.way, program.routes.src, program.routes.dst)
-        run_.loops.run.latest_of_ranks(*ways, outcome.columns[1], outcome.columns[4], done)
-        done = done[: program.schedule.n]
+    if isinstance(program, LoopedProgram):
+        sums = program.one.totals(result.latest, "none")
+        return replace(sums, messages=sums.messages * program.loops)
+    if program.changes:
+        program = program.as_it_went(np.asarray(result.columns[-1]))
+    return program.totals(result.latest, "none")
+
+
+def end_ps(program: Program, until: int = NEVER) -> int | None:
+    """The end of a program in ps and nothing else of it, None if it cannot finish; of one that takes longer than
+    `until` (ps) any later time."""
+    _, result = _run(program, "nothing", None, until=until)
+    return result and result.latest
+
+
+def ends(program: Program | LoopedProgram, busy: Array, compiled: bool | None = None) -> CallEnds | None:
+    """The ends of a program by ranks, or tasks where it has these, and by links, which serve in turn and are `busy` at
+    first until a time in ps, (links,). None if it cannot finish."""
+    run_, result = _run(program, "ends", compiled, busy)
+    if result is None:
+        return None
+    done = run_.done if run_.program.tasks else run_.ends[: run_.program.schedule.n]
     first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
     free = np.where(last > -NEVER, free, -NEVER)
-    return CallEnds(np.asarray(done, np.int64), first, last, free, outcome.latest)
+    return CallEnds(np.array(done, np.int64), first, last, free, result.latest)
 
 
-class _Played(NamedTuple):
-    """The outcome of a run, None if not all came to an end, and the shortcut taken."""
-
-    run: KernelRun
-    outcome: KernelResult | None
-    shortcut: str
-
-
-def _play(
-    program: Program,
+def _run(
+    program: Program | LoopedProgram,
     keep: KeptTimes,
-    shortcuts: bool,
     compiled: bool | None,
     busy: Array | None = None,
     until: int = NEVER,
-) -> _Played:
-    """Run a program in the first way in which all comes to an end, or that needs no shortcut and goes on beyond
-    `until`. Raises InputError beyond the clock."""
-    fair = program.params.sharing == "fair"
-    ways: list[tuple[str, ModuleType, Callable[[KernelRun], KernelResult]]] = []
-    run_: KernelRun | None = None
-    if (
-        shortcuts
-        and not program.tasks
-        and not program.changes
-        and program.params.blocking == "no"
-        and program.bandwidths[program.taken].all()
-    ):
-        ways.append(("replay", replay_kernel, KernelRun.replay))
-    ways.append(("none", fair_kernel, KernelRun.fair) if fair else ("none", fifo_kernel, KernelRun.fifo))
-    for shortcut, kernel, way in ways:
-        chosen = choose(len(program), compiled, kernel)
-        if run_ is None or run_.loops.compiled != chosen:
-            run_ = KernelRun(program, Loops(waits, chosen), keep, busy, until)
-        outcome = way(run_)
-        if outcome.ended == len(program) or (shortcut == "none" and until < outcome.latest):
-            if outcome.latest >= NEVER:
-                raise too_late("the run takes")
-            return _Played(run_, outcome, shortcut)
-    assert run_
-    return _Played(run_, None, "none")
+) -> tuple[KernelRun, KernelResult | None]:
+    """Run a program; there is no result if not all came to an end. Raises InputError beyond the clock."""
+    one = program.one if isinstance(program, LoopedProgram) else program
+    fair = one.params.sharing == "fair"
+    chosen = choose(len(program), compiled, fair_kernel if fair else fifo_kernel)
+    run_ = KernelRun(program, Loops(waits, chosen), keep, busy, until)
+    result = run_.fair() if fair else run_.fifo()
+    if result.ended < len(program) and result.latest <= until:
+        return run_, None
+    if result.latest >= NEVER:
+        raise too_late("the run takes")
+    return run_, result

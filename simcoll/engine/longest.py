@@ -1,12 +1,12 @@
 """The longest that a call may take, whenever its ranks come.
 
-Replay (see `kernels.replay_kernel`) needs the order in which links serve, and that depends on when ranks come. Without
-the order it is still known how long a transfer may wait at a link: only for those which are ahead of it there and have
-not passed, and of these there are few. A channel has one transfer at the first link of its ways at a time, as the next
-one starts when the one before has passed it; of a connection at most `slots` are on their way. So times of replay, in
-which each transfer waits at each link for all that may be ahead of it, are none that a run goes beyond: by induction
-over transfers, each of which waits for lower ones, with `max` and `+` alone. Times count from when the last rank has
-come, and from when links have served earlier calls; whatever happened before then can only have left fewer to wait for.
+The order in which links serve depends on when ranks come. Without that order it is still known how long a transfer may
+wait at a link: only for those which are ahead of it there and have not passed, and of these there are few. A channel
+has one transfer at the first link of its ways at a time, as the next one starts when the one before has passed it; of a
+connection at most `slots` are on their way. So times in which each transfer waits at each link for all that may be
+ahead of it are none that a run goes beyond: by induction over transfers, each of which waits for lower ones, with `max`
+and `+` alone. Times count from when the last rank has come, and from when links have served earlier calls; whatever
+happened before then can only have left fewer to wait for.
 
 It is no estimate: at each link a transfer waits for one of every channel that begins there, also where these never
 meet. For most calls it is one to three times what they take; where many channels share links, it may be fifty times.
@@ -159,7 +159,7 @@ def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[N
     (first, links), tables, rows = program.hops, run_.ways, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]
-    receive = run_.receive() if len(run_.receive()) else np.zeros(rows, np.int64)
+    receive = _receive_ps(program, tables)
     visits = _visits(program, tables, row, service, receive)
     waits_ = _ahead(program, visits, loops, slots)
     if waits_ is None:
@@ -174,6 +174,14 @@ def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[N
     np.add.at(takes, row, program.latencies[program.hops.links])
     np.add.at(takes, visits.row, waits_)
     return held, takes
+
+
+def _receive_ps(program: Program, tables: LinkTables) -> Numbers:
+    """The time for which each transfer keeps its receive side."""
+    src, dst, *_ = program.routes
+    o_recv, gamma = np.where(src == dst, 0, program.by_way("o_recv")), program.by_kind("gamma")
+    found: Numbers = o_recv[program.way] + (tables.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else 0)
+    return found
 
 
 def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers, receive: Numbers) -> _Visits:

@@ -21,7 +21,6 @@ import numpy as np
 from simcoll.config.arrays import Array
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
-from simcoll.engine.fast import RunEnd
 from simcoll.engine.folding import fold
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
@@ -30,8 +29,6 @@ from simcoll.engine.timing_model import NEVER, Index, Params, RoutedNetwork
 from simcoll.schedule.ir import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers: longer schedules stay streams, and no timeline of theirs is kept by default
-TRIED: Final = 4  # loops, which say whether the order of all is that of time, or of links
-MANY: Final = 4 * TRIED  # loops: of fewer such a trial costs too much
 MOST_ENDS: Final = 1024  # of programs that differ in numbers only that are remembered
 
 Keep = Literal["auto", "totals", "times", "hops"]
@@ -118,20 +115,13 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
         keep = "hops" if len(program) <= MOST_HELD else "totals"
     if policy.engine != "event":
         if keep == "totals":
-            if program.changes:
-                totals = fast.totals(program, policy.shortcuts)
-            else:
-                ended = _end(program, policy.shortcuts)
-                totals = ended and program.totals(*ended)
-            if totals:
+            if totals := fast.totals(program):
                 return Outcome("fast", totals)
-        else:
-            timeline, shortcut, _ = fast.run(program, policy.shortcuts, hops=keep == "hops")
-            if timeline:
-                return _outcome("fast", program, timeline, shortcut)
+        elif timeline := fast.run(program, hops=keep == "hops"):
+            return _outcome("fast", program, timeline)
     from simcoll.engine import event
 
-    return _outcome("event", program, event.run(program), "none")  # which also says why a run cannot finish
+    return _outcome("event", program, event.run(program))  # which also says why a run cannot finish
 
 
 def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, until: int = NEVER) -> int:
@@ -139,39 +129,34 @@ def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, unti
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if shortcuts else None
         return totals.makespan_ps if totals else makespan_ps(program.bind(), shortcuts, until)
-    ended = None if program.changes else _end(program, shortcuts, until)
-    return ended.at if ended else run(program, Policy(shortcuts=shortcuts, keep="totals")).totals.makespan_ps
+    ended = None if program.changes else _end_ps(program, until)
+    return ended or run(program, Policy(shortcuts=shortcuts, keep="totals")).totals.makespan_ps
 
 
-def _end(program: Program, shortcuts: bool, until: int = NEVER) -> RunEnd | None:
+def _end_ps(program: Program, until: int = NEVER) -> int | None:
     """The end of a program, which is not run where one with the same columns and numbers was: many explanations of a
-    slow machine slow down the same links. See `fast.end`."""
+    slow machine slow down the same links. See `fast.end_ps`."""
     columns = program.way, program.kind, program.routes, program.reads, program.chain, program.channel, program.side
     if program.tasks or program.part is not None or program.views > 1:
-        return fast.end(program, shortcuts, until)
-    known: dict[tuple[Params, bytes], tuple[Index, bool, int, RunEnd]] = program.once("ends", columns, dict)
+        return fast.end_ps(program, until)
+    known: dict[tuple[Params, bytes], tuple[Index, int, int]] = program.once("ends", columns, dict)
     taken = program.taken
     numbers = program.sizes, program.bandwidths[taken], program.latencies[taken], program.arrivals
     key = program.params, hashlib.sha256(b"".join(column.tobytes() for column in numbers)).digest()
-    credit, with_shortcuts, limit, ended = known.get(key, (None, False, 0, None))
-    if (
-        ended
-        and credit is program.credit
-        and (with_shortcuts or not shortcuts)
-        and (ended.at <= limit or until <= limit)  # its end is known, or that it is not wanted
-    ):
-        return ended if shortcuts else RunEnd(ended.at, "none")
-    ended = fast.end(program, shortcuts, until)
-    if ended:
+    credit, limit, end = known.get(key, (None, 0, 0))
+    if credit is program.credit and (end <= limit or until <= limit):  # its end is known, or that it is not wanted
+        return end
+    ended = fast.end_ps(program, until)
+    if ended is not None:
         if len(known) >= MOST_ENDS:
             known.clear()
-        known[key] = program.credit, shortcuts, until, ended
+        known[key] = program.credit, until, ended
     return ended
 
 
-def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timeline, shortcut: str) -> Outcome:
+def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timeline) -> Outcome:
     program = program.as_it_went(timeline.way)
-    return Outcome(engine, program.totals(timeline.makespan_ps, shortcut), timeline, program)
+    return Outcome(engine, program.totals(timeline.makespan_ps, "none"), timeline, program)
 
 
 def _streamed(program: StreamedProgram) -> Totals | None:
@@ -190,33 +175,22 @@ def _streamed(program: StreamedProgram) -> Totals | None:
             replayed = streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
             if replayed:
                 return replayed
-    return _looped(program, sizes)
-
-
-def _looped(program: StreamedProgram, sizes: Sequence[Array]) -> Totals | None:
-    """The totals of a schedule that is repeated many times, from the columns of one loop; None where it cannot be run
-    so, or where a few loops say that a program of all of them is quicker: it needs no heap."""
-    if len(sizes) < MANY:
-        return None
-    call = written_out(program.stream), program.network, program.devices, program.params, program.nbytes
+    call = written_out(stream), program.network, program.devices, params, program.nbytes
     whole = looped(*call, itemsize=program.itemsize, arrivals=program.arrivals)
-    if whole is None:
-        return None
-    few = dataclasses.replace(program, nbytes=sum(int(loop.sum()) for loop in sizes[:TRIED]))
-    tried = fast.totals(few.bind())
-    return whole.totals() if tried and tried.shortcut == "none" else None
+    return fast.totals(whole) if whole else None
 
 
 def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> Totals | None:
-    """The totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows meet: their rates
-    might be rounded otherwise."""
+    """The totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows share links: their
+    rates might be rounded otherwise."""
     params = whole.params
     alike = params.channels <= 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
-    folded = fold(stream, whole.network, whole.devices) if alike and params.blocking == "no" else None
+    turns = alike and params.blocking == "no" and params.sharing == "fifo"
+    folded = fold(stream, whole.network, whole.devices) if turns else None
     if folded is None:
         return None
     few = fast.totals(bind(folded.schedule, folded, folded.devices, params, whole.nbytes, itemsize=whole.itemsize))
-    if few is None or (params.sharing == "fair" and few.shortcut != "replay"):
+    if few is None:
         return None
     carried = np.zeros(len(whole.network.bandwidths), np.int64)
     carried[folded.stands_for] = few.carried[:, None]

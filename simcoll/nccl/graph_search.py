@@ -121,7 +121,7 @@ def _found(system: str, gpus: tuple[int, ...], across: bool, version: str | None
     node.find_paths(rules)
     if file.gpu and file.gpu.vendor == "amd":
         return _of_mesh(file.name, node, across)
-    return _Search(node, rules, across, settings, release).graphs()
+    return _GraphSearch(node, rules, across, settings, release).graphs()
 
 
 def _rules(system: SystemFile, release: tuple[int, int], settings: SearchSettings) -> PathRules:
@@ -185,7 +185,7 @@ def _counted(kind: str, reached: float) -> float:
     return next((full for full in _PCIE if kind == "pcie" and LEAST_SHARE * full <= reached < full), reached)
 
 
-class _Search:
+class _GraphSearch:
     """The graphs of a node, one after another."""
 
     def __init__(

@@ -33,8 +33,8 @@ MOST_FLOWS = 1 << 31  # of equal routes: more are not told apart
 
 
 class Rails(NamedTuple):
-    """The number of NICs of each node by which channels go that do as the one that is run; and the share of each link
-    that one NIC's have where these meet evenly, float (links,) or of all."""
+    """The rails that one run channel stands for: the number of NICs of each node by which such channels go, and the
+    share of each link that the channels of one NIC have if all share it evenly, float (links,) or one for all links."""
 
     nics: int = 1
     shares: Array | float = 1.0
@@ -43,8 +43,10 @@ class Rails(NamedTuple):
 def hashed(
     program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: Sequence[Rails] = (Rails(),)
 ) -> Program:
-    """The program with equal routes between nodes chosen at random, for `flows` connections of each pair; `rails` are
-    those for which calls that see links in each of its views stand."""
+    """The program with a random choice among equal routes between nodes, for `flows` connections of each pair.
+
+    `rails` are those of the calls that the program joins, one entry for each of its views of the links.
+    """
     src, dst, hop, links = program.routes
     numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}
@@ -114,7 +116,7 @@ def drawable(program: Program, topology: Topology) -> bool:
 
 
 def _beside(topology: Topology, way: Route, rails: int) -> list[EndNames]:
-    """The NICs at the ends of the connections of other rails that do what a way's does."""
+    """The NICs at the ends of connections on other rails that do the same as a way's own connection."""
     kinds, node_of = topology.kinds, topology.node_of
     devices = [device for link in way for device in topology.links[link] if kinds[device] == "nic"]
     if not devices:

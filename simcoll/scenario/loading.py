@@ -104,7 +104,8 @@ def find_scenario(name: str) -> Path:
             f"name a collective, and the system with --on, e.g. `simcoll predict all_reduce --on {name} --size 64MiB`"
         )
         raise InputError(f"{name}: a system, and no scenario", cure)
-    refuse_folder(path)
+    if (path / "results.csv").is_file():
+        raise _refused(path / "results.csv", _RESULTS)
     own = {file.stem: str(file) for file in path.parent.glob("*.yaml") if file.is_file()}
     near = difflib.get_close_matches(stem, [*own, *known, *COLLECTIVES], n=1)
     cure = "give a path, or a name that `simcoll list scenarios` prints"
@@ -118,10 +119,10 @@ def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
     try:
         tree = yaml_tree.read(path, str(path), mistakes)
     except InputError:
-        refuse_other(path)
+        _refuse_other(path)
         raise
     if not isinstance(tree.value, dict) or "transfers" in tree.value:  # a list, a word, or a schedule
-        refuse_other(path)
+        _refuse_other(path)
     if not isinstance(tree.value, dict) or "name" in tree.value:
         return tree
     return Node({"name": Node(path.stem, tree.place), **tree.value}, tree.place, tree.keys)
@@ -272,13 +273,7 @@ def shipped_scenarios() -> dict[str, Path]:
     return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}
 
 
-def refuse_folder(path: Path) -> None:
-    """Raise InputError where a folder has results of simcoll."""
-    if (path / "results.csv").is_file():
-        raise _refused(path / "results.csv", _RESULTS)
-
-
-def refuse_other(path: Path) -> None:
+def _refuse_other(path: Path) -> None:
     """Raise InputError where a file that is no scenario is known to be something else."""
     from simcoll.formats.importers import recognise  # all readers of other programs' files
 

@@ -572,17 +572,9 @@ def _exact(value: int, digits: int) -> str:
     return f"{value // 10**digits}.{value % 10**digits:0{digits}d}".rstrip("0").rstrip(".")
 
 
-def _duration_text(ps: int) -> str:
-    return f"{_exact(ps, 6)} us"
-
-
-def _bandwidth_text(rate: int) -> str:
-    return f"{_exact(rate, 9)} GB/s"
-
-
 _SPELT: Final[dict[str, Callable[[Any], object]]] = {
-    **dict.fromkeys(("o_send", "o_recv", "g"), _duration_text),
-    **dict.fromkeys(("gamma", "channel_bandwidth"), _bandwidth_text),
+    **dict.fromkeys(("o_send", "o_recv", "g"), lambda ps: f"{_exact(ps, 6)} us"),
+    **dict.fromkeys(("gamma", "channel_bandwidth"), lambda rate: f"{_exact(rate, 9)} GB/s"),
     "channels": lambda channels: channels or "per-peer",
     "chunk": units.format_size,
     "blocking": lambda blocking: blocking == "sends-first" or blocking,

@@ -244,9 +244,9 @@ def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
 
 @dataclass(frozen=True, eq=False)
 class StreamedSchedule:
-    """A `Schedule` without stored transfers: `make` yields them anew each time, see `parts`.
+    """A `Schedule` without stored transfers: `make` yields the steps anew each time, see `parts`.
 
-    `rotation` is one that should turn the schedule into itself; whoever relies on it has to verify it.
+    `rotation` is claimed to turn the schedule into itself; users of it verify that first (`Rotation.holds`).
     """
 
     collective: str
@@ -347,7 +347,7 @@ class StreamedSchedule:
 
 
 def _highest(part: StepPattern) -> int:
-    """The highest slot that is used, or a bound where slots go round."""
+    """The highest slot that a part uses; of a `Repeat`, whose slots go round, an upper bound."""
     if isinstance(part, Step):
         return max(int(part.src_slot.max(initial=-1)), int(part.dst_slot.max(initial=-1)))
     stride = math.gcd(part.shift, part.span)

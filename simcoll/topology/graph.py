@@ -266,16 +266,15 @@ class Topology:
 
         Raises TopologyError for an unknown device, and where there is no way.
         """
-        if (route := self._routes.get((src, dst))) is None:
-            route = self._routes[src, dst] = self._find(src, dst)
-        return route
-
-    def _find(self, src: str, dst: str) -> Route:
+        if (src, dst) in self._routes:
+            return self._routes[src, dst]
         if self._known(src) == self._known(dst):
-            return (self._id[src, src],) if (src, src) in self._id else ()
-        route = self._router.route(src, dst)
+            route: Route | None = (self._id[src, src],) if (src, src) in self._id else ()
+        else:
+            route = self._router.route(src, dst)
         if route is None:
             raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give it under routes")
+        self._routes[src, dst] = route
         return route
 
     def equal_routes(self, src: str, dst: str) -> int:

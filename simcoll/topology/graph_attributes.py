@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place, TopologyError
 from simcoll.topology.machine_files import MachineFacts, SystemFile
-from simcoll.topology.wiring import Link
 from simcoll.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -73,9 +72,5 @@ def plain_graph(topology: Topology, texts: bool) -> nx.DiGraph[str]:
         known = {"node": data.get("node"), "in_network": bool(data.get("in_network")) or None}
         graph.add_node(device, kind=data["kind"], **{key: value for key, value in known.items() if value is not None})
     for (u, v), link in zip(topology.links, topology.every_link, strict=True):
-        graph.add_edge(u, v, **_of_link(link))
+        graph.add_edge(u, v, bandwidth=link.bandwidth, latency=link.latency_ps / PS_PER_S, kind=link.kind)
     return graph
-
-
-def _of_link(link: Link) -> dict[str, Any]:
-    return {"bandwidth": link.bandwidth, "latency": link.latency_ps / PS_PER_S, "kind": link.kind}

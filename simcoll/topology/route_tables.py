@@ -22,7 +22,6 @@ from simcoll.topology.routing import BY_NICS, ENDPOINTS, NextSteps, Route, Route
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
 AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time: what is made meanwhile stays in the cache
-MOST_KEYS: Final = 1 << 24  # of a table of answers
 MOST_TORUS_ROUTES: Final = 1 << 40  # more are not told apart: routes are numbered by 32 bits
 NONE: Final = -1
 

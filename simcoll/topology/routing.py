@@ -37,10 +37,10 @@ NO_HOME: Final = object()  # for fields that several nodes share
 
 
 class SearchNet:
-    """A graph made ready for searching backwards; devices are numbers.
+    """A graph prepared for searching backwards; devices are numbers.
 
-    A state is what a message can be at: an endpoint is three states (a source, a sink, a relay between direct links to
-    its own kind), any other device is one.
+    A message moves from state to state. An endpoint is three states: a source, a sink, and a relay between direct links
+    to its own kind. Any other device is one state.
     """
 
     def __init__(self, links: Sequence[tuple[int, int]], kinds: Sequence[str], nodes: Sequence[int | None]):
@@ -133,7 +133,7 @@ class FewestHops(NamedTuple):
 
 
 class DistanceField:
-    """Ways to `target`, from as far away as was asked so far.
+    """Fewest-hop routes to `target`, found outwards from it, as far as was asked so far.
 
     With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
     """
@@ -210,7 +210,8 @@ class DistanceField:
 
 
 class MachineRoutes:
-    """The inside of all machines that are made alike: devices and links are places in their lists."""
+    """Routes inside a machine, found once for all machines made alike. Devices and links are numbered by their places
+    in the machine."""
 
     def __init__(
         self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
@@ -294,7 +295,7 @@ class MachineRoutes:
 
 
 class NodeInside(NamedTuple):
-    """One node: what it is made like, and its own devices and links in the places of that."""
+    """One node: the routes of all nodes made alike, and its own devices and links by their places there."""
 
     machine: MachineRoutes
     devices: list[int]

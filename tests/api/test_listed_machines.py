@@ -9,7 +9,7 @@ import pytest
 from command import simcoll
 
 import simcoll as sc
-from simcoll.api._asked import spelt
+from simcoll.api.sweeps import spelt
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.formats import importers

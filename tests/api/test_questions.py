@@ -20,9 +20,9 @@ from command import simcoll as command
 from matplotlib.axes import Axes
 
 import simcoll as sc
-from simcoll.api._asked import spelt
 from simcoll.api.questions import table
-from simcoll.cli.replot import _condition
+from simcoll.api.sweeps import spelt
+from simcoll.cli.plot import filter_of
 from simcoll.errors import InputError
 from simcoll.prediction import result_rows
 from simcoll.report.plot.key_columns import filtered
@@ -467,7 +467,7 @@ def test_one_selection_at_all_doors(conditions: dict[str, Any], words: list[str]
     assert 0 < len([*axes.lines, *axes.patches]) == len([*same.lines, *same.patches])
     rows.to_csv(tmp_path / "results.csv")
     filters = [each for text in words for each in ("--filter", text)]
-    read = filtered(result_rows.read(tmp_path / "results.csv"), dict(_condition(text) for text in words))
+    read = filtered(result_rows.read(tmp_path / "results.csv"), dict(filter_of(text) for text in words))
     assert [row["time_us"] for row in read] == kept["time_us"]
     out = str(tmp_path / "p.svg")
     assert command("plot", str(tmp_path), "--x", "size", "--group", "asked", *filters, "-o", out).out.splitlines()[
@@ -496,8 +496,8 @@ def test_an_export_says_what_it_takes() -> None:
 def test_a_condition_names_one_column() -> None:
     """A second column behind a comma is refused with the options that say both; options in brackets are none."""
     with pytest.raises(InputError, match="--filter nodes=8 --filter algorithm=ring"):
-        _condition("nodes=8,algorithm=ring")
-    assert _condition("algorithm=hierarchical(across=ring)") == ("algorithm", ["hierarchical(across=ring)"])
+        filter_of("nodes=8,algorithm=ring")
+    assert filter_of("algorithm=hierarchical(across=ring)") == ("algorithm", ["hierarchical(across=ring)"])
 
 
 def test_one_machine_at_all_doors() -> None:

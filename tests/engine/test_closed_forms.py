@@ -248,7 +248,7 @@ def on_grid_ps(name: str, dims: Sequence[int], nbytes: int, wraps: bool, sharing
     played = bind(plan, network, network.ranks, params, nbytes)
     if len(network.ranks) <= 16:
         return event.run(played).makespan_ps
-    return fast.run(played, compiled=False).timeline.makespan_ps
+    return fast.run(played, compiled=False).makespan_ps
 
 
 @both_sharings

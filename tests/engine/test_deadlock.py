@@ -84,9 +84,7 @@ def test_the_clock_has_an_end(name: str, compiled: bool, sharing: str) -> None:
         with pytest.raises(InputError, match="longer than the clock runs"):
             event.run(played)
         with pytest.raises(InputError, match="longer than the clock runs"):
-            fast.run(played, compiled=compiled).timeline or event.run(
-                played
-            )  # the fast one leaves reasons to the other
+            fast.run(played, compiled=compiled) or event.run(played)  # the fast one leaves reasons to the other
 
 
 def test_what_is_too_large_to_bind() -> None:

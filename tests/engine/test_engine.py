@@ -33,7 +33,7 @@ from oracle import (
 from oracle_programs import changed, joint_program_of, program_of
 
 from simcoll.config.numba_loader import have_numba
-from simcoll.engine import _kernel_run, event, fast
+from simcoll.engine import event, fast
 from simcoll.engine import run as engine_run
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
@@ -44,8 +44,7 @@ from simcoll.errors import InputError, StuckError
 from simcoll.schedule.ir import Schedule
 from simcoll.topology.graph import Link as TopologyLink
 
-FAST = {"fast": (False, False), "replay": (True, False), "compiled": (False, True), "compiled replay": (True, True)}
-REPLAYS = ("replay", "compiled replay")
+COMPILED = (False, True) if have_numba() else (False,)
 
 
 def check_times(whole: Timeline, expected: Sequence[Any], seed: int) -> None:
@@ -54,13 +53,12 @@ def check_times(whole: Timeline, expected: Sequence[Any], seed: int) -> None:
         assert getattr(whole, name).tolist() == [getattr(times, name) for times in expected], (seed, name)
 
 
-def check_fast(played: Program, whole: Timeline | None, engines: Iterable[str], seed: int) -> None:
-    """The other engines have the event engine's timeline, and its end alone; or do not finish either."""
-    for shortcuts, compiled in (FAST[engine] for engine in engines):
-        if have_numba() or not compiled:
-            assert fast.run(played, shortcuts, compiled).timeline == whole, (seed, shortcuts, compiled)
-            found = fast.totals(played, shortcuts, compiled)
-            assert (found and found.makespan_ps) == (whole and whole.makespan_ps), (seed, shortcuts, compiled)
+def check_fast(played: Program, whole: Timeline | None, seed: int, ways: Iterable[bool] = COMPILED) -> None:
+    """The fast engine has the event engine's timeline, and its end alone; or does not finish either."""
+    for compiled in ways:
+        assert fast.run(played, compiled) == whole, (seed, compiled)
+        found = fast.totals(played, compiled)
+        assert (found and found.makespan_ps) == (whole and whole.makespan_ps), (seed, compiled)
 
 
 def check_tasks(seed: int) -> None:
@@ -70,7 +68,7 @@ def check_tasks(seed: int) -> None:
     whole = event.run(played)
     check_times(whole, expected, seed)
     assert list(zip(whole.opened.tolist(), whole.done.tolist(), strict=True)) == tasks, seed
-    check_fast(played, whole, REPLAYS, seed)
+    check_fast(played, whole, seed)
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -106,7 +104,7 @@ def check_faults(seed: int) -> None:
         went = played.as_it_went(whole.way)
         assert [tuple(went.route(i)) for i in range(len(went))] == routes, seed
         assert len(went.hops.links) == len(whole.hop_begin)
-    check_fast(played, whole, REPLAYS, seed)
+    check_fast(played, whole, seed)
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -132,7 +130,7 @@ def test_a_link_that_is_found_dead_as_it_goes(sharing: Literal["fifo", "fair"]) 
         whole = event.run(played)
         check_times(whole, expected, at)
         assert at == 100_000 or routes[0] == way  # else all is gone by then
-        check_fast(played, whole, REPLAYS, at)
+        check_fast(played, whole, at)
 
 
 def check(seed: int) -> None:
@@ -141,7 +139,7 @@ def check(seed: int) -> None:
     played, expected = program_of(*case), simulate(*case)
     whole = event.run(played)
     check_times(whole, expected, seed)
-    check_fast(played, whole, FAST, seed)
+    check_fast(played, whole, seed)
 
 
 @pytest.mark.usefixtures("from_the_start")
@@ -151,18 +149,6 @@ def test_the_engines_are_the_rules(batch: int) -> None:
     engine, and all times, those of hops too, the event engine's in the others."""
     for seed in range(batch * 50, batch * 50 + 50):
         check(seed)
-
-
-@pytest.mark.usefixtures("from_the_start")
-def test_lines_on_the_heap_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what comes from a link stands in a line of which the heap has the first, as in programs of so many channels
-    that a heap of all would be long, all times are the event engine's: of random programs, also of several operations,
-    with changes and with views of links."""
-    monkeypatch.setattr(_kernel_run, "IN_CACHE", -1)
-    for seed in range(120):
-        tasks = random_tasks(random.Random(seed), contention=True, views=True)
-        for played in (program_of(*random_case(random.Random(seed), contention=True)), joint_program_of(*tasks)):
-            check_fast(played, event.run(played), ["fast", "compiled"] if seed < 40 else ["fast"], seed)
 
 
 def pieces_of(plan: Schedule, whole: Program, params: Params, itemsize: int) -> list[Message]:
@@ -208,7 +194,7 @@ def check_pieces(collective: str, algorithm: str, seed: int) -> bool:
     played = bind(plan, topology, ranks, params, size, itemsize=4, weights=weights, arrivals=late)
     found = event.run(played)
     check_times(found, simulate(messages, links, rules, late), seed)
-    check_fast(played, found, REPLAYS[:1], seed)
+    check_fast(played, found, seed, ways=[False])
     call = StreamedProgram(plan, topology, ranks, params, size, 4, late, weights)
     totals = run(call, Policy(keep="totals")).totals
     assert (totals.makespan_ps, totals.messages) == (found.makespan_ps, sum(not m.local for m in messages)), seed
@@ -225,7 +211,6 @@ def test_loops_count_what_is_sent(entry: tuple[str, str], monkeypatch: pytest.Mo
     """Calls in pieces are the oracle's, message by message: of a slot that holds less than others nothing is sent in
     the loops behind its last piece. Streams and the columns of one loop end with the program of all."""
     monkeypatch.setattr(engine_run, "MOST_HELD", 0)
-    monkeypatch.setattr(engine_run, "MANY", 2)
     lacking = [check_pieces(*entry, seed) for seed in range(6)]
     assert any(lacking) or not may_be_weighted(entry[0])
 
@@ -262,10 +247,8 @@ def test_runs_beyond_the_clock_end() -> None:
         played = program_of(messages, links, replace(rules, **huge), arrivals)
         whole = within_the_clock(event.run, played)
         beyond += whole is None
-        for engine, how in FAST.items():
-            if have_numba() or not how[1]:
-                found = within_the_clock(lambda *how: fast.run(*how).timeline, played, *how)
-                assert found == whole, (seed, engine)
+        for compiled in COMPILED:
+            assert within_the_clock(fast.run, played, compiled) == whole, (seed, compiled)
     assert 15 <= beyond <= 45
 
 
@@ -316,7 +299,7 @@ def test_what_sizes_and_slots_share_is_as_bound_anew(channels: int) -> None:
 def test_what_a_run_adds_up_to() -> None:
     """Totals are sums over transfers and their hops; copies within a rank cross no wire."""
     played = program("all_to_all/direct", star(5, TopologyLink(50 * 10**9, latency_ps=500_000)), 16_000, chunk=700)
-    whole, found = fast.run(played, compiled=False).timeline, fast.totals(played, compiled=False)
+    whole, found = fast.run(played, compiled=False), fast.totals(played, compiled=False)
     assert whole is not None
     assert found is not None
     carried, away = np.zeros(len(played.bandwidths), np.int64), played.src != played.dst
@@ -350,7 +333,7 @@ def test_the_engines_agree_on_every_algorithm(entry: tuple[str, str]) -> None:
             "/".join(entry), star(5, TopologyLink(50 * 10**9, latency_ps=500_000)), 16_000, arrivals=late, **params
         )
         whole = event.run(played)
-        assert all(fast.run(played, *how).timeline == whole for how in FAST.values() if not how[1])
+        assert fast.run(played, compiled=False) == whole
 
 
 def test_a_thousand_sums_wait_for_a_late_root() -> None:
@@ -359,7 +342,7 @@ def test_a_thousand_sums_wait_for_a_late_root() -> None:
     whole = event.run(played)
     assert (whole.end < 10**9).all()
     assert (whole.complete == 10**9).all()
-    assert fast.run(played, compiled=False).timeline == whole
+    assert fast.run(played, compiled=False) == whole
 
 
 @pytest.mark.parametrize("name", ["all_reduce/double_binary_tree", "all_reduce/chain_tree"])
@@ -388,4 +371,4 @@ def test_the_engines_agree_on_blocking_sends(entry: tuple[str, str]) -> None:
             whole = event.run(played)
         except StuckError:
             whole = None
-        assert fast.run(played, compiled=False).timeline == whole, blocking
+        assert fast.run(played, compiled=False) == whole, blocking

@@ -20,7 +20,7 @@ QUICK, SLOW = Link(50 * 10**9, latency_ps=500_000), Link(10**9, latency_ps=500_0
 
 def took(made: Program, compiled: bool | None = None) -> tuple[int, int]:
     """The time that a program takes, and the longest that it may."""
-    timeline = fast.run(made, compiled=compiled).timeline
+    timeline = fast.run(made, compiled=compiled)
     most = longest_ps(made, 1, int(made.sizes.max()), made.params.slots, compiled=compiled)
     assert timeline is not None
     assert most is not None
@@ -85,7 +85,7 @@ def test_of_calls_in_turn_no_channel_serves_two(name: str, turns: bool) -> None:
         for before, (each, launch) in enumerate(zip(made, came, strict=True)):
             operations.append(Operation(np.arange(n), None, launch, (2 * before - 1,) if before else ()))
             operations.append(Operation(np.arange(n), each, 0, (2 * before,)))
-        timeline = fast.run(join(operations, n, topology)).timeline
+        timeline = fast.run(join(operations, n, topology))
         assert timeline is not None
         ends = np.cumsum([0, *map(len, made)])
         over, free = 0, np.zeros(int(made[0].channel.max()) + 1, np.int64)
@@ -113,7 +113,7 @@ def test_without_one_rank_all_stands_still_in_time(name: str, slots: int) -> Non
     for missing in range(n):
         came = {rank: never if rank == missing else rank * 10**4 for rank in range(n)}
         made = bind(plan, topology, where, params, n * 2_000, arrivals=came)
-        timeline = fast.run(made).timeline
+        timeline = fast.run(made)
         assert timeline is not None
         most = CallProgram(lambda made=made: made).quiet_ps(missing)
         sent, complete = (np.where(times < never, 0, 1) for times in (timeline.sent, timeline.complete))

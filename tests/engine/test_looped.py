@@ -12,9 +12,7 @@ from oracle import random_case
 from oracle_programs import program_of
 
 from simcoll.config.arrays import Array
-from simcoll.config.lru import LruCache
 from simcoll.engine import fast
-from simcoll.engine import looped as looped_module
 from simcoll.engine.binding import bind
 from simcoll.engine.longest import longest_ps
 from simcoll.engine.looped import LoopedProgram, looped
@@ -62,9 +60,14 @@ def columns(ends: fast.CallEnds | None) -> list[object] | None:
     return None if ends is None else [np.asarray(column).tolist() for column in ends]
 
 
+def ends(own: LoopedProgram, came: Array, busy: Array, compiled: bool = False) -> fast.CallEnds | None:
+    """The ends of all loops, whose ranks come at `came`."""
+    return fast.ends(replace(own, one=replace(own.one, arrivals=came)), busy, compiled)
+
+
 def same(own: LoopedProgram, whole: Program, came: Array, busy: Array, seed: int) -> fast.CallEnds | None:
     """Assert that loops end as the whole program, which is given."""
-    found, expected = own.ends(came, busy, compiled=False), fast.ends(whole, busy, compiled=False)
+    found, expected = ends(own, came, busy), fast.ends(whole, busy, compiled=False)
     assert columns(found) == columns(expected), seed
     return expected
 
@@ -91,7 +94,6 @@ def check(seed: int) -> bool:
     came = np.array([*(rng.randint(0, late) for _ in range(n)), *[0] * made.agents], np.int64)
     busy = np.array([rng.choice([0, 0, rng.randint(0, long)]) for _ in topology.links], np.int64)
     whole = replace(bind(made, topology, where, params, size, itemsize=4), arrivals=came)
-    own.ends(came * 0, busy * 0, compiled=False)  # a run leaves nothing behind for the next
     expected = same(own, whole, came, busy, seed)
     begun, largest = max(int(came.max()), int(busy.max())), int(whole.sizes.max())
     for each in ((own.one, own.loops, own.piece, own.slots), (whole, 1, largest, params.slots)):
@@ -99,8 +101,8 @@ def check(seed: int) -> bool:
         if most is not None:
             assert expected is not None, seed
             assert expected.over - begun <= most <= 100 * expected.over, seed
-    summed = replace(own, one=replace(own.one, arrivals=came)).totals(compiled=False)
-    assert _numbers(summed) == _numbers(fast.totals(whole, shortcuts=False, compiled=False)), seed
+    summed = fast.totals(replace(own, one=replace(own.one, arrivals=came)), compiled=False)
+    assert _numbers(summed) == _numbers(fast.totals(whole, compiled=False)), seed
     return True
 
 
@@ -204,7 +206,7 @@ def sizes_in_any_order(seed: int, compiled: bool) -> None:
         whole = bind(made, topology, where, params, size, itemsize=4)
         for came in (nothing[0], rng.choice([nothing[0], nothing[0] + 10**6])):
             late = replace(whole, arrivals=came)
-            found, expected = own.ends(came, nothing[1], compiled), fast.ends(late, nothing[1], compiled=False)
+            found, expected = ends(own, came, nothing[1], compiled), fast.ends(late, nothing[1], compiled=False)
             assert columns(found) == columns(expected), seed
 
 
@@ -214,35 +216,6 @@ def test_sizes_leave_nothing_behind(compiled: bool) -> None:
     """Random calls, each of several sizes in any order, end as they are."""
     for seed in range(40):
         sizes_in_any_order(seed, compiled)
-
-
-@pytest.mark.usefixtures("from_the_start")
-def test_calls_of_one_structure_share_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of other sizes share what was laid out; one slow link, other pieces or slots have their own. All end as the
-    program of all loops."""
-    laid_out: list[Program] = []
-    layout_of = looped_module.layout_of
-    monkeypatch.setattr(looped_module, "layout_of", lambda one, *more: laid_out.append(one) or layout_of(one, *more))
-    monkeypatch.setattr(looped_module, "_LAID_OUT", LruCache(10**6, lambda kept: len(kept[0].program)))
-    made: Schedule = schedule("all_reduce", "nvls_tree", 6)
-    plain, slow = Link(50 * 10**9, latency_ps=500_000), Link(30 * 10**9, latency_ps=500_000)
-    alike = nodes(6, made.agents, plain, plain)
-    straggler = alike.with_links([slow, *[plain] * (len(alike.links) - 1)])
-    cases = ((alike, 400, 2, 9), (alike, 400, 2, 30), (straggler, 400, 2, 9), (alike, 800, 2, 9), (alike, 400, 1, 9))
-    counts = []
-    for topology, chunk, slots, loops in (*cases, *cases):
-        params = Params(sharing="fifo", chunk=chunk, channels=made.n_steps, channels_by="step", slots=slots)
-        where = (*topology.ranks, *devices(topology, made)[6:])
-        size = made.n_chunks * (loops * chunk + 4)
-        own = looped(made, topology, where, params, size, itemsize=4)
-        assert own is not None
-        whole = bind(made, topology, where, params, size, itemsize=4)
-        for late in (0, 10**6):
-            came = np.array([late, *[0] * (made.participants - 1)], np.int64)
-            busy = np.zeros(len(topology.links), np.int64)
-            same(own, replace(whole, arrivals=came), came, busy, chunk + slots)
-        counts.append(len(laid_out))
-    assert counts == [1, 1, 2, 3, 4, 4, 4, 4, 4, 4]
 
 
 @pytest.mark.long

@@ -22,10 +22,7 @@ from simcoll.engine.timing_model import Dependencies
 # Random cases in which a broken rule must show: the last two have chunks that come to a dead link at the worst moment.
 CASES = (*range(40), 106, 147)
 
-HEAP, WAITS, RATES, FIFO, FAIR, REPLAY = (
-    f"simcoll.engine.kernels.{name}"
-    for name in ("heap", "waits", "fair_rates", "fifo_kernel", "fair_kernel", "replay_kernel")
-)
+HEAP, WAITS, FIFO, FAIR = (f"simcoll.engine.kernels.{name}" for name in ("heap", "waits", "fifo_kernel", "fair_kernel"))
 BINDING, TABLES = "simcoll.engine.kernels.dependency_kernel", "simcoll.engine.kernels.link_tables"
 
 
@@ -41,8 +38,11 @@ class Mutation(NamedTuple):
 UNBROKEN = Mutation("", "", "", "")
 TOUCH = "n_touched = touch(link, now, fabric, n_touched)"
 BEGIN = "free_link[server] = r + s"
-SERVE = "if there and value(receive, i):\n    state[i], there = SIDE, False\n    size = heaps.push(heap, size, t, i)"
-AT_ONCE = "if there and value(receive, i):\n    t = free_side[side[i]] = max(t, free_side[side[i]]) + receive[i]"
+RECEIVE = "waits.receive(row, loop, run.plan, run.costs)"
+QUEUE = f"max(t, free_side[side[row]]) + {RECEIVE}"
+SERVE = f"if there and {RECEIVE}:\n    state[i], there = SIDE, False\n    heaps.push(heap, part, t, key)"
+AT_ONCE = f"if there and {RECEIVE}:\n    t = free_side[side[row]] = {QUEUE}"
+WAITED = "starts.when[row + loop * starts.repeats.rows]"
 READERS = "next_reader[i], first_reader[reads[i]] = first_reader[reads[i]], i"
 CHAIN = "before if reduce[i] or before >= first else -1"
 
@@ -50,40 +50,35 @@ CHAIN = "before if reduce[i] or before >= first else -1"
 BROKEN: dict[str, Mutation] = {
     "ties go to the higher index": Mutation(HEAP, "sooner", "items[a] < items[b]", "items[a] > items[b]"),
     "a slow link upstream is forgotten": Mutation(FIFO, "travel", "max(r + s, tail)", "r + s"),
-    "a slow link upstream is forgotten by replay": Mutation(REPLAY, "cross", "max(r + s, tail)", "r + s"),
     "a link is held until the tail has passed": Mutation(FIFO, "travel", BEGIN, "free_link[server] = max(r + s, tail)"),
     "a channel's cap holds the link": Mutation(
-        FIFO, "travel", BEGIN, "free_link[server] = r + max(s, value(cap, kind))"
+        FIFO, "travel", BEGIN, "free_link[server] = r + max(s, value(run.costs.cap, kind))"
     ),
-    "a channel's cap is forgotten": Mutation(FIFO, "travel", "r + max(s, value(cap, kind))", "r + s"),
-    "a channel's cap is forgotten by replay": Mutation(REPLAY, "cross", "r + max(s, value(cap, kind))", "r + s"),
+    "a channel's cap is forgotten": Mutation(FIFO, "travel", "r + max(s, value(run.costs.cap, kind))", "r + s"),
     "g is forgotten": Mutation(WAITS, "send", "max(t, ready)", "t"),
     "g counts from the head's coming": Mutation(
-        FIFO, "travel", "when[i] + value(gap, way[i])", "t + value(gap, way[i])"
+        FIFO, "travel", "when[i] + value(gap, run.plan.way[row])", "t + value(gap, run.plan.way[row])"
     ),
-    "o_send counts twice": Mutation(WAITS, "start", "t + value(lead, way[i])", "t + 2 * value(lead, way[i])"),
-    "a flow is brought forward at an equal rate": Mutation(RATES, "solve", "solved[c] != rate[c]", "True"),
-    "the end of a flow is rounded down": Mutation(RATES, "replan", "math.ceil(wait)", "math.floor(wait)"),
+    "o_send counts twice": Mutation(
+        WAITS, "start", "t + value(starts.lead, starts.way[row])", "t + 2 * value(starts.lead, starts.way[row])"
+    ),
+    "a flow is brought forward at an equal rate": Mutation(FAIR, "solve", "solved[c] != rate[c]", "True"),
+    "the end of a flow is rounded down": Mutation(FAIR, "replan", "math.ceil(wait)", "math.floor(wait)"),
     "a whole flow at full rate is rounded twice": Mutation(
-        RATES, "replan", "whole[c] and rate[c] == flows.most[c]", "False"
+        FAIR, "replan", "whole[c] and rate[c] == flows.most[c]", "False"
     ),
-    "narrow links of one flow do not limit it": Mutation(RATES, "fill", "rate >= fabric.bound", "tightest < 0"),
-    "rates do not rise when a flow has ended": Mutation(RATES, "leave", TOUCH, "pass"),
-    "receive sides do not queue": Mutation(FIFO, "fifo", "max(t, free_side[side[i]]) + receive[i]", "t + receive[i]"),
-    "receive sides of fair links do not queue": Mutation(
-        FAIR, "fair", "max(t, free_side[side[i]]) + receive[i]", "t + receive[i]"
-    ),
-    "receive sides serve in order of sending": Mutation(FIFO, "fifo", SERVE, AT_ONCE),
+    "narrow links of one flow do not limit it": Mutation(FAIR, "fill", "rate >= fabric.bound", "tightest < 0"),
+    "rates do not rise when a flow has ended": Mutation(FAIR, "leave", TOUCH, "pass"),
+    "receive sides do not queue": Mutation(FIFO, "go_on", QUEUE, f"t + {RECEIVE}"),
+    "receive sides of fair links do not queue": Mutation(FAIR, "fair", "max(t, free_side[side[i]])", "t"),
+    "receive sides serve in order of sending": Mutation(FIFO, "go_on", SERVE, AT_ONCE),
     "a version does not wait for the one before": Mutation(
-        WAITS, "finish", "before >= 0 and state[before] != COMPLETE", "False"
+        WAITS, "finish", "before >= 0 and state[before + base] != COMPLETE", "False"
     ),
-    "a version that waited is complete at its end": Mutation(WAITS, "settle", "max(t, when[i])", "when[i]"),
-    "the data of a late rank are there at the start": Mutation(WAITS, "finish", "value(came, i)", "0"),
+    "a version that waited is complete at its end": Mutation(WAITS, "settle", f"max(t, {WAITED})", WAITED),
+    "the data of a late rank are there at the start": Mutation(WAITS, "finish", "value(progress.came, row)", "0"),
     "one transfer reads a version": Mutation(WAITS, "turn_round", READERS, "first_reader[reads[i]] = i"),
     "a barrier opens at the end that comes last": Mutation(WAITS, "pass_barriers", "max(passed[1], t)", "t"),
-    "replay does not check links": Mutation(REPLAY, "cross", "t < last_link[link]", "False"),
-    "replay does not check receive sides": Mutation(REPLAY, "replay", "tail < last_side[side[i]]", "False"),
-    "replay does not check whether flows meet": Mutation(REPLAY, "flow", "t < free_link[link]", "False"),
     "one credit too many": Mutation(BINDING, "credits", "flying[g] < slots", "flying[g] <= slots"),
     "a reduction does not wait for what it adds to": Mutation(
         BINDING, "versions", CHAIN, "before if before >= first else -1"
@@ -104,26 +99,30 @@ BROKEN: dict[str, Mutation] = {
 }
 
 BROKEN_TASKS = {  # in programs of several operations
-    "a task is done with its transfers alone": Mutation(WAITS, "open_task", "t + duration[k]", "t"),
+    "a task is done with its transfers alone": Mutation(WAITS, "open_task", "t + tasks.duration[k]", "t"),
     "a task is done at what happens last in the queue": Mutation(WAITS, "count_down", "max(done[k], t)", "t"),
     "a task opens with the last that it waits for": Mutation(WAITS, "follow_up", "max(opened[b], done[k])", "done[k]"),
-    "the data of a rank are there before it": Mutation(WAITS, "finish", "k >= 0 and waits[k] > 0", "False"),
+    "the data of a rank are there before it": Mutation(WAITS, "finish", "k >= 0 and tasks.waits[k] > 0", "False"),
     "the data of a rank are there at the transfer's end": Mutation(
-        WAITS, "finish", "whole = max(whole, opened[k])", "pass"
+        WAITS, "finish", "whole = max(whole, tasks.opened[k])", "pass"
     ),
-    "a version that waited for its rank is complete as it opens": Mutation(WAITS, "open_task", "max(t, when[i])", "t"),
+    "a version that waited for its rank is complete as it opens": Mutation(
+        WAITS, "open_task", "max(t, starts.when[i])", "t"
+    ),
     "a task does not wait for its sends": Mutation(
-        WAITS, "send", "count_down(tasks.sender[i], t, tasks)", "count_down(tasks.sender[i], 0, tasks)"
+        WAITS, "send", "count_down(tasks.sender[row], t, tasks)", "count_down(tasks.sender[row], 0, tasks)"
     ),
     "a task does not wait for its receives": Mutation(
-        WAITS, "settle", "count_down(receiver[i], t, tasks)", "count_down(receiver[i], 0, tasks)"
+        WAITS, "settle", "count_down(receiver[row], t, progress.tasks)", "count_down(receiver[row], 0, progress.tasks)"
     ),
-    "two views of a link serve at once": Mutation(FIFO, "travel", "link % servers", "min(link, servers - 1)"),
+    "two views of a link serve at once": Mutation(FIFO, "travel", "link % run.servers", "min(link, run.servers - 1)"),
     "heads that come by two views come in order": Mutation(
         TABLES, "follows", "np.resize(views, self.links) == 1", "True"
     ),
-    "an operation's gap is another's": Mutation(FIFO, "travel", "value(gap, way[i])", "value(gap, 0)"),
-    "an operation's gap is another's on fair links": Mutation(FAIR, "gone", "value(gap, w)", "value(gap, 0)"),
+    "an operation's gap is another's": Mutation(FIFO, "travel", "value(gap, run.plan.way[row])", "value(gap, 0)"),
+    "an operation's gap is another's on fair links": Mutation(
+        FAIR, "gone", "value(run.costs.gap, w)", "value(run.costs.gap, 0)"
+    ),
 }
 
 BROKEN_CHANGES = {  # on links that change
@@ -213,32 +212,30 @@ def load_fast(mutation: Mutation) -> ModuleType:
     """The fast engine on copies of its kernels, one of them with a mutation."""
     heaps = load(HEAP, mutation)
     waits = load(WAITS, mutation, heaps=heaps)
-    rates = load(RATES, mutation, heaps=heaps)
     parts = {"heaps": heaps, "waits": waits, "value": waits.value}
     kernel_run = load(
         "simcoll.engine._kernel_run",
         fifo_kernel=load(FIFO, mutation, **parts),
-        fair_kernel=load(FAIR, mutation, **parts, rates=rates),
-        replay_kernel=load(REPLAY, mutation, value=waits.value),
+        fair_kernel=load(FAIR, mutation, **parts),
         LinkTables=load(TABLES, mutation).LinkTables,
     )
     names = ("KernelResult", "KernelRun")
     return load("simcoll.engine.fast", waits=waits, **{name: getattr(kernel_run, name) for name in names})
 
 
-Engine = Callable[[Case, bool], Timeline | None]
+Engine = Callable[[Case], Timeline | None]
 
 
 def engine(mutation: Mutation) -> Engine:
-    """The fast engine with a mutation: runs a case, with shortcuts or without."""
+    """The fast engine with a mutation: runs a case."""
     fast = load_fast(mutation)
     binding = load("simcoll.engine._dependencies", dependency_kernel=load(BINDING, mutation))
     names = ("credits", "inherited", "numbered", "predecessors")
     program = load("simcoll.engine.binding", **{name: getattr(binding, name) for name in names})
 
-    def run(case: Case, shortcuts: bool) -> Timeline | None:
+    def run(case: Case) -> Timeline | None:
         played = program_of(*case, lambda schedule: Dependencies(*binding.versions(schedule, False)), program.assemble)
-        return fast.run(played, shortcuts, compiled=False).timeline  # type: ignore[no-any-return]
+        return fast.run(played, compiled=False)  # type: ignore[no-any-return]
 
     return run
 
@@ -246,17 +243,13 @@ def engine(mutation: Mutation) -> Engine:
 def agrees(run: Engine, seed: int) -> bool:
     """Whether an engine says what the oracle says."""
     case, times = expected(seed)
-    for shortcuts in (False, True):
-        try:
-            found = run(case, shortcuts)
-        except (IndexError, AssertionError):
-            return False
-        if found is None:
-            return False
-        for name in Times._fields:
-            if not np.array_equal(getattr(found, name), [getattr(row, name) for row in times]):
-                return False
-    return True
+    try:
+        found = run(case)
+    except (IndexError, AssertionError):
+        return False
+    if found is None:
+        return False
+    return all(np.array_equal(getattr(found, name), [getattr(row, name) for row in times]) for name in Times._fields)
 
 
 def test_unbroken_they_agree() -> None:
@@ -283,7 +276,7 @@ def agrees_on_tasks(fast: ModuleType, seed: int) -> bool:
     """Whether the fast engine with a mutation says what the oracle says."""
     played, (transfers, tasks) = expected_tasks(seed)
     try:
-        found = fast.run(played, compiled=False).timeline
+        found = fast.run(played, compiled=False)
     except (IndexError, AssertionError):
         return False
     if found is None or list(zip(found.opened, found.done, strict=True)) != tasks:
@@ -318,7 +311,7 @@ def agrees_on_changes(fast: ModuleType, seed: int) -> bool:
     """Whether the fast engine with a mutation says what the oracle says."""
     played, transfers = expected_changes(seed)
     try:
-        found = fast.run(played, compiled=False).timeline
+        found = fast.run(played, compiled=False)
     except (IndexError, AssertionError, ZeroDivisionError):
         return False
     stuck = any(row.end is None for row in transfers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -148,12 +149,12 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
         params, nbytes = Params(**{**_params(rng), "chunk": 0}), chunks * rng.choice([100, 20_000])
         program = bind(source.schedule(), topology, topology.ranks, params, nbytes, arrivals=late)
         done = fast.run(program, compiled=False)
-        assert done.timeline is not None
+        assert done is not None
         sizes = streamed.loop_sizes(source, nbytes, 1, 0)
         for compiled in COMPILED:
             found = streamed.run(source, topology, topology.ranks, params, sizes, late, compiled=compiled)
             if found:
-                assert found.makespan_ps == done.timeline.makespan_ps
+                assert found.makespan_ps == done.makespan_ps
                 affine += found.shortcut == "affine"
     assert affine >= 5 * len(COMPILED)
 
@@ -162,9 +163,9 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
 @BATCHES
 def test_a_stream_takes_as_long_as_the_schedule(batch: int) -> None:
     """Makespan, bytes of every link and rank, and messages of 100 random runs equal the fast engine's, whether steps
-    that repeat are run as columns or not; where that replays, so does the stream, but for a few that it cannot take."""
+    that repeat are run as columns or not; many can be run so."""
     rng = random.Random(batch)
-    ways: dict[tuple[str, str], int] = {}
+    ways = Counter[str]()
     for _ in range(100):
         case = _case(rng)
         if case is None:
@@ -172,23 +173,21 @@ def test_a_stream_takes_as_long_as_the_schedule(batch: int) -> None:
         source, topology, params, nbytes, late = case
         program = bind(source.schedule(), topology, topology.ranks, params, nbytes, arrivals=late)
         done = fast.run(program, compiled=False)
-        assert done.timeline is not None
+        assert done is not None
         sizes = streamed.loop_sizes(source, nbytes, 1, params.chunk)
         carried = np.zeros(len(topology.links), np.int64)
         for i in range(len(program)):
             np.add.at(carried, program.route(i), program.nbytes[i])
         for whole, compiled in product((True, False), COMPILED):
             found = streamed.run(source, topology, topology.ranks, params, sizes, late, compiled=compiled, whole=whole)
-            way = (found.shortcut if found else "none", done.shortcut)
-            ways[way] = ways.get(way, 0) + 1
+            ways[found.shortcut if found else "none"] += 1
             if found:
-                assert found.makespan_ps == done.timeline.makespan_ps, (source.name, source.n, params)
-                assert found.messages == program.schedule.messages * program.loops
+                assert found.makespan_ps == done.makespan_ps, (source.name, source.n, params)
+                assert found.messages == program.messages
                 assert (found.wire_bytes, found.bytes_per_rank) == (program.wire_bytes, program.bytes_per_rank)
                 assert found.carried.tolist() == carried.tolist()
-    assert ways.get(("replay", "none"), 0) == ways.get(("affine", "none"), 0) == 0
-    assert ways["affine", "replay"] >= 5 * len(COMPILED)
-    assert ways["replay", "replay"] > 3 * ways.get(("none", "replay"), 0)
+    assert ways["affine"] >= 5 * len(COMPILED)
+    assert ways["replay"] >= 20 * len(COMPILED)
 
 
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
@@ -216,7 +215,6 @@ def test_rings_are_run_as_columns(entry: tuple[str, str], slots: int, sharing: A
     for found in every:
         if found is None:
             assert not single
-            assert fast.run(program, compiled=False).shortcut == "none"
         else:
             assert found.makespan_ps == makespan_ps
             assert found.shortcut == "affine" or not single
@@ -303,7 +301,7 @@ def test_a_large_ring_has_its_closed_form(n: int, sharing: str) -> None:
     })  # fmt: skip
     (row,) = simcoll.run(points)
     assert row["time_ps"] == 2 * (n - 1) * (10**6 + (64 << 20) // n * 20)
-    assert (row["engine"], row["shortcut"]) == ("fast", "fold")
+    assert (row["engine"], row["shortcut"]) == ("fast", "fold" if sharing == "fifo" else "affine")
     assert row["messages"] == 2 * n * (n - 1)
     assert row["bytes_per_rank"] == 2 * (n - 1) * (64 << 20) // n
 
@@ -321,7 +319,7 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
         found = fold(source, topology, topology.ranks)
         if found:
             folded += 1
-            given = {**_params(rng), "channels": rng.choice([0, 1])}
+            given = {**_params(rng), "channels": rng.choice([0, 1]), "sharing": "fifo"}
             few, all_ = (
                 fast.run(bind(schedule, network, devices, Params(**given), source.n_chunks * 1000), compiled=False)
                 for schedule, network, devices in (
@@ -329,10 +327,9 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
                     (source.schedule(), topology, topology.ranks),
                 )
             )
-            assert few.timeline is not None
-            assert all_.timeline is not None
-            if given["sharing"] == "fifo" or few.shortcut == "replay":
-                assert few.timeline.makespan_ps == all_.timeline.makespan_ps
+            assert few is not None
+            assert all_ is not None
+            assert few.makespan_ps == all_.makespan_ps
         unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, latency_ps=500_001)})
         assert fold(source, unequal, unequal.ranks) is None
     assert folded >= 15
@@ -369,7 +366,7 @@ def test_a_long_prediction_still_has_its_timeline() -> None:
         "collective": "all_reduce", "algorithm": "ring", "size": "10 MiB",
     }  # fmt: skip
     found = simcoll.predict(simcoll.load(scenario)[0])
-    assert found.totals.shortcut == "fold"
+    assert found.totals.shortcut == "affine"
     assert len(found.program) == found.totals.messages
     assert found.timeline.makespan_ps == found.time_ps
 

@@ -21,7 +21,7 @@ from simcoll.topology.graph import Link, Topology
 
 def check(played: Program, seed: int) -> None:
     """The segments of one run."""
-    times = fast.run(played).timeline
+    times = fast.run(played)
     assert times is not None
     path = critical_path(played, times)
     assert path.total_ps == times.makespan_ps, seed
@@ -52,7 +52,7 @@ def check_changed(seed: int) -> None:
         messages, links, rules, tasks = random_tasks(rng, contention=seed % 4 != 0)
         plain = joint_program_of(messages, links, rules, tasks)
     played = changed(plain, messages, random_faults(rng, messages, links, event.run(plain).makespan_ps))
-    times = fast.run(played).timeline
+    times = fast.run(played)
     assert played.changes
     if times is not None:
         path = critical_path(played.as_it_went(times.way), times, played.changes.spans(played.bandwidths))

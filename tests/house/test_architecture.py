@@ -76,57 +76,6 @@ def test_libraries_have_one_home():
     assert not strays
 
 
-def test_public_things_have_docstrings():
-    """Every module, public class and public function has one."""
-    bare = [f"{path.relative_to(ROOT)}: {name}" for path in MODULES for name in _without_docstring(tree(path))]
-    assert not bare
-
-
-def _without_docstring(tree: ast.Module) -> list[str]:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    top = [node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
-    methods = [node for cls in top if isinstance(cls, ast.ClassDef) for node in cls.body if isinstance(node, kinds)]
-    public = [*top, *(node for node in methods if not node.name.startswith("_"))]
-    bare = [node.name for node in public if not ast.get_docstring(node) and not _framework_hook(node)]
-    return bare if ast.get_docstring(tree) else ["the module", *bare]
-
-
-def _framework_hook(node: ast.AST) -> bool:
-    """A validator or an overload: its documentation is the thing that it validates or overloads."""
-    decorators = {ast.unparse(decorator).split("(")[0] for decorator in getattr(node, "decorator_list", ())}
-    return bool(decorators & {"overload", "field_validator", "model_validator"})
-
-
-def test_each_ignored_type_has_a_reason():
-    """It stands in the same line, behind the kind of complaint."""
-    bare = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in MODULES
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if "type: ignore" in line and not re.search(r"# type: ignore\[[\w-]+\]  # \w.+", line)
-    ]
-    assert not bare
-
-
-def _types(tree: ast.Module) -> Iterator[str]:
-    """Names of classes, and of other names in CapWords that are assigned: aliases of types."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield node.name
-        elif isinstance(node, ast.Assign) and "TypeVar" not in ast.unparse(node.value):
-            names = (target.id for target in node.targets if isinstance(target, ast.Name))
-            yield from (name for name in names if re.fullmatch(r"[A-Z][a-z]\w*", name))
-
-
-def test_a_type_name_has_one_meaning():
-    """No two modules define a public class or alias of a type under one name, except for those that are listed."""
-    homes: dict[str, list[str]] = {}
-    for name, path in zip(NAMES, MODULES, strict=True):
-        for defined in _types(tree(path)):
-            homes.setdefault(defined, []).append(name)
-    assert not {defined: names for defined, names in homes.items() if len(names) > 1}
-
-
 def test_the_public_names_are_listed_once():
     """`import simcoll` offers what simcoll.api imports, and nothing else."""
     assert {name for name, value in vars(api).items() if not (name[0] == "_" or inspect.ismodule(value))} == {

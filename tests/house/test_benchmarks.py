@@ -46,7 +46,7 @@ def test_every_kind_of_work_runs() -> None:
     engines = [{"engine": "event"}, {"shortcuts": "off"}, {}]
     rows = [work.point(cases.point(star, **how), proved=True) for how in engines]
     assert {row["time_ps"] for row in [*rows, work.naive("equal", 8), work.lean(8)]} == {rows[0]["time_ps"]}
-    assert [row["how"] for row in rows] == ["event", "heap", "replay"]
+    assert [row["how"] for row in rows] == ["event", "heap", "heap"]
     assert work.point(cases.crowd(form.flows, loops=4))["messages"] > 0
     assert all({"what", "cpu s"} <= set(row) for way in ("heap", "stream") for row in work.phases(8, "equal", way))
     assert work.routes({"system": "hgx-h100", "nodes": 2}, pairs=4)["ranks"] == 16

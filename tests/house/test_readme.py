@@ -19,18 +19,6 @@ from simcoll.schedule import registry
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_is_short():
-    """The README and ARCHITECTURE.md are read, not searched: 8 KiB each. What is for looking up stands in docs/."""
-    for name in ("README.md", "ARCHITECTURE.md"):
-        assert len((ROOT / name).read_bytes()) <= 8192, name
-
-
-def test_the_readme_takes_three_minutes():
-    """At most 560 words beside blocks of code, tables counted: 190 words a minute."""
-    prose = re.sub(r"^```.*?^```$", "", README, flags=re.M | re.S)
-    assert len(re.sub(r"\]\([^)]*\)", "]", prose).split()) <= 560
-
-
 def test_it_opens_with_the_two_commands():
     """The first block of commands is make demo and make test."""
     assert re.findall(r"^\$ (make \w+)", documents.blocks(README, "console")[0], re.M) == ["make demo", "make test"]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs("torch")
 torch, dist = Late("torch"), Late("torch.distributed")
-library_calls = Late("simcoll.measurement.torch_backend._library_calls")
+library_calls = Late("simcoll.measurement.torch_backend.library_calls")
 send_recv = Late("simcoll.measurement.torch_backend.send_recv")
 
 SOME = [("all_reduce", "ring"), ("all_reduce", "recursive_doubling"), ("all_reduce", "naive"), ("broadcast", "chain"),
@@ -212,7 +212,10 @@ def exchanges_of(program: Program, elements: int, post: Any, op: str = "sum") ->
 
 def task_of(schedule: Schedule, elements: int, op: str = "sum", dtype: str = "int64", itemsize: int = 8) -> RankTask:
     """What a check has to know."""
-    return RankTask("it", schedule, None, itemsize * elements, dtype, itemsize, op, None, False, 1, False, 0, 1, True)
+    size: dict[str, Any] = {"nbytes": itemsize * elements, "dtype": dtype, "itemsize": itemsize}
+    runs: dict[str, Any] = {"warmup": 0, "repeats": 1, "verify": True, "buckets": 1, "async_op": False}
+    how: dict[str, Any] = {"program": None, "op": op, "weights": None, "in_place": False}
+    return RankTask(title="it", schedule=schedule, **size, **runs, **how)
 
 
 @st.composite

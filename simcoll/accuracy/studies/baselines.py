@@ -92,7 +92,7 @@ def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Poin
     return interpolation(copied, asked, point)
 
 
-@functools.cache
+@functools.cache  # a study asks for each of its rows
 def _known_tables() -> list[tuple[str, int, list[MeasuredRow]]]:
     """Return system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
     tables = []

@@ -1,19 +1,25 @@
-"""The loop of the fast engine where flows share links max-min fairly (`fair`); see the rules in `timing_model`."""
+"""The loop of the fast engine where flows share links max-min fairly (`fair`); see docs/time.md.
+
+A channel sends one transfer at a time, so flows are numbered by channel. A link that a single channel takes is left out
+of `records.Paths`: there is nothing to share, and it only caps the rate of that channel's flow. Of all links of a flow
+the `narrowest` is the cap, the lowest number among equals. It may be a shared link too: that gives a flow no more than
+its bandwidth anyway.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simcoll.config.numba_loader import jit_for, load_like
-from simcoll.engine.kernels import fair_rates as plain_rates
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import ChangesInTime, FairRun
+from simcoll.engine.kernels.records import ChangesInTime, FairFabric, FairRun, Flows
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE
-jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
-heaps, waits, rates = (load_like(__name__, part) for part in (plain_heap, plain_waits, plain_rates))
+jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
+heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
 
 
@@ -25,17 +31,18 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
     changes its rate, and when its bytes will be gone is known when it is ready. With `changes` all links are there;
     without, numba leaves out all that depends on them.
     """
-    progress, (_, _, side), _, _, (_, _, receive, _), _, _, _, free_side, _, fabric = run
+    progress, side, free_side, fabric = run.progress, run.plan.side, run.free_side, run.fabric
     state, heap, queue = progress.state, progress.starts.heap, progress.tasks.queue
     flows, ends, touched, link_mark, head = (
         fabric.flows, fabric.ends, fabric.touched, fabric.component.link_mark, fabric.lists.head
     )  # fmt: skip
-    ended, latest, now, row, n_rows, flowing, size = 0, 0, 0, 0, 0, 0, waits.begin(progress)
+    ended, latest, now, row, n_rows = 0, 0, 0, 0, 0
+    waits.begin(progress)
     if changes is not None:
         n_rows = len(changes.at)
-    while size or flowing or row < n_rows:
-        t = ends.times[0] if flowing else NEVER
-        if size and heap.times[0] <= t:
+    while heap.size[0] or ends.size[0] or row < n_rows:
+        t = ends.times[0] if ends.size[0] else NEVER
+        if heap.size[0] and heap.times[0] <= t:
             t = heap.times[0]
         now += 1
         n_touched = 0
@@ -46,69 +53,71 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
         if t >= NEVER or t > progress.until:  # what is left comes beyond the range of the clock, or is not asked for
             break
         if changes is not None:
-            row, flowing, n_touched = change(row, t, now, run, changes, flowing)
-        while (flowing and ends.times[0] == t) or (size and heap.times[0] == t):
+            row, n_touched = change(row, t, now, run, changes)
+        while (ends.size[0] and ends.times[0] == t) or (heap.size[0] and heap.times[0] == t):
             left, began, tail = -1, 0, -1  # if they come to be known
-            if flowing and ends.times[0] == t:
+            if ends.size[0] and ends.times[0] == t:
                 c = ends.items[0]
-                flowing = heaps.pop(ends, flowing)
-                n_touched = rates.leave(c, now, fabric, n_touched)
+                heaps.pop(ends, 0)
+                n_touched = leave(c, now, fabric, n_touched)
                 i, left, began = flows.on[c], t, flows.began[c]
             else:
                 i = heap.items[0]
-                size = heaps.pop(heap, size)
+                heaps.pop(heap, 0)
                 if state[i] == SIDE:
-                    tail = max(t, free_side[side[i]]) + receive[i]
+                    tail = max(t, free_side[side[i]]) + waits.receive(i, 0, run.plan, run.costs)
                     free_side[side[i]] = tail
                 else:
                     left, began, n_touched = set_out(i, t, now, run, changes, n_touched)
             if left >= 0:
-                tail, size = gone(i, left, began, run, changes, size)
+                tail = gone(i, left, began, run, changes)
             if tail >= 0:
                 latest = max(latest, tail)
-                size = waits.finish(i, tail, progress, size)
+                waits.finish(i, 0, tail, progress)
                 ended += 1
             if queue[0]:
-                size = waits.follow_up(progress, size)
+                waits.follow_up(progress)
         for b in range(n_touched):
             link = touched[b]
             if link_mark[link] != now and head[link] >= 0:  # not solved yet, nor empty
-                flowing = rates.solve(link, t, now, fabric, flowing)
+                solve(link, t, now, fabric)
     return ended, latest
 
 
 @inline
-def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None, size: Any) -> Any:
+def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None) -> Any:
     """The bytes of transfer `i`, which `began` then, are gone at `t`. Returns when it ends, −1 if it has to queue at
-    the receive side, and the size of the heap."""
-    progress, (way, _, _), _, _, (gap, _, receive, _), _, limits, _, _, _, _ = run
-    arrive, w = progress.times.arrive, way[i]
-    size = waits.send(i, t, began + value(gap, w), progress, size)
+    the receive side."""
+    progress, w = run.progress, run.plan.way[i]
+    arrive = progress.times.arrive
+    waits.send(i, 0, t, began + value(run.costs.gap, w), progress)
     if changes is not None:
         w = changes.turns.taken[i]
-    arrived = t + limits.away[w]
+    arrived = t + run.limits.away[w]
     if len(arrive):
         arrive[i] = arrived
-    if value(receive, i):
+    if waits.receive(i, 0, run.plan, run.costs):
         progress.state[i] = SIDE
-        return -1, heaps.push(progress.starts.heap, size, arrived, i)
-    return arrived, size
+        heaps.push(progress.starts.heap, 0, arrived, i)
+        return -1
+    return arrived
 
 
 @inline
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
     """Transfer `i` is ready at `t`. Returns when its bytes are gone (−1 if that is not known), when it began, and how
     many links are touched."""
-    progress, (way, kinds, _), channel, sizes, (_, cap, _, _), (hop, links), limits, net, _, ready, fabric = run
+    (hop, links), limits, net, ready, fabric = run.routes, run.limits, run.net, run.ready, run.fabric
     (path, length, width, _), flows, capacity = fabric.paths, fabric.flows, fabric.levels.capacity
-    w, kind, c, began = way[i], kinds[i], channel[i], t - value(progress.starts.lead, way[i])
+    w, kind, c = run.plan.way[i], run.plan.kind[i], run.channel[i]
+    began = t - value(run.progress.starts.lead, w)
     if changes is not None:
         w = changes.turns.force[changes.turns.passed[0] * changes.turns.ways + w]
         changes.turns.taken[i] = w
     if len(ready):
         ready[i] = t
     limit = capped(c, limits.narrowest[w], limits.caps, capacity)
-    full = max(net.service[kind * net.rates + limits.slowest[w]], value(cap, kind))
+    full = max(net.service[kind * net.rates + limits.slowest[w]], value(run.costs.cap, kind))
     if hop[w] == hop[w + 1]:
         if limit < 0:  # a local copy without a memory link
             return t + 1, began, n_touched
@@ -120,20 +129,20 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
         for e in range(hop[w + 1] - hop[w]):
             path[c * width + e] = links[hop[w] + e]
         length[c], flows.narrowest[c], flows.most[c], flows.full[c] = hop[w + 1] - hop[w], limit, limits.most[w], full
-        flows.rest[c], flows.since[c], flows.rate[c], flows.whole[c], flows.due[c] = sizes[kind], t, -1.0, 1, NEVER
-    return -1, began, rates.join(c, now, fabric, n_touched)
+        flows.rest[c], flows.since[c], flows.rate[c], flows.whole[c], flows.due[c] = run.sizes[kind], t, -1.0, 1, NEVER
+    return -1, began, join(c, now, fabric, n_touched)
 
 
 @inline
 def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
     """Return that link or the one that stands for the cap of channel `c`, behind the real ones, if that is narrower."""
-    return caps + c if caps >= 0 and link >= 0 and rates.narrower(caps + c, link, capacity) else link
+    return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
 
 
 # --- changes ---
 
 
-@inner
+@jit
 def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
     """Flow `c` sets out at time `t` over way `w`, on links as they are then."""
     (path, length, width, _), (hop, links), flows = run.fabric.paths, run.routes, run.fabric.flows
@@ -147,20 +156,20 @@ def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime)
     flows.rest[c], flows.since[c], flows.rate[c], flows.whole[c], flows.due[c] = run.sizes[kind], t, -1.0, 1, NEVER
 
 
-@inner
+@jit
 def tightest(c: Any, run: FairRun) -> Any:
     """The narrowest of the links that flow `c` takes, the lowest of equals."""
     path, length, width, _ = run.fabric.paths
     least = path[c * width]
     for e in range(c * width + 1, c * width + length[c]):
-        if rates.narrower(path[e], least, run.fabric.levels.capacity):
+        if narrower(path[e], least, run.fabric.levels.capacity):
             least = path[e]
     return least
 
 
 @inline
-def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, flowing: Any) -> Any:
-    """Links change at `t`. Returns the next row, the size of the heap of `ends`, and how many links are touched."""
+def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> Any:
+    """Links change at `t`. Returns the next row, and how many links are touched."""
     fabric, n_touched = run.fabric, 0
     while row < len(changes.at) and changes.at[row] == t:
         link = changes.link[row]
@@ -169,7 +178,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, flo
             changes.rate_of[link] = changes.rate[row]
             fabric.levels.capacity[link] = changes.speeds[changes.rate[row]]
             if e >= 0:
-                n_touched = rates.touch(link, now, fabric, n_touched)
+                n_touched = touch(link, now, fabric, n_touched)
             while e >= 0:
                 c = fabric.paths.owner[e]
                 fabric.flows.narrowest[c] = capped(c, tightest(c, run), run.limits.caps, fabric.levels.capacity)
@@ -178,23 +187,213 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, flo
             changes.turns.passed[0] = changes.turn[row]
             while e >= 0:
                 c, e = fabric.paths.owner[e], fabric.lists.after[e]
-                flowing, n_touched = send_again(c, t, now, run, changes, flowing, n_touched)
+                n_touched = send_again(c, t, now, run, changes, n_touched)
         row += 1
-    return row, flowing, n_touched
+    return row, n_touched
 
 
 @inline
-def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, flowing: Any, n_touched: Any) -> Any:
+def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
     """Flow `c` is on a link that is found dead: it sets out again, from the start, if another way is in force."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
     w = turns.force[turns.passed[0] * turns.ways + run.plan.way[i]]
     if w != turns.taken[i]:
-        n_touched = rates.leave(c, now, fabric, n_touched)
+        n_touched = leave(c, now, fabric, n_touched)
         if fabric.ends.place[c] >= 0:
-            flowing = heaps.drop(fabric.ends, flowing, c)
+            heaps.drop(fabric.ends, c)
         turns.taken[i] = w
         if len(run.ready):
             run.ready[i] = t
         aim(c, w, t, run.plan.kind[i], run, changes)
-        n_touched = rates.join(c, now, fabric, n_touched)
-    return flowing, n_touched
+        n_touched = join(c, now, fabric, n_touched)
+    return n_touched
+
+
+# --- max-min fair rates, solved anew for flows that are connected with a link where flows come or go ---
+
+
+@inline
+def narrower(link: Any, other: Any, capacity: Any) -> Any:
+    """Whether `link` limits more than `other`."""
+    return capacity[link] < capacity[other] or (capacity[link] == capacity[other] and link < other)
+
+
+@jit
+def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
+    """Flow `c` enters the lists of its links; returns how many links are touched."""
+    path, length, width, _ = fabric.paths
+    head, after, before, count = fabric.lists
+    for e in range(c * width, c * width + length[c]):
+        link = path[e]
+        first = head[link]
+        after[e], before[e] = first, -1
+        if first >= 0:
+            before[first] = e
+        head[link] = e
+        count[link] += 1
+        n_touched = touch(link, now, fabric, n_touched)
+    return n_touched
+
+
+@jit
+def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
+    """Flow `c` leaves the lists of its links; returns how many links are touched."""
+    path, length, width, _ = fabric.paths
+    head, after, before, count = fabric.lists
+    for e in range(c * width, c * width + length[c]):
+        link = path[e]
+        if before[e] >= 0:
+            after[before[e]] = after[e]
+        else:
+            head[link] = after[e]
+        if after[e] >= 0:
+            before[after[e]] = before[e]
+        count[link] -= 1
+        n_touched = touch(link, now, fabric, n_touched)
+    return n_touched
+
+
+@inline
+def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
+    """Note that a link is to be solved again, once an instant."""
+    if fabric.marked[link] != now:
+        fabric.marked[link] = now
+        fabric.touched[n_touched] = link
+        n_touched += 1
+    return n_touched
+
+
+@jit
+def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
+    """Find the flows that are connected with link `seed`, and the links that they share; returns how many."""
+    path, length, width, owner = fabric.paths
+    links, flows, link_mark, flow_mark = fabric.component
+    capacity, available, share, unfixed = fabric.levels
+    (head, after, _, count), solved = fabric.lists, fabric.flows.solved
+    n_links, n_flows, at, e = 0, 0, 0, head[seed]
+    while True:
+        while e >= 0:
+            c = owner[e]
+            if flow_mark[c] != now:
+                flow_mark[c] = now
+                flows[n_flows] = c
+                n_flows += 1
+                solved[c] = -1.0
+                for other in range(c * width, c * width + length[c]):
+                    link = path[other]
+                    if link_mark[link] != now:
+                        link_mark[link] = now
+                        available[link], unfixed[link] = capacity[link], 0.0
+                        if count[link] > 1:
+                            share[link] = capacity[link] / count[link]
+                            links[n_links] = link
+                            n_links += 1
+                    unfixed[link] += 1.0
+            e = after[e]
+        while at < n_links and unfixed[links[at]] == count[links[at]]:  # all its flows are found
+            at += 1
+        if at == n_links:
+            return n_links, n_flows
+        e = head[links[at]]
+        at += 1
+
+
+@jit
+def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
+    """Give flow `c` its rate, and take that from its links; the share of the others never falls below it."""
+    path, length, width, _ = fabric.paths
+    _, available, share, unfixed = fabric.levels
+    count = fabric.lists.count
+    fabric.flows.solved[c] = rate
+    for e in range(c * width, c * width + length[c]):
+        link = path[e]
+        if count[link] > 1:
+            available[link] -= rate
+            unfixed[link] -= 1.0
+            share[link] = max(available[link] / unfixed[link], rate) if unfixed[link] > 0.0 else math.inf
+
+
+@jit
+def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
+    """The flow without a rate that one of its links limits most."""
+    least, (_, flows, _, _), capacity = -1, fabric.component, fabric.levels.capacity
+    solved, narrowest = fabric.flows.solved, fabric.flows.narrowest
+    for a in range(n_flows):
+        c = flows[a]
+        if solved[c] < 0.0 and (least < 0 or narrower(narrowest[c], narrowest[least], capacity)):
+            least = c
+    return least
+
+
+@jit
+def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
+    """Progressive filling of the `component`: solves the rate of every flow in it. Rates never fall from one round to
+    the next. No link is narrower than `bound`."""
+    owner, (head, after, _, _), links = fabric.paths.owner, fabric.lists, fabric.component.links
+    (capacity, _, share, _), solved, narrowest = fabric.levels, fabric.flows.solved, fabric.flows.narrowest
+    left, first = n_flows, -1
+    while left:
+        rate, tightest, a = math.inf, -1, 0
+        while a < n_links:
+            link = links[a]
+            if share[link] < rate or (share[link] == rate and link < tightest):
+                rate, tightest = share[link], link
+            elif share[link] == math.inf:  # nothing left to decide there
+                n_links -= 1
+                links[a] = links[n_links]
+                continue
+            a += 1
+        if rate >= fabric.bound:  # a link that one flow has to itself may be the tightest
+            if first < 0 or solved[first] >= 0.0:
+                first = most_limited(n_flows, fabric)
+            if (capacity[narrowest[first]], narrowest[first]) < (rate, tightest):
+                fix(first, capacity[narrowest[first]], fabric)
+                left -= 1
+                continue
+        e = head[tightest]
+        while e >= 0:
+            if solved[owner[e]] < 0.0:
+                fix(owner[e], rate, fabric)
+                left -= 1
+            e = after[e]
+
+
+@jit
+def replan(c: Any, t: Any, flows: Flows) -> None:
+    """Take up the new rate of flow `c` at time `t`: `due` is when its bytes are gone, NEVER if they do not move, or not
+    within the range of the clock."""
+    rest, since, rate, whole, due = flows.rest, flows.since, flows.rate, flows.whole, flows.due
+    if rate[c] >= 0.0:
+        rest[c] = max(0.0, rest[c] - (rate[c] * (t - since[c])) / 1e12)
+        whole[c] = 0
+    since[c], rate[c], due[c] = t, flows.solved[c], NEVER
+    if rate[c] > 0.0:
+        wait = rest[c] * 1e12 / rate[c]
+        if whole[c] and rate[c] == flows.most[c]:
+            due[c] = t + flows.full[c]
+        elif wait < NEVER:
+            due[c] = t + max(1, math.ceil(wait))
+
+
+@jit
+def solve(seed: Any, t: Any, now: Any, fabric: FairFabric) -> None:
+    """New rates for all that is connected with link `seed`.
+
+    Of these only the flows that end first are in that heap: their end changes the rates of the others.
+    """
+    members, flows, ends = fabric.component.flows, fabric.flows, fabric.ends
+    solved, rate, due = flows.solved, flows.rate, flows.due
+    n_links, n_flows = connected(seed, now, fabric)
+    fill(n_links, n_flows, fabric)
+    least = NEVER
+    for a in range(n_flows):
+        c = members[a]
+        if solved[c] != rate[c]:
+            replan(c, t, flows)
+        least = min(least, due[c])
+    for a in range(n_flows):
+        c = members[a]
+        if due[c] == least and least < NEVER:
+            heaps.move(ends, least, c)
+        elif ends.place[c] >= 0:
+            heaps.drop(ends, c)

@@ -1,4 +1,4 @@
-"""The loop of the fast engine where links serve whole chunks in turn (`fifo`); see the rules in `timing_model`."""
+"""The loop of the fast engine where links serve whole chunks in turn (`fifo`); see docs/time.md."""
 
 from __future__ import annotations
 
@@ -8,83 +8,107 @@ from typing import Any
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import FifoRun, Heap, LinkHistory, LinkLines
+from simcoll.engine.kernels.records import FifoRun, Heaps, LinkHistory
 
 NEVER = 2**62
+BEYOND = 2**63 - 1
 SIDE = plain_waits.SIDE
-jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
+jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
 
 
 @jit
 def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Serve whole chunks by (time the head came, index). Returns how many transfers ended, and the latest time of all.
+    """Serve whole chunks by (time the head came, key). Returns how many transfers ended, and the latest time of all.
 
-    Without `changes`, numba leaves out all that depends on them.
+    Parts of the network take turns: each goes on alone for as long as nothing that happens meanwhile in another can be
+    felt there. Its heap is short, and the columns that it works on stay in the processor's cache. Without `changes`,
+    numba leaves out all that depends on them.
     """
-    progress, (_, _, side), (_, _, receive, _), _, _, _, _, (_, free_side), _, _, lines = run
-    state, heap, arrive, queue = progress.state, progress.starts.heap, progress.times.arrive, progress.tasks.queue
-    times, items, ended, latest, size = heap.times, heap.items, 0, 0, waits.begin(progress)
-    in_lines = len(lines.behind) > 0
-    if in_lines:
-        size = line_up_all(size, lines, heap)
-    while size:
-        t, i = times[0], items[0]
-        if t > progress.until:
-            latest = max(latest, t)
-            break
-        behind = lines.behind[i] if in_lines else -1
-        if behind >= 0:
-            times[0], items[0], lines.behind[i] = lines.came[behind], behind, -1
-            heaps.sift_down(heap, size, 0)
-        else:
-            size = heaps.pop(heap, size)
-            if in_lines:
-                leave(i, run)
-        if state[i] == SIDE:
-            t = max(t, free_side[side[i]]) + receive[i]
-            free_side[side[i]] = t
-            there = True
-        else:
-            there, t, latest, size = travel(i, t, max(latest, t), run, changes, size)
-            if there and len(arrive):
-                arrive[i] = t
-            if there and value(receive, i):
-                state[i], there = SIDE, False
-                size = heaps.push(heap, size, t, i)
-        if there:
-            latest = max(latest, t)
-            size = waits.finish(i, t, progress, size)
-            ended += 1
-        if queue[0]:
-            size = waits.follow_up(progress, size)
+    heap, (classes, ahead, clock, _) = run.progress.starts.heap, run.parts
+    waits.begin(run.progress)
+    ended, latest, soonest = 0, 0, earliest(heap)
+    while soonest <= run.progress.until:
+        for own in range(len(clock)):
+            behind = run.progress.until + 1
+            for other in range(len(clock)):
+                late = ahead[other * len(clock) + own]
+                if late < NEVER:
+                    behind = min(behind, max(clock[other], soonest) + late)
+            for part in range(classes[own], classes[own + 1]):
+                while heap.size[part] and heap.times[heap.top[part]] < behind:
+                    ended, latest = go_on(part, ended, latest, run, changes)
+            clock[own] = behind
+        soonest = earliest(heap)
+    return ended, max(latest, soonest) if soonest < BEYOND else latest
+
+
+@inline
+def earliest(heap: Heaps) -> Any:
+    """The time of the first event in any part, BEYOND if there is none."""
+    soonest = BEYOND
+    for part in range(len(heap.size)):
+        if heap.size[part]:
+            soonest = min(soonest, heap.times[heap.top[part]])
+    return soonest
+
+
+@inline
+def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
+    """The first event of a part happens. Returns how many transfers have ended by then, and the latest time."""
+    progress, side, free_side = run.progress, run.plan.side, run.free.side
+    repeats, heap, arrive, state = progress.starts.repeats, progress.starts.heap, progress.times.arrive, progress.state
+    t, key = heap.times[heap.top[part]], heap.items[heap.top[part]]
+    heaps.use(heap, part)
+    row = key & ((1 << repeats.row_bits) - 1)
+    loop = (key >> repeats.row_bits) & ((1 << repeats.loop_bits) - 1)
+    i = row + loop * repeats.rows
+    if state[i] == SIDE:
+        t = max(t, free_side[side[row]]) + waits.receive(row, loop, run.plan, run.costs)
+        free_side[side[row]] = t
+        there = True
+    else:
+        there, t, latest = travel(row, loop, i, t, max(latest, t), run, changes)
+        if there and len(arrive):
+            arrive[row] = t
+        if there and waits.receive(row, loop, run.plan, run.costs):
+            state[i], there = SIDE, False
+            heaps.push(heap, part, t, key)
+    if there:
+        latest = max(latest, t)
+        waits.finish(row, loop, t, progress)
+        ended += 1
+    if progress.tasks.queue[0]:
+        waits.follow_up(progress)
+    heaps.settle(heap)
     return ended, latest
 
 
 @inline
-def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | None, size: Any) -> Any:
-    """The head of transfer `i` comes to its next link at `t`, and passes that and those that follow it. Returns whether
-    its tail is behind the last link, when, the latest time, and the heap's size.
+def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
+    """The head of a transfer, number `i` of all, comes to its next link at `t`, and passes that and those that follow
+    it. Returns whether its tail is behind the last link, when, and the latest time.
 
     A link that `follows` another needs no event. All heads that come to it come from that other
     link, directly, so they come in the order in which that served them: it serves one after the other, each for at
     least 1 ps, and its latency is the same for all. Thus no head comes to the second link between two of them, nor two
     at once, and how it will serve a head is known as soon as the first link has begun to serve it.
     """
-    progress, (way, kinds, _), (gap, cap, _, _), (hop, links), follows, net, servers, (free_link, _), hops, heads = run[
-        :-1
-    ]
-    (rate_of, latency, service, rates), (hop_begin, hop_end, first_hop) = net, hops
-    state, heap, when = progress.state, progress.starts.heap, progress.starts.when
-    w, kind, at, again = way[i], kinds[i], state[i], -1
+    progress, links, follows, free_link, hops, heads = (
+        run.progress, run.routes.links, run.follows, run.free.link, run.hops, run.heads
+    )  # fmt: skip
+    rate_of, latency, service, rates = run.net
+    state, when, gap = progress.state, progress.starts.when, run.costs.gap
+    w, kind, at, again = run.plan.way[row], waits.kind_of(row, loop, run.plan), state[i], -1
     if changes is not None:
         w = set_out(i, t, w, changes) if at == 0 else changes.turns.taken[i]
-    e, behind, tail, onward = hop[w] + at, hop[w + 1], when[i], True
+    e, behind, tail, onward = run.routes.hop[w] + at, run.routes.hop[w + 1], when[i], True
     while onward and e < behind:
         link = links[e]
-        server = link % servers
-        waits.note(heads, link, t)
+        server = link % run.servers
+        if len(heads.first):
+            heads.first[link], heads.last[link] = min(heads.first[link], t), max(heads.last[link], t)
         s = service[kind * rates + rate_of[link]]
         r = max(t, free_link[server])
         if changes is not None and changes.first[link] < changes.first[link + 1]:
@@ -96,12 +120,12 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
             if s >= NEVER:
                 break
             free_link[server] = r + s
-        if len(hop_begin):
-            hop_begin[first_hop[i] + at], hop_end[first_hop[i] + at] = r, r + s
+        if len(hops.begin):
+            hops.begin[hops.first[i] + at], hops.end[hops.first[i] + at] = r, r + s
         if at == 0:
-            tail = r + max(s, value(cap, kind))
+            tail = r + max(s, value(run.costs.cap, kind))
             if changes is None or changes.once[i] == 0:
-                size = waits.send(i, tail, when[i] + value(gap, way[i]), progress, size)
+                waits.send(row, loop, tail, when[i] + value(gap, run.plan.way[row]), progress)
         else:
             tail = max(r + s, tail)
         latest = max(latest, tail)
@@ -112,58 +136,18 @@ def travel(i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | Non
     if e == behind:
         if at == 0:  # a local copy without a memory link
             tail = t + 1
-            size = waits.send(i, tail, t + value(gap, way[i]), progress, size)
-        return True, tail, latest, size
+            waits.send(row, loop, tail, t + value(gap, run.plan.way[row]), progress)
+        return True, tail, latest
     if changes is not None and again >= 0:  # lost
         if at > 0:
             changes.once[i] = 1
         state[i] = 0
-        size = heaps.push(heap, size, again, i)
+        heaps.push(progress.starts.heap, 0, again, i)
     elif not onward:  # else the link is down
         when[i], state[i] = tail, at
-        if len(run.lines.behind):
-            size = line_up(i, t, links[e - 1], run.lines, heap, size)
-        else:
-            size = heaps.push(heap, size, t, i)
-    return False, t, latest, size
-
-
-# --- lines: what one link serves goes on in order, so that the first of these is enough on the heap ---
-
-
-@inline
-def line_up(i: Any, t: Any, link: Any, lines: LinkLines, heap: Heap, size: Any) -> Any:
-    """Transfer `i` comes from a link at `t`, behind the last one that did, or by itself where it would come before
-    that. Returns the heap's size."""
-    last, lines.came[i] = lines.last[link], t
-    if last >= 0 and (lines.came[last] < t or (lines.came[last] == t and last < i)):
-        lines.behind[last], lines.last[link] = i, i
-        return size
-    if last < 0:
-        lines.last[link] = i
-    return heaps.push(heap, size, t, i)
-
-
-@inline
-def leave(i: Any, run: FifoRun) -> None:
-    """Transfer `i` goes on, which nobody stands behind."""
-    at, (hop, links), last = run.progress.state[i], run.routes, run.lines.last
-    if at > 0:
-        link = links[hop[run.plan.way[i]] + at - 1]
-        if last[link] == i:
-            last[link] = -1
-
-
-@inner
-def line_up_all(size: Any, lines: LinkLines, heap: Heap) -> Any:
-    """Let all on the heap stand in one line, if they are there in order. Returns the heap's size."""
-    times, items, _ = heap
-    for k in range(1, size):
-        if times[k] < times[k - 1] or (times[k] == times[k - 1] and items[k] < items[k - 1]):
-            return size
-    for k in range(1, size):
-        lines.came[items[k]], lines.behind[items[k - 1]] = times[k], items[k]
-    return min(size, 1)
+        part = value(run.parts.of_link, links[e])
+        heaps.push(progress.starts.heap, part, t, waits.key_of(row, loop, progress.starts.repeats))
+    return False, t, latest
 
 
 # --- changes ---
@@ -180,7 +164,7 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
     return taken
 
 
-@inner
+@jit
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
     """Let `link` serve transfer `i`, which came at `came` and is next when the link is `free`: when it begins, when it
     ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
@@ -213,7 +197,7 @@ def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, cha
     return begun, NEVER, NEVER, -1
 
 
-@inner
+@jit
 def lost_at(e: Any, came: Any, way: Any, taken: Any, changes: LinkHistory) -> Any:
     """The time at which the chunk is sent again that came to a link which row `e` has dead; −1 if the way in force is
     the one that was taken, or nobody finds out."""

@@ -1,27 +1,26 @@
-"""A heap of (time, index) in which each entry has four below it; see `records.Heap`. Of several heaps in the same
-columns one begins at `top`; they are not tracked."""
+"""Heaps of (time, key) in which each entry has four below it; see `records.Heaps`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from simcoll.config.numba_loader import jit_for
-from simcoll.engine.kernels.records import Heap
+from simcoll.engine.kernels.records import Heaps
 
-inner, inline = jit_for(__name__), jit_for(__name__, inline=True)
+jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
 
 
 @inline
-def sooner(heap: Heap, a: Any, b: Any) -> Any:
+def sooner(heaps: Heaps, a: Any, b: Any) -> Any:
     """Whether the entry at `a` is before that at `b`: without branches, which a processor would often guess wrong."""
-    times, items = heap.times, heap.items
+    times, items = heaps.times, heaps.items
     return (times[a] < times[b]) | ((times[a] == times[b]) & (items[a] < items[b]))
 
 
-@inner
-def sift_up(heap: Heap, at: Any, top: Any = 0) -> None:
-    """Move the entry at `at` up to where it belongs."""
-    times, items, place = heap.times, heap.items, heap.place
+@jit
+def sift_up(heaps: Heaps, at: Any, top: Any) -> None:
+    """Move the entry at `at` of the heap at `top` up to where it belongs."""
+    times, items, place = heaps.times, heaps.items, heaps.place
     t, i, tracked = times[top + at], items[top + at], len(place) > 0
     while at > 0:
         above = (at - 1) >> 2
@@ -37,73 +36,95 @@ def sift_up(heap: Heap, at: Any, top: Any = 0) -> None:
         place[i] = at
 
 
-@inner
-def sift_down(heap: Heap, size: Any, at: Any, top: Any = 0) -> None:
-    """Move the entry at `at` down to where it belongs."""
-    times, items, place = heap.times, heap.items, heap.place
+@jit
+def sift_down(heaps: Heaps, size: Any, at: Any, top: Any) -> None:
+    """Move the entry at `at` of the heap at `top`, which has `size` entries, down to where it belongs."""
+    times, items, place = heaps.times, heaps.items, heaps.place
     t, i, tracked, at, end = times[top + at], items[top + at], len(place) > 0, top + at, top + size
     while True:
         below = 4 * at + 1 - 3 * top
         if below >= end:
             break
         if below + 3 < end:
-            first = below + sooner(heap, below + 1, below)
-            second = below + 2 + sooner(heap, below + 3, below + 2)
-            below = second if sooner(heap, second, first) else first
+            first = below + sooner(heaps, below + 1, below)
+            second = below + 2 + sooner(heaps, below + 3, below + 2)
+            below = second if sooner(heaps, second, first) else first
         else:
             for other in range(below + 1, end):
-                below = other if sooner(heap, other, below) else below
+                below = other if sooner(heaps, other, below) else below
         if t < times[below] or (t == times[below] and i < items[below]):
             break
         times[at], items[at] = times[below], items[below]
         if tracked:
-            place[items[at]] = at
+            place[items[at]] = at - top
         at = below
     times[at], items[at] = t, i
     if tracked:
-        place[i] = at
+        place[i] = at - top
 
 
-@inner
-def push(heap: Heap, size: Any, t: Any, i: Any, top: Any = 0) -> Any:
-    """Enter index `i` at time `t`; returns the new size."""
-    heap.times[top + size], heap.items[top + size] = t, i
-    sift_up(heap, size, top)
-    return size + 1
+@jit
+def push(heaps: Heaps, part: Any, t: Any, key: Any) -> None:
+    """Enter a key at time `t`, in place of the first entry of this heap if that is used up."""
+    size, top = heaps.size[part], heaps.top[part]
+    if heaps.used[0] == part:
+        heaps.used[0] = -1
+        heaps.times[top], heaps.items[top] = t, key
+        sift_down(heaps, size, 0, top)
+        return
+    heaps.times[top + size], heaps.items[top + size] = t, key
+    sift_up(heaps, size, top)
+    heaps.size[part] = size + 1
 
 
-@inner
-def pop(heap: Heap, size: Any, top: Any = 0) -> Any:
-    """Drop the first entry; returns the new size."""
-    times, items, place = heap.times, heap.items, heap.place
-    if len(place):
-        place[items[top]] = -1
-    size -= 1
+@jit
+def pop(heaps: Heaps, part: Any) -> None:
+    """Drop the first entry."""
+    size, top = heaps.size[part] - 1, heaps.top[part]
+    if len(heaps.place):
+        heaps.place[heaps.items[top]] = -1
+    heaps.size[part] = size
     if size:
-        times[top], items[top] = times[top + size], items[top + size]
-        sift_down(heap, size, 0, top)
-    return size
+        heaps.times[top], heaps.items[top] = heaps.times[top + size], heaps.items[top + size]
+        sift_down(heaps, size, 0, top)
 
 
-@inner
-def move(heap: Heap, size: Any, t: Any, i: Any) -> Any:
-    """Enter index `i` at time `t`, or move it there; returns the new size."""
-    times, place = heap.times, heap.place
-    at = place[i]
+@inline
+def use(heaps: Heaps, part: Any) -> None:
+    """The first entry is used up: the next that is entered takes its place."""
+    heaps.used[0] = part
+
+
+@inline
+def settle(heaps: Heaps) -> None:
+    """Drop the entry that is used up, if nothing took its place."""
+    part = heaps.used[0]
+    if part >= 0:
+        heaps.used[0] = -1
+        pop(heaps, part)
+
+
+# --- heaps that are tracked, of which there is one ---
+
+
+@jit
+def move(heaps: Heaps, t: Any, key: Any) -> None:
+    """Enter a key at time `t`, or move it there."""
+    times, at = heaps.times, heaps.place[key]
     if at < 0:
-        return push(heap, size, t, i)
+        push(heaps, 0, t, key)
+        return
     earlier = t < times[at]
     times[at] = t
     if earlier:
-        sift_up(heap, at)
+        sift_up(heaps, at, 0)
     else:
-        sift_down(heap, size, at)
-    return size
+        sift_down(heaps, heaps.size[0], at, 0)
 
 
-@inner
-def drop(heap: Heap, size: Any, i: Any) -> Any:
-    """Take index `i` out; returns the new size."""
-    heap.times[heap.place[i]] = -1
-    sift_up(heap, heap.place[i])
-    return pop(heap, size)
+@jit
+def drop(heaps: Heaps, key: Any) -> None:
+    """Take a key out."""
+    heaps.times[heaps.place[key]] = -1
+    sift_up(heaps, heaps.place[key], 0)
+    pop(heaps, 0)

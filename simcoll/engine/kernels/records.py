@@ -11,30 +11,62 @@ from typing import Any, NamedTuple
 Column = Any
 
 
-class Heap(NamedTuple):
-    """A heap of (time, index), four entries below each; `place`, where it is tracked, is the place of each index."""
+class Heaps(NamedTuple):
+    """Heaps of (time, key), four entries below each. By heap where it begins (`top`), and its `size`; `place`, where
+    it is tracked, is the place of each key; `used` (1,) is the heap whose first entry is used up, or −1."""
 
     times: Column
     items: Column
     place: Column
+    top: Column
+    size: Column
+    used: Column
+
+
+class Parts(NamedTuple):
+    """Parts of the network, which feel each other late: see `_network_parts`. Where the parts of each class begin,
+    `ahead` from class to class in ps, and the `clock` before which each class has run; the part of each link, empty
+    where there is one."""
+
+    classes: Column
+    ahead: Column
+    clock: Column
+    of_link: Column
+
+
+class Repeats(NamedTuple):
+    """A schedule of so many `rows` is run in so many `loops`: row r of loop l is number r + l · `rows`. Its key has,
+    from the right, `row_bits` for the row and `loop_bits` for the loop, then `step` + loop, which is empty where one
+    loop follows the other. Behind the last row of a channel comes, a loop later, the `first` row of that channel."""
+
+    loops: int
+    rows: int
+    row_bits: int
+    loop_bits: int
+    step: Column
+    first: Column
 
 
 class Plan(NamedTuple):
-    """The way, the number of the size, and the receive side of each transfer."""
+    """By row: the way, the number of the size, the receive side, and whether it reduces. By size the number of loops in
+    which that is a whole `piece`, the number of a size; empty where rows are sent whole."""
 
     way: Column
     kind: Column
     side: Column
+    reduce: Column
+    whole: Column
+    piece: int
 
 
 class Costs(NamedTuple):
-    """Durations in ps: the channel's `gap` by way; service at the channel's `cap` by size; on the `receive` side. No
-    version is complete before the time `came`."""
+    """Durations in ps: the channel's `gap` and `o_recv` by way; service at the channel's `cap`, and of a reduction
+    (`gamma`), by size; each empty where all are 0."""
 
     gap: Column
     cap: Column
-    receive: Column
-    came: Column
+    o_recv: Column
+    gamma: Column
 
 
 class Routes(NamedTuple):
@@ -86,26 +118,31 @@ class Servers(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """The state of what has not started: `when` it may at the earliest, for how many things it is `pending`. `lead` by
-    way lies between a start and its event on the heap; `start` takes the times."""
+    """The state of what has not started, by number: `when` it may at the earliest, for how many things it is `pending`.
+    By row the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies between a start
+    and its event on the heap; `start` takes the times."""
 
+    repeats: Repeats
     when: Column
     pending: Column
     way: Column
+    part: Column
     lead: Column
     start: Column
-    heap: Heap
+    heap: Heaps
 
 
 class Successors(NamedTuple):
-    """The transfers that wait for each: see `waits.turn_round`. `chain` is the version before; `turn` (2 × transfers,)
-    those that blocking sends let go."""
+    """The rows that wait for each: see `waits.turn_round`. `chain` is the version before. The end of a row lets
+    `credit_after` go, `credit_later` loops later, empty where that is 0. `turn` (2 × rows,) are those that blocking
+    sends let go."""
 
     chain: Column
     chain_after: Column
     first_reader: Column
     next_reader: Column
     credit_after: Column
+    credit_later: Column
     channel_after: Column
     turn: Column
 
@@ -145,12 +182,17 @@ class Barriers(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The state of a run, whichever way links are shared; what happens after `until` (ps) is left out."""
+    """The state of a run, whichever way links are shared; what happens after `until` (ps) is left out. `state` by
+    number: see `waits`. No version of a row is complete before the time `came`. `done` by participant is when all that
+    it sends is sent, and all that it receives complete; empty where nobody asks. `src` and `dst` by way."""
 
     starts: Starts
     state: Column
     came: Column
     times: KernelTimes
+    done: Column
+    src: Column
+    dst: Column
     successors: Successors
     tasks: TaskColumns
     barriers: Barriers
@@ -195,18 +237,8 @@ class ChangesInTime(NamedTuple):
     turns: Turns
 
 
-class LinkLines(NamedTuple):
-    """Transfers that come from one link stand in a line, of which only the first is on the heap: who stands `behind`
-    each, −1: nobody; when each `came` to its next link; by link the `last`, −1: nobody."""
-
-    behind: Column
-    came: Column
-    last: Column
-
-
 class FifoRun(NamedTuple):
-    """All that `fifo` works on; `follows` is by link, and link i is served by server i % `servers`. `lines` are empty
-    where links change, or few may be on the heap."""
+    """All that `fifo` works on; `follows` is by link, and link i is served by server i % `servers`."""
 
     progress: Progress
     plan: Plan
@@ -218,7 +250,7 @@ class FifoRun(NamedTuple):
     free: Servers
     hops: HopTimes
     heads: Heads
-    lines: LinkLines
+    parts: Parts
 
 
 class Paths(NamedTuple):
@@ -286,7 +318,7 @@ class FairFabric(NamedTuple):
     levels: Levels
     bound: float
     flows: Flows
-    ends: Heap
+    ends: Heaps
     marked: Column
     touched: Column
 
@@ -316,36 +348,6 @@ class FairRun(NamedTuple):
     free_side: Column
     ready: Column
     fabric: FairFabric
-
-
-class Predecessors(NamedTuple):
-    """The transfers that each waits for, and its step where there are barriers."""
-
-    reads: Column
-    chain: Column
-    credit: Column
-    channel_before: Column
-    step: Column
-
-
-class ReplayRun(NamedTuple):
-    """All that `replay` works on; `here` is when the sender of each way comes, `last` when each server was last asked;
-    `slowest` and `away` are by way, and empty under fifo."""
-
-    plan: Plan
-    costs: Costs
-    routes: Routes
-    lead: Column
-    here: Column
-    net: Net
-    slowest: Column
-    away: Column
-    predecessors: Predecessors
-    free: Servers
-    last: Servers
-    times: KernelTimes
-    hops: HopTimes
-    heads: Heads
 
 
 # --- the streamed engine ---

@@ -1,6 +1,7 @@
 """Waiting of transfers for each other: the part of a run that does not depend on how links are shared.
 
-Functions that put a start on the heap of `Starts` take the size of the heap and return the new one.
+A transfer is a row of the schedule in a loop; `records.Loops` says how its place among all and its key follow from
+both.
 
 A server is assigned when its request is popped, which is the second phase of an instant, because every cause precedes
 its effect by at least 1 ps. When a link begins to serve a transfer, the time at which that is sent is known, so whoever
@@ -13,10 +14,10 @@ from typing import Any
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels.records import Barriers, Heads, Progress, Starts, TaskColumns
+from simcoll.engine.kernels.records import Barriers, Costs, Plan, Progress, Repeats, Starts, TaskColumns
 
 SIDE, ENDED, COMPLETE = -1, -2, -3  # where a transfer is; before that, how many links its head has passed
-jit, inner, inline = jit_for(__name__), jit_for(__name__), jit_for(__name__, inline=True)
+jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
 heaps = load_like(__name__, plain_heap)
 
 
@@ -27,10 +28,26 @@ def value(column: Any, i: Any) -> Any:
 
 
 @inline
-def note(heads: Heads, link: Any, t: Any) -> None:
-    """A head comes to a link at `t`."""
-    if len(heads.first):
-        heads.first[link], heads.last[link] = min(heads.first[link], t), max(heads.last[link], t)
+def key_of(row: Any, loop: Any, repeats: Repeats) -> Any:
+    """The key of a transfer, which orders transfers as their indices in the program of all loops do."""
+    step, row_bits, loop_bits = repeats.step, repeats.row_bits, repeats.loop_bits
+    return (((value(step, row) + loop) << loop_bits | loop) << row_bits) | row if repeats.loops > 1 else row
+
+
+@inline
+def kind_of(row: Any, loop: Any, plan: Plan) -> Any:
+    """The number of a transfer's size: that of a whole piece, or of the rest in the last loop."""
+    kind, whole = plan.kind[row], plan.whole
+    return plan.piece if len(whole) and loop < whole[kind] else kind
+
+
+@inline
+def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
+    """The time for which a transfer keeps its receive side."""
+    took = value(costs.o_recv, plan.way[row])
+    if len(costs.gamma) and plan.reduce[row]:
+        took += costs.gamma[kind_of(row, loop, plan)]
+    return took
 
 
 @jit
@@ -55,114 +72,111 @@ def turn_round(waits: Any, after: Any, pending: Any) -> None:
 
 
 @jit
-def latest_of_ranks(way: Any, src: Any, dst: Any, sent: Any, complete: Any, done: Any) -> None:
-    """Set `done` of each participant to when the last of its transfers is sent, or complete, if that is later."""
-    for i in range(len(way)):
-        w = way[i]
-        done[src[w]] = max(done[src[w]], sent[i])
-        done[dst[w]] = max(done[dst[w]], complete[i])
-
-
-@inner
-def relax(i: Any, t: Any, starts: Starts, size: Any) -> Any:
-    """One of the things that transfer `i` waits for happens at `t`; the last of them starts it."""
-    when, pending, _, _, _, _ = starts
-    t = max(t, when[i])
-    when[i] = t
-    pending[i] -= 1
-    if pending[i] == 0:
-        size = start(i, t, starts, size)
-    return size
+def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
+    """One of the things that a transfer waits for happens at `t`; the last of them starts it."""
+    i = row + loop * starts.repeats.rows
+    t = max(t, starts.when[i])
+    starts.when[i] = t
+    starts.pending[i] -= 1
+    if starts.pending[i] == 0:
+        start(row, loop, t, starts)
 
 
 @inline
-def start(i: Any, t: Any, starts: Starts, size: Any) -> Any:
-    """Transfer `i` starts at `t`."""
-    _, _, way, lead, noted, heap = starts
-    if len(noted):
-        noted[i] = t
-    return heaps.push(heap, size, t + value(lead, way[i]), i)
+def start(row: Any, loop: Any, t: Any, starts: Starts) -> None:
+    """A transfer starts at `t`."""
+    if len(starts.start):
+        starts.start[row] = t
+    part = value(starts.part, row)
+    heaps.push(starts.heap, part, t + value(starts.lead, starts.way[row]), key_of(row, loop, starts.repeats))
 
 
-@inner
-def begin(progress: Progress) -> Any:
+@jit
+def begin(progress: Progress) -> None:
     """Start what waits for nothing."""
-    starts, waits, size = progress.starts, progress.tasks.waits, 0
-    when, pending, _, _, _, _ = starts
-    for i in range(len(pending)):
-        if pending[i] == 0:
-            size = start(i, when[i], starts, size)
+    starts, waits = progress.starts, progress.tasks.waits
+    for row in range(len(starts.way)):
+        if starts.pending[row] == 0:
+            start(row, 0, starts.when[row], starts)
     for k in range(len(waits)):
         if waits[k] == 0:
-            size = open_task(k, progress, size)
-    return follow_up(progress, size)
+            open_task(k, progress)
+    follow_up(progress)
 
 
 @inline
-def send(i: Any, t: Any, ready: Any, progress: Progress, size: Any) -> Any:
-    """Transfer `i` is sent at `t`; its channel is not `ready` for the next before that time."""
-    starts, _, _, times, successors, tasks, _, _ = progress
-    after, sent = successors.channel_after[i], times.sent
+def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
+    """A transfer is sent at `t`; its channel is not `ready` for the next before that time."""
+    starts, successors, tasks, sent = progress.starts, progress.successors, progress.tasks, progress.times.sent
+    after, then = successors.channel_after[row], loop
+    if after < 0 and loop + 1 < starts.repeats.loops:
+        after, then = starts.repeats.first[row], loop + 1
     if len(sent):
-        sent[i] = t
+        sent[row] = t
+    if len(progress.done):
+        src = progress.src[starts.way[row]]
+        progress.done[src] = max(progress.done[src], t)
     if after >= 0:
-        size = relax(after, max(t, ready), starts, size)
+        relax(after, then, max(t, ready), starts)
     elif len(tasks.sender):
-        count_down(tasks.sender[i], t, tasks)
-    return size
+        count_down(tasks.sender[row], t, tasks)
 
 
-@inner
-def settle(i: Any, t: Any, progress: Progress, size: Any) -> Any:
-    """Version `i` is complete at `t`: its readers may go, and so may the versions that were waiting for it."""
-    starts, state, _, times, successors, tasks, _, _ = progress
-    _, chain_after, first_reader, next_reader, _, _, _ = successors
-    when, complete, receiver = starts.when, times.complete, tasks.receiver
+@jit
+def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
+    """A version is complete at `t`: its readers may go, and so may the versions that were waiting for it."""
+    starts, state, successors = progress.starts, progress.state, progress.successors
+    complete, receiver, done = progress.times.complete, progress.tasks.receiver, progress.done
     while True:
-        state[i], when[i] = COMPLETE, t
+        i = row + loop * starts.repeats.rows
+        state[i], starts.when[i] = COMPLETE, t
         if len(complete):
-            complete[i] = t
+            complete[row] = t
+        if len(done):
+            dst = progress.dst[starts.way[row]]
+            done[dst] = max(done[dst], t)
         if len(receiver):
-            count_down(receiver[i], t, tasks)
-        reader = first_reader[i]
+            count_down(receiver[row], t, progress.tasks)
+        reader = successors.first_reader[row]
         while reader >= 0:
-            size = relax(reader, t, starts, size)
-            reader = next_reader[reader]
-        i = chain_after[i]
-        if i < 0 or state[i] != ENDED:
-            return size
-        t = max(t, when[i])
+            relax(reader, loop, t, starts)
+            reader = successors.next_reader[reader]
+        row = successors.chain_after[row]
+        if row < 0 or state[row + loop * starts.repeats.rows] != ENDED:
+            return
+        t = max(t, starts.when[row + loop * starts.repeats.rows])
 
 
-@inner
-def finish(i: Any, t: Any, progress: Progress, size: Any) -> Any:
-    """Transfer `i` ends at `t`."""
-    starts, state, came, times, successors, tasks, barriers, _ = progress
-    chain, _, _, _, credit_after, _, turn = successors
-    when, end, adds_to, waits, opened = starts.when, times.end, tasks.adds_to, tasks.waits, tasks.opened
+@jit
+def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
+    """A transfer ends at `t`."""
+    starts, state, successors, tasks = progress.starts, progress.state, progress.successors, progress.tasks
+    end, credit_after, turn = progress.times.end, successors.credit_after, successors.turn
+    base = loop * starts.repeats.rows
     if len(end):
-        end[i] = t
-    if len(credit_after) and credit_after[i] >= 0:
-        size = relax(credit_after[i], t, starts, size)
+        end[row] = t
+    if len(credit_after) and credit_after[row] >= 0:
+        then = loop + value(successors.credit_later, row)
+        if then < starts.repeats.loops:
+            relax(credit_after[row], then, t, starts)
     if len(turn):  # with blocking sends: who turns to what next
-        for after in (turn[2 * i], turn[2 * i + 1]):
+        for after in (turn[2 * row], turn[2 * row + 1]):
             if after >= 0:
-                size = relax(after, t, starts, size)
-    before, k = chain[i], adds_to[i] if len(adds_to) else -1
-    if (before >= 0 and state[before] != COMPLETE) or (k >= 0 and waits[k] > 0):
-        state[i], when[i] = ENDED, t
+                relax(after, loop, t, starts)
+    before, k = successors.chain[row], tasks.adds_to[row] if len(tasks.adds_to) else -1
+    if (before >= 0 and state[before + base] != COMPLETE) or (k >= 0 and tasks.waits[k] > 0):
+        state[row + base], starts.when[row + base] = ENDED, t
     else:
-        whole = max(t, when[before] if before >= 0 else value(came, i))
+        whole = max(t, starts.when[before + base] if before >= 0 else value(progress.came, row))
         if k >= 0:
-            whole = max(whole, opened[k])
-        size = settle(i, whole, progress, size)
-    if len(barriers.left):
-        size = pass_barriers(i, t, starts, barriers, size)
-    return size
+            whole = max(whole, tasks.opened[k])
+        settle(row, loop, whole, progress)
+    if len(progress.barriers.left):
+        pass_barriers(row, t, starts, progress.barriers)
 
 
 @inline
-def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers, size: Any) -> Any:
+def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
     """Transfer `i` ends at `t`: after the last of its step the next step starts."""
     step, first, left, passed = barriers
     left[step[i]] -= 1
@@ -171,14 +185,13 @@ def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers, size: Any)
         passed[0] += 1
         if passed[0] < len(left):
             for j in range(first[passed[0]], first[passed[0] + 1]):
-                size = relax(j, passed[1], starts, size)
-    return size
+                relax(j, 0, passed[1], starts)
 
 
-# --- tasks ---
+# --- tasks, which programs of one loop have ---
 
 
-@inner
+@jit
 def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
     """One of the things that task `k` is done with happens at `t`; after the last of them it is to be followed up."""
     left, done, queue = tasks.left, tasks.done, tasks.queue
@@ -191,33 +204,31 @@ def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
         queue[queue[0]] = k
 
 
-@inner
-def open_task(k: Any, progress: Progress, size: Any) -> Any:
+@jit
+def open_task(k: Any, progress: Progress) -> None:
     """All that task `k` waited for is done: its channels may go, and the data that its rank brings is there."""
-    starts, state, _, _, _, tasks, _, _ = progress
-    _, _, _, _, opened, _, _, _, duration, _, _, first_begun, begun, first_added, added = tasks
-    t, when = opened[k], starts.when
-    for e in range(first_begun[k], first_begun[k + 1]):
-        size = relax(begun[e], t, starts, size)
-    for e in range(first_added[k], first_added[k + 1]):
-        i = added[e]
+    starts, state, tasks = progress.starts, progress.state, progress.tasks
+    t = tasks.opened[k]
+    for e in range(tasks.first_begun[k], tasks.first_begun[k + 1]):
+        relax(tasks.begun[e], 0, t, starts)
+    for e in range(tasks.first_added[k], tasks.first_added[k + 1]):
+        i = tasks.added[e]
         if state[i] == ENDED:
-            size = settle(i, max(t, when[i]), progress, size)
-    count_down(k, t + duration[k], tasks)
-    return size
+            settle(i, 0, max(t, starts.when[i]), progress)
+    count_down(k, t + tasks.duration[k], tasks)
 
 
-@inner
-def follow_up(progress: Progress, size: Any) -> Any:
+@jit
+def follow_up(progress: Progress) -> None:
     """Open what waited for the tasks that are done."""
-    _, _, _, waits, opened, _, done, queue, _, first_behind, behind, _, _, _, _ = progress.tasks
+    tasks = progress.tasks
+    waits, opened, done, queue = tasks.waits, tasks.opened, tasks.done, tasks.queue
     while queue[0]:
         k = queue[queue[0]]
         queue[0] -= 1
-        for e in range(first_behind[k], first_behind[k + 1]):
-            b = behind[e]
+        for e in range(tasks.first_behind[k], tasks.first_behind[k + 1]):
+            b = tasks.behind[e]
             opened[b] = max(opened[b], done[k])
             waits[b] -= 1
             if waits[b] == 0:
-                size = open_task(b, progress, size)
-    return size
+                open_task(b, progress)

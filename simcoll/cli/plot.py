@@ -48,7 +48,7 @@ def plot(
     from simcoll.scenario.key_types import KeyPlot
 
     source = results_csv / "results.csv" if results_csv.is_dir() else results_csv
-    conditions = dict(map(_condition, filters))
+    conditions = dict(map(filter_of, filters))
     every = result_rows.read(source)
     if not every:
         raise InputError(f"{source} has no rows", "give a results.csv that holds results: `simcoll run … -o FOLDER`")
@@ -96,7 +96,8 @@ def _is_picture(output: Path) -> bool:
 _ENDING: Final = re.compile(r"\.[A-Za-z]{2,5}")  # of a kind of file: folders end otherwise (`run.2`, `plots.d`)
 
 
-def _condition(text: str) -> tuple[str, list[str]]:
+def filter_of(text: str) -> tuple[str, list[str]]:
+    """The column of `--filter KEY=V,V` and its values; raises InputError."""
     from simcoll.config.yaml_tree import condition
 
     key, values = condition(text, "--filter")

@@ -1,4 +1,4 @@
-"""Points from names, files, mappings, objects and numbers, whichever a user of Python has at hand."""
+"""Sweeps, and how files spell the values that Python has: mappings, objects, arrays and numbers."""
 
 from __future__ import annotations
 
