@@ -78,7 +78,7 @@ def _serves(folder: Path) -> bool:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether a file or folder, and the target of a link, belongs to the user and nobody else may write to it."""
+    """Return whether a path, and its target if it is a link, is the user's and nobody else may write to it."""
     if not hasattr(os, "getuid"):
         return True
     found = path.lstat(), path.stat()

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """Keeps the most recently used values, up to a total weight of `most`; the latest is always kept. A value is weighed
-    when it is stored."""
+    """Keeps the most recently used values, up to a total weight of `most`; the latest is always kept. A value is
+    weighed when it is stored."""
 
     def __init__(self, most: int, weight: Callable[[T], int]):
         self.most, self.weight = most, weight

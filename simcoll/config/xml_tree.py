@@ -1,6 +1,6 @@
 """XML as elements that know their line and column; used by every reader of XML files.
 
-Safe: document types, and with them entities, are refused, nothing is fetched, and bytes, elements and depth are limited.
+Safe: document types, and so entities, are refused, nothing is fetched; bytes, elements and depth are limited.
 """
 
 from __future__ import annotations

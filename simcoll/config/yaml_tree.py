@@ -194,7 +194,7 @@ def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic
 
 
 def shipped(kind: str) -> Path:
-    """Return the folder of shipped files (`topologies`, `scenarios`, `measured`), in a checkout or an installed wheel."""
+    """Return the folder of shipped `topologies`, `scenarios` or `measured`, in a checkout or an installed wheel."""
     package = Path(__file__).parents[1]
     in_wheel = package / "shipped" / kind
     if in_wheel.is_dir():
@@ -206,7 +206,7 @@ _SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), s
 
 
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
-    """Return the tree of one YAML document. Texts that name a file beside it (`topology: machine.yaml`) become its path.
+    """Return the tree of a YAML document. Texts that name a file beside it (`topology: machine.yaml`) become its path.
 
     Raises InputError if the file is missing, too large, not YAML, or has a key twice; with `errors`, mistakes after
     which reading can go on are appended there.
@@ -220,8 +220,8 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
 
 
 def _with_files(tree: Node, folder: Path) -> Node:
-    """Return the tree with each text that names a file in `folder` replaced by the file's path; the same object if there
-    is none, as caches are keyed by trees."""
+    """Return the tree with each text that names a file in `folder` replaced by the file's path; the same object if
+    there is none, as caches are keyed by trees."""
     if isinstance(tree.value, dict):
         named = {key: _with_files(child, folder) for key, child in tree.value.items()}
         return tree if all(map(operator.is_, named.values(), tree.value.values())) else replace(tree, value=named)
@@ -299,7 +299,7 @@ def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def assign(tree: Node, assignment: str, source: str) -> Node:
-    """Return the tree with one `PATH=VALUE` set; VALUE is YAML, missing keys are created. `source` names it in messages.
+    """Return the tree with `PATH=VALUE` set; VALUE is YAML, missing keys are created. `source` names it in messages.
 
     Raises InputError when there is no `=` or the path runs through a value that is not a mapping.
     """
@@ -456,7 +456,7 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
 
 
 def _unswept(path: Sequence[str], node: Node) -> str:
-    """Return the cure for a list or range that stands for one value below a list, where nothing is swept; else empty."""
+    """Return the cure for a list or range in place of one value below a list, where nothing is swept; else empty."""
     above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
     several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
     if len(above) == len(path) or not several:
