@@ -148,9 +148,7 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
                 mistake = Diagnostic(
                     "'<<' merges no keys, as YAML 1.2 has none that do", cure, "", _place(key_node, source)
                 )
-                raise InputError(
-                    [mistake]
-                )  # the keys behind this are missing: all further errors would follow from that
+                raise InputError([mistake])  # later errors would follow from the missing keys
             key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
             if key in keys:
                 first = keys[key]

@@ -115,10 +115,7 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
             problem = f"rows differ in {column} ({', '.join(several)}), of which the tuner's file says nothing"
             raise InputError(problem, "give results of one of them")
     for row in having:
-        own = row.algorithm in (*ALGORITHMS, None) and row.executor in (
-            None,
-            "nccl",
-        )  # other executors only share names
+        own = row.algorithm in (*ALGORITHMS, None) and row.executor in (None, "nccl")  # others just share names
         if row.collective not in _TUNER or not own:
             unknown.add(f"{row.collective}/{row.algorithm}")
             continue
