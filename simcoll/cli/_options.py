@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a completer for shells of names of `kinds` that start with the typed word; `file` means the shell's files."""
+    """Return a shell completer of names of `kinds` that start with the typed word; `file` means the shell's files."""
 
     def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
