@@ -111,7 +111,7 @@ class Session:
         return [tuple(row.tolist()) for row in everyone]
 
     def timed(self, run: Callable[[], None], stuck: Callable[[], None] = _stuck) -> Timing:
-        """Time one run that all ranks begin together. If a GPU does not finish in time, `stuck` is called; it raises."""
+        """Time one run that all ranks begin together. If a GPU does not finish in time, `stuck` must raise."""
         appointed = self._meet()
         self.clock.settle()
         began = self.clock.read()
