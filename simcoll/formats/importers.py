@@ -68,8 +68,7 @@ def assignments(options: Iterable[str]) -> dict[str, str]:
 
 
 def convert(text: str, source: str, asked: ImportOptions, kind: str | None = None) -> Imported:
-    """Convert a text into a file of simcoll. `kind` (of `KINDS`) is by default recognised. Raises located
-    InputError."""
+    """Convert a text into a file of simcoll; `kind`: a key of `KINDS`, by default recognised. Raises InputError."""
     if kind is None:
         kind = recognise(text)
         if kind is None:

@@ -79,8 +79,7 @@ def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
 def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
     """Return a remark if the harness found wrong elements in the results of the `rows`; else None.
 
-    Versions of nccl-tests without the column `#wrong` report wrong elements in a line below the table, for the whole
-    text.
+    Versions of nccl-tests without the column `#wrong` report wrong elements of the whole text below the table.
     """
     said = None if "#wrong" in text else _FAILED.search(text)
     whole = f"the check of what was computed failed ({said[0]!r})" if said else None

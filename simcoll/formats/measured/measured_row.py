@@ -170,8 +170,7 @@ def given(defaults: Mapping[str, object]) -> LocatedCells:
 
 
 def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
-    """Return located cells as checked rows; `given` fills absent cells. Rows that differ only in their times become
-    one.
+    """Return located cells as checked rows; `given` fills absent cells. Rows that differ only in times become one.
 
     Raises InputError with these mistakes and the reader's own `mistakes`, at most MAX_MISTAKES of them.
     """

@@ -303,8 +303,7 @@ def _waits(
     writer: Mapping[int, tuple[Peers, int]],
     readers: Mapping[int, list[tuple[Peers, int]]],
 ) -> list[tuple[Peers, int]]:
-    """Return the steps of other thread blocks that must come first: writers of what is read, users of what is
-    overwritten."""
+    """Return the steps of other thread blocks to wait for: writers of what is read, users of what is overwritten."""
     needed: dict[Peers, int] = {}
     awaited = [writer[slot] for slot in (event.reads, event.writes) if slot is not None and slot in writer]
     awaited += readers.get(event.writes, []) if event.writes is not None else []
