@@ -416,7 +416,9 @@ class NcclChannel(PlainCall):
         kernels, transport = costs.kernels or Kernels(), self.transport(costs)
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
-        many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # each rank of a send_recv has one receiver
+        many = (
+            self.call.algorithm == "p2p" and self.call.collective != "send_recv"
+        )  # each rank of a send_recv has one receiver
         crowded = transport.crowded(self.wires.contention) if many else 1.0
         handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
