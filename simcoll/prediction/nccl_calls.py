@@ -236,7 +236,7 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 
 def alike(rated: Topology) -> Numbers:
     """Return the number of each link's sort. Two links have one sort if they join devices of the same kinds in or
-    between the same nodes, or if they are trunks between switches that are joined to the same devices."""
+    between the same nodes, or if they are trunks between switches of the same sorts."""
     return _SORTS.get(rated.layout, lambda: _sorts(rated))
 
 
@@ -416,9 +416,7 @@ class NcclChannel(PlainCall):
         kernels, transport = costs.kernels or Kernels(), self.transport(costs)
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
-        many = (
-            self.call.algorithm == "p2p" and self.call.collective != "send_recv"
-        )  # each rank of a send_recv has one receiver
+        many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
         crowded = transport.crowded(self.wires.contention) if many else 1.0
         handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
@@ -584,8 +582,7 @@ class NcclExecutor(PlainExecutor):
         return [scenario.model_copy(update=names) for names in named]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return NCCL's algorithms with their protocols, or with the named one; raises RefusedError if there is
-        none."""
+        """Return NCCL's algorithms with their protocols, or with the named one; raises RefusedError for none."""
         if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
             pairs = [
                 (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
