@@ -269,7 +269,7 @@ class Program:
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:
-        """Return a number of `Params` for each size, int64 (sizes,): a size of several operations stands there several
+        """Return it for each size, int64 (sizes,), as `by_way` for ways: a size of several operations is there several
         times."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:

@@ -194,8 +194,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
 
 @inline
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
-    """Send flow `c`, on a link that is found dead, again from the start, if another way is in force. Return how many
-    links are touched."""
+    """Restart flow `c`, on a link found dead, if another way is in force; return how many links are touched."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
     w = turns.force[turns.passed[0] * turns.ways + run.plan.way[i]]
     if w != turns.taken[i]:
@@ -266,8 +265,7 @@ def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
-    """Find the flows that are connected with link `seed`, and the links that they share; return how many links and
-    flows."""
+    """Find the flows connected with link `seed`, and the links that they share; return how many there are."""
     path, length, width, owner = fabric.paths
     links, flows, link_mark, flow_mark = fabric.component
     capacity, available, share, unfixed = fabric.levels

@@ -12,8 +12,7 @@ jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
 
 @inline
 def sooner(heaps: Heaps, a: Any, b: Any) -> Any:
-    """Return whether the entry at `a` is before that at `b`: without branches, which processors would often guess
-    wrong."""
+    """Return whether entry `a` is before entry `b`: without branches, which a processor would often guess wrong."""
     times, items = heaps.times, heaps.items
     return (times[a] < times[b]) | ((times[a] == times[b]) & (items[a] < items[b]))
 

@@ -212,8 +212,7 @@ class Turns(NamedTuple):
 
 class LinkHistory(NamedTuple):
     """Links that change, for `fifo`: the rows of link l are `first[l]` … `first[l + 1]`, and begin at time 0. By row:
-    time, number of the rate since then, and turn. Then B/s of rates; bytes of sizes; the transfers that were sent
-    once."""
+    time, rate number since then, and turn. Then B/s of rates, bytes of sizes, and the transfers that were sent once."""
 
     first: Column
     at: Column

@@ -192,8 +192,7 @@ def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
 
 @jit
 def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
-    """Note at `t` that one of the things that end task `k` has happened; after the last the task is to be followed
-    up."""
+    """Note at `t` that one thing task `k` waits for to be done has happened; after the last, queue the task."""
     left, done, queue = tasks.left, tasks.done, tasks.queue
     if k < 0:
         return
