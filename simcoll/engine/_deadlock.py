@@ -56,8 +56,7 @@ def _missing(program: Program, reached: Reached, i: int) -> tuple[str, int | Non
 
 
 def _dead(program: Program, reached: Reached, i: int) -> tuple[str, int | None]:
-    """Return in words the link that transfer `i` waits for, with faults since when, and the time in ps when it gives
-    up."""
+    """Return in words the link that transfer `i` waits for, with faults since when, and when in ps it gives up."""
     changes, bandwidths = program.changes, program.bandwidths.copy()
     since: dict[int, int] = {}
     if changes:

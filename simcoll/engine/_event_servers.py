@@ -96,8 +96,7 @@ class Flow:
 
 
 class Fabric:
-    """All links in `fair`. Max-min fair rates are solved once an instant, for links where flows or bandwidth
-    changed."""
+    """All links in `fair`. Each instant, max-min fair rates are solved once for links that were touched."""
 
     def __init__(self, env: simpy.Environment, capacity: list[float]):
         self.env, self.capacity = env, capacity
@@ -151,8 +150,7 @@ class Fabric:
                     self._change(flows[i], rate)
 
     def _component(self, link: int) -> tuple[dict[int, Flow], set[int]]:
-        """Return the flows that share links with one another and with this link, directly or not; and all these
-        links."""
+        """Return the flows that share links with each other and this link, directly or not; and all these links."""
         found, links = dict(self.flows[link]), {link}
         todo = list(found.values())
         for flow in todo:
@@ -165,8 +163,7 @@ class Fabric:
         return found, links
 
     def _rates(self, flows: dict[int, Flow], links: set[int]) -> dict[int, float]:
-        """Return each flow's rate, by progressive filling. Only −, /, comparison: any faithful float64 gives the same
-        bits."""
+        """Fill progressively; return rates. Only −, /, comparison: any faithful float64 gives the same bits."""
         rates: dict[int, float] = {}
         avail = {link: self.capacity[link] for link in links}
         count = {link: len(self.flows[link]) for link in links}

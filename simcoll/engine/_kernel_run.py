@@ -433,8 +433,7 @@ class KernelRun:
 
 
 def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
-    """Return the transfers that tasks let go; what each task counts down; sender, receiver, adds_to; begun and
-    added."""
+    """Return the transfers that tasks let go; what tasks count down; sender, receiver, adds_to; begun and added."""
     tasks, count = program.tasks or NO_TASKS, len(program.tasks or NO_TASKS)
     index = np.arange(len(program) if count else 0, dtype=np.int32)
     sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)

@@ -34,13 +34,11 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
 
     A part affects another in two ways. A head goes on to a link that needs an event, after the latencies in between.
     The end of a transfer lets others of its receiver go, and one of its sender (`slots`), after the latencies of the
-    last links or the time for which the receive side is kept.
-
-    A part holds participants and their first links. Participants are together, with the last link between them, if a
-    way between them takes at most half as long as the longest. Other last links of ways to a part are a part by
-    themselves, unless receive sides are kept: so nodes affect each other by a whole way there and back. Parts that
-    affect others within less than `least` ps stand before these, links before participants if possible. Where no order
-    exists, there is one part.
+    last links or the time for which the receive side is kept. A part holds participants and their first links.
+    Participants are together, with the last link between them, if a way between them takes at most half as long as the
+    longest. Other last links of ways to a part are a part by themselves, unless receive sides are kept: so nodes affect
+    each other by a whole way there and back. Parts that affect others within less than `least` ps stand before these,
+    links before participants if possible. Where no order exists, there is one part.
     """
     (src, dst, hop, links), participants = program.routes, program.schedule.participants
     places = participants + len(program.bandwidths)

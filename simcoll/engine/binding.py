@@ -46,8 +46,7 @@ def check_written(source: StreamedSchedule) -> None:
 
 
 def written_out(source: AnySchedule) -> Schedule:
-    """Return a schedule with all its transfers in memory, as `bind` takes it; raises InputError for too little of
-    it."""
+    """Return a schedule with all transfers in memory, as `bind` takes it; raises InputError for too little memory."""
     if isinstance(source, Schedule):
         return source
     check_written(source)

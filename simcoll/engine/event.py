@@ -97,8 +97,7 @@ class _EventRun:
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
     def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Return the milestones that transfers wait for besides their channel's turn, and of which transfer each waits
-        for it."""
+        """Return the milestones that transfers await besides their channel's turn, each with the transfer it needs."""
         columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:

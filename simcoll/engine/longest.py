@@ -203,8 +203,8 @@ def _heads(program: Program, tables: LinkTables) -> Numbers:
     takes it.
 
     Links behind each other are waited at once: the last of those ahead is behind them all after the sum of the longest
-    that each takes on any of them. Where channels begin, one transfer of each counts, and only links of the same rate
-    and more are joined: nobody waits at these.
+    that each takes on any of them. Where channels begin, only one transfer of each counts; there, only links of the
+    same rate and more are joined, as nobody waits at these.
     """
     _, _, hop, links = program.routes
     rates, head = program.bandwidths, np.arange(len(program.bandwidths))

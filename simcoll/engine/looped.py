@@ -57,8 +57,7 @@ class LoopedProgram:
 
     @property
     def sized(self) -> Program:
-        """`one` with the sizes of pieces: the rests of slots, which the last loop moves, and behind them a whole
-        one."""
+        """`one` with the sizes of pieces: the rests of slots, which the last loop moves, then a whole piece."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32), memo={})
 

@@ -269,8 +269,7 @@ class Program:
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:
-        """Return it for each size, int64 (sizes,), as `by_way` for ways: a size of several operations is there several
-        times."""
+        """Return a number of `Params` for each size, int64 (sizes,): one entry per operation that has the size."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:
             kind, way = self.once("ways of kinds", (self.kind, self.way), self._ways_of_kinds)

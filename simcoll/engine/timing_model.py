@@ -83,8 +83,7 @@ class RoutedNetwork(Protocol):
         """Return the links from one device to another; from a device to itself its memory link, if it has one."""
 
     def routes(self, devices: Sequence[str], src: Index, dst: Index) -> tuple[Index, Index]:
-        """Return the routes from `devices[src[i]]` to `devices[dst[i]]` end to end: where each begins, and the
-        links."""
+        """Return routes from `devices[src[i]]` to `devices[dst[i]]` end to end: where each begins, and the links."""
 
 
 @lru_cache(maxsize=1 << 16)

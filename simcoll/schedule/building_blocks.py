@@ -81,8 +81,7 @@ def grid_all_gather(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
 def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
     """Return the rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
 
-    At that point a rank has only the chunks that agree with it on all inner axes; the chunks of all outer places are
-    one shard.
+    A rank has by then only the chunks that agree with it on all inner axes; those of all outer places are one shard.
     """
     outer, m = int(np.prod(grid.shape[:axis])), grid.shape[axis]
     ranks = grid.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
@@ -115,8 +114,7 @@ def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> 
 
 
 def _rounds(m: int, radix: int) -> list[int]:
-    """Return the ranks that swap in each round: `radix` as long as m has room, then the largest smaller number that
-    fits.
+    """Return how many ranks swap in each round: `radix` while m has room, then the largest smaller number.
 
     >>> _rounds(8, 4), _rounds(7, 2)
     ([4, 2], [2, 2])
@@ -169,8 +167,7 @@ def rooted(n: int, root: int) -> Ranks:
 
 
 def tree_reduce(parent: Ranks, slot: int) -> Iterator[StepPattern]:
-    """Reduce up any tree (`parent`, −1 at the root), each node after its children: as many steps as the tree is
-    high."""
+    """Reduce up any tree (`parent`, −1 at the root), each node after its children: a step for each level."""
     height = _heights(parent)
     for step in range(int(height.max())):
         node = np.flatnonzero((height == step) & (parent >= 0))

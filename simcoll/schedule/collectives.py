@@ -230,8 +230,7 @@ def contracts(
 
 
 def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict[int, list[slice]]:
-    """Return for every rank of a group the range of each slot in its buffer of `elements`, also of slots that it does
-    not hold.
+    """Return for every rank of a group the range of each slot in its buffer of `elements`, held or not.
 
     Raises ValueError when the weights do not fit.
     """
@@ -279,8 +278,7 @@ def expected(
 
 
 def scaled(schedule: Schedule, rank: int, values: NDArray[Any], dtype: np.dtype[Any], op: str) -> NDArray[Any]:
-    """Return `avg` sums divided by the number of ranks that made them, integers rounded down; other values as they
-    are."""
+    """Return sums of `avg` divided by the number of their ranks, integers rounded down; other values as they are."""
     if op != "avg" or not collective(schedule.collective).reduces:
         return values
     members = next(len(group) for group in schedule.groups if rank in group)

@@ -62,8 +62,7 @@ def turns(n: int) -> list[Order]:
 
 
 def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
-    """Return orders with every group in the place of the first once, the others behind it as in a ring, each with its
-    agent.
+    """Return orders with each group once in the place of the first, the others behind as in a ring, with agents.
 
     >>> of_groups([[0, 1], [2, 3]])
     [(0, 1, 2, 3, 4, 5), (2, 3, 0, 1, 5, 4)]

@@ -331,11 +331,8 @@ class StreamedSchedule:
         return sum(steps), sum(transfers), max(slots, default=-1)
 
     def schedule(self) -> Schedule:
-        """Return the schedule with all its transfers in memory; one object each time where these are few enough to be
-        kept.
-
-        Raises InputError where they need more memory than there is.
-        """
+        """Return the schedule with all its transfers in memory, each time the same one where these are few enough to be
+        kept. Raises InputError where they need more memory than there is."""
         return self._whole if self.transfers <= HELD else self._written_out()
 
     @cached_property

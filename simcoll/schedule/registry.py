@@ -301,7 +301,6 @@ def names(collective: str) -> Sequence[str]:
 
 
 def library(collective: str) -> Sequence[str]:
-    """Return the algorithms of a collective that NCCL has, from which `auto` chooses; those that need a switch are
-    last."""
+    """Return the algorithms of a collective that NCCL has, for `auto` to choose; those that need a switch last."""
     entries = [entry for entry in ALGORITHMS.get(collective, {}).values() if entry.library]
     return tuple(entry.name for entry in sorted(entries, key=lambda entry: entry.needs_agent))

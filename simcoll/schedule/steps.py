@@ -105,8 +105,7 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """Return the rows of all steps that send one of some slots (`wanted`, by slot), and the number of each row's
-        step.
+        """Return the rows of all steps that send one of some slots (`wanted`, by slot), and each row's step number.
 
         The numbers never decrease.
         """
@@ -213,7 +212,7 @@ def _sender_order(src: Ints) -> NDArray[np.intp]:
 
 
 def stable_order(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the order of numbers from 0 on; equal ones keep theirs."""
+    """Return the places of numbers from 0 on in sorted order; equal numbers keep their order."""
     short = numbers.astype(np.uint16) if numbers.max(initial=0) < 1 << 16 else numbers  # sorted in linear time
     return np.argsort(short, kind="stable")
 
@@ -222,10 +221,8 @@ def stable_order(numbers: NDArray[Any]) -> NDArray[np.intp]:
 
 
 class Rotation(NamedTuple):
-    """A renaming under which a schedule stays itself: what holds for one chunk then holds for all that it becomes.
-
-    Rank r becomes r + `ranks` (mod n); chunk c of each run of `span` chunks becomes c + `chunks` (mod span).
-    """
+    """A renaming under which a schedule stays itself: what holds for one chunk then holds for all that it becomes. Rank
+    r becomes r + `ranks` (mod n); chunk c of each run of `span` chunks becomes c + `chunks` (mod span)."""
 
     ranks: int
     chunks: int
@@ -238,8 +235,7 @@ class Rotation(NamedTuple):
         return turned
 
     def repeated(self, n: int) -> Iterator[Rotation]:
-        """Yield this rotation, and several of its turns as one, if whole ones bring `n` ranks round; but not all
-        turns."""
+        """Yield this rotation, and several of its turns as one, where whole turns bring `n` ranks round; not all."""
         for ranks in range(self.ranks, n, self.ranks):
             if n % ranks == 0:
                 yield Rotation(ranks, self.chunks * (ranks // self.ranks) % self.span, self.span)
@@ -278,8 +274,7 @@ class Rotation(NamedTuple):
         return once and all(map(np.array_equal, _sorted(step, n, n_chunks), _sorted(turned, n, n_chunks)))
 
     def _keeps_cycles(self, part: Repeat, n_chunks: int) -> bool:
-        """Return whether a slot that goes on in its cycle and is then turned is the slot that is turned and then goes
-        on."""
+        """Return whether turning a slot and moving it on in its cycle give one result, in either order."""
         stride = math.gcd(part.shift, part.span)
         base, slots = part.base.astype(np.int64), (part.first.src_slot, part.first.dst_slot)
         starts = distinct([base * stride + (slot - base) % part.span % stride for slot in slots])
