@@ -1,7 +1,7 @@
 """Everything that can go wrong, as one family of exceptions.
 
-`SimcollError` is the root. What a user can mend is an `InputError` and carries one `Diagnostic` per mistake; the
-command line prints these one a line and exits with 2. Every other member means that the answer is no (exit 1).
+`SimcollError` is the root. Mistakes that a user can mend raise `InputError`, with one `Diagnostic` each; the command
+line prints one diagnostic a line and exits with 2. All other errors exit with 1.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u
 
 
 def visible(text: str) -> str:
-    """The text with control characters as Python writes them: they command a terminal, or turn the direction of words.
-    Ends of lines and tabs stay.
+    """Return the text with control characters escaped as Python writes them, since they command a terminal or reverse
+    the direction of words. Line ends and tabs stay.
 
     >>> print(visible("\\x1b[2J all_reduce \\u202e"))
     \\x1b[2J all_reduce \\u202e
@@ -68,7 +68,7 @@ class Diagnostic:
 
     @classmethod
     def of(cls, text: object, path: str = "", place: Place | None = None, *, cure: str = "") -> Diagnostic:
-        """The mistake that a text "problem; cure" describes; `cure` is for a text that names none."""
+        """Return the diagnostic for a text "problem; cure"; `cure` is used if the text has none."""
         problem, _, own = str(text).partition("; ")
         return cls(problem, own or cure, path, place)
 
@@ -82,7 +82,7 @@ _LONG: Final = re.compile(r"(\S{60})\S{140,}(\S{20})")
 
 
 def shortened(text: str) -> str:
-    """A message in which words of more than 220 characters have their ends only: those of input may have any length.
+    """Return a message with each word of more than 220 characters cut to its two ends: input may be of any length.
 
     >>> shortened(f"{'9' * 5000!r} is no size") == f"'{'9' * 59}…{'9' * 19}' is no size"
     True
@@ -91,7 +91,7 @@ def shortened(text: str) -> str:
 
 
 class InputError(SimcollError):
-    """Wrong input: holds every mistake found, in the order of the file.
+    """Wrong input: holds a diagnostic for each mistake found, in the order of the file.
 
     One mistake may be given as a text, with its cure, or as "problem; cure".
     """
@@ -106,8 +106,8 @@ class InputError(SimcollError):
 
 
 class TopologyError(InputError):
-    """A topology that cannot be built: a link without bandwidth, no route, …. `about`: the device, or the two ends of
-    the link, that is wrong, where it is one; a reader of files knows the place of these."""
+    """A topology that cannot be built: a link without bandwidth, no route, …. `about` names the wrong device, or the
+    two ends of the wrong link, if there is one; a reader of files looks up its place."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = "", *, about: tuple[str, ...] = ()):
         super().__init__(diagnostics, cure)
@@ -115,8 +115,8 @@ class TopologyError(InputError):
 
 
 class ScheduleError(SimcollError):
-    """A schedule that is not what it claims: malformed, or its proof failed. `place` is `file:line` of the algorithm of
-    one's own that made it, if one did."""
+    """A schedule that is malformed, or whose proof failed. `place` is `file:line` of the user's own algorithm that
+    built the schedule; empty for other schedules."""
 
     def __init__(self, problem: str, place: str = ""):
         self.problem, self.place = problem, place
@@ -127,8 +127,8 @@ class ScheduleError(SimcollError):
 
 
 class RefusedError(SimcollError):
-    """An algorithm that cannot serve a request; says why, and what would serve. `path`: the key that asks for too much,
-    if it is one."""
+    """An algorithm that cannot serve a request; the message says why, and what would serve. `path` is the key that asks
+    for too much, if there is one."""
 
     def __init__(self, problem: str, path: str = ""):
         self.path = path
@@ -136,8 +136,8 @@ class RefusedError(SimcollError):
 
 
 class StuckError(SimcollError):
-    """A run that cannot finish: names the rank, the step and what it waits for; `when` (ps) that is given up, if it
-    is."""
+    """A run that cannot finish: names the rank, the step and what the rank waits for. `when` is the time in ps at which
+    the rank gives up; None if it never does."""
 
     def __init__(self, problem: str, when: int | None = None):
         self.when = when
@@ -145,19 +145,19 @@ class StuckError(SimcollError):
 
 
 class MeasureError(SimcollError):
-    """A real run that went wrong: a rank died, hung or computed something else than the contract promises."""
+    """A real run that went wrong: a rank died, hung or computed a wrong result."""
 
 
 class BoundError(SimcollError):
-    """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
+    """A simulated time below a proved lower bound: always a bug of simcoll."""
 
 
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def unwritable(path: Path, error: OSError) -> SimcollError:
-    """The error for a file that cannot be written: wrong input (`-o` names a place that takes no files), unless the
-    disk is full or broken."""
+    """Return the error for a file that cannot be written: InputError, as `-o` names a place that takes no files;
+    SimcollError if the disk is full or broken."""
     problem = f"{path}: cannot be written: {error.strerror}"
     if error.errno in _OF_THE_DISK:
         return SimcollError(f"{problem}; make room, or give another folder")
@@ -170,16 +170,16 @@ NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer 
 MOST_TOLD: Final = 60  # choices
 
 
-_TWINS: Final = {"hgx-": "dgx-", "dgx-": "hgx-"}  # NVIDIA's names of a machine, and of the board that others build in
+_TWINS: Final = {"hgx-": "dgx-", "dgx-": "hgx-"}  # NVIDIA's own machine (DGX), and others' on NVIDIA's board (HGX)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that a word was misspelt of; None where none is like it."""
+    """Return the choice most like a misspelt word; None if none is like it."""
     return next(iter(difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)), None)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """The cure for a misspelt name: the nearest choice, or all of them; of very many how many, and the nearest few.
+    """Return the cure for a misspelt name: the nearest choice, or all choices; of more than 60 their count and three.
 
     >>> did_you_mean("rng", ["ring", "tree"])
     "did you mean 'ring'?"
@@ -200,5 +200,5 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def wrong(key: str, problem: str, cure: str) -> InputError:
-    """Wrong input at a key of the scenario; whoever knows the file adds the place."""
+    """Return InputError for a key of the scenario; a caller that knows the file adds the place."""
     return InputError([Diagnostic(problem, cure, key)])

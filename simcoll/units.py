@@ -2,7 +2,7 @@
 
 Inside simcoll a size is an int of bytes, a bandwidth an int of B/s, a duration an int of picoseconds. Outside it is a
 string with a unit, case-sensitive: `b` is a bit and `B` a byte, `k M G T` are decimal, `Ki Mi Gi Ti` binary.
-A bare number where a unit belongs is an error, never a guess; only 0 needs none, which is the same in all units.
+A bare number where a unit belongs is an error, never a guess; only 0 needs no unit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 Unit = Literal["size", "bandwidth", "duration", "share", "byte_time"]
 
 PS_PER_S: Final = 10**12
-MOST_DIGITS: Final = 300  # of a number that is read: no quantity, seed or count has as many
+MOST_DIGITS: Final = 300  # of a number in a text: no quantity, seed or count is longer
 
 _PREFIX: Final = {
     "": 1,
@@ -70,14 +70,14 @@ _NAME: Final[dict[Unit, str]] = {
     "byte_time": "time per byte",
 }
 _MOST: Final[dict[Unit, str]] = {"bandwidth": "4611686 TB/s", "duration": "4611686 s"}  # 2**62: sums stay in 64 bits
-# of exponents three digits: larger ones are beyond all quantities, and take seconds to write out
+# at most three digits of exponent: larger ones are beyond all quantities, and take seconds to write out
 _QUANTITY: Final = re.compile(
     r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*((?![eE][+-]?[0-9])[^\s\d_].*?)?\s*"
 )
 
 
 def parse(text: object, kind: Unit) -> int:
-    """The integer (bytes, B/s or ps) that `text` means; half a unit is rounded up.
+    """Return the integer (bytes, B/s or ps) that `text` means, rounded to the nearest; half a unit is rounded up.
 
     Raises ValueError whose text says what is wrong and what to write instead, separated by "; ".
 
@@ -88,7 +88,7 @@ def parse(text: object, kind: Unit) -> int:
 
 
 def parse_exact(text: object, kind: Unit) -> Fraction:
-    """Like `parse`, unrounded: for shares and times per byte."""
+    """Return the value of `parse` before rounding; for shares and times per byte."""
     name, example = _NAME[kind], _EXAMPLE[kind]
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"{'nothing' if text is None else repr(text)} is not a {name}; write e.g. {example}")
@@ -99,13 +99,13 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
     return _of_text(text, kind)
 
 
-@functools.lru_cache(4096)  # points of a sweep have most of their texts in common
+@functools.lru_cache(4096)  # points of a sweep repeat most texts
 def _of_text(text: str, kind: Unit) -> Fraction:
     name, example = _NAME[kind], _EXAMPLE[kind]
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a {name}; write e.g. {example}")
-    if len(match[1]) > MOST_DIGITS:  # Python itself turns no more than 4300 into a number
+    if len(match[1]) > MOST_DIGITS:  # Python refuses to convert more than 4300 digits
         raise ValueError(f"a number of {len(match[1])} digits is not a {name}; write e.g. {example}")
     number, unit = Fraction(match[1]), match[2]
     if unit is None:
@@ -120,7 +120,7 @@ def _of_text(text: str, kind: Unit) -> Fraction:
 
 
 def is_zero(value: object) -> bool:
-    """Whether a value is a 0 without a unit.
+    """Return whether a value is a 0 without a unit.
 
     >>> is_zero(0), is_zero("0"), is_zero("0 B"), is_zero(False)
     (True, True, False, False)
@@ -132,35 +132,35 @@ def is_zero(value: object) -> bool:
 
 
 def _cure_of_unit(number: str, unit: str, kind: Unit) -> str:
-    """The cure for an unknown unit: nccl-tests means powers of two by K, M and G."""
+    """Return the cure for an unknown unit: nccl-tests means powers of two by K, M and G."""
     if kind == "size" and unit.upper() in ("K", "M", "G", "T"):
         return f"write '{number} {unit.upper()}iB', which nccl-tests means by {unit}"
     return f"units: {_UNIT_LIST[kind]}"
 
 
 def int_of(text: str) -> int:
-    """The whole number that a text is; raises ValueError for other texts, as `1_0` and digits of other scripts, which
-    Python reads."""
+    """Return a text as a whole number. Raises ValueError for other texts, also for `1_0` and digits of other scripts,
+    which Python accepts."""
     if not in_plain_digits(text):
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def float_of(text: str) -> float:
-    """The number that a text is; raises ValueError for other texts, as `1_0` and digits of other scripts, which Python
-    reads."""
+    """Return a text as a number. Raises ValueError for other texts, also for `1_0` and digits of other scripts, which
+    Python accepts."""
     if not in_plain_digits(text):
         raise ValueError(f"{text!r} is not a number")
     return float(text)
 
 
 def in_plain_digits(text: str) -> bool:
-    """Whether a text that Python reads as a number is written as people write one."""
+    """Return whether a number that Python accepts is in ASCII and without `_`."""
     return text.isascii() and "_" not in text
 
 
 def unboxed(value: Any) -> Any:
-    """Numbers and lists of Python for what numpy, pandas and the like hold; all else as it is.
+    """Return numbers and arrays of numpy, pandas and the like as Python numbers and lists; other values unchanged.
 
     >>> import numpy as np
     >>> unboxed(np.int64(8)), unboxed(np.arange(3)), unboxed("8")
@@ -170,19 +170,19 @@ def unboxed(value: Any) -> Any:
 
 
 def size_in(value: object) -> int | None:
-    """The bytes that a text means; None for what is no size."""
+    """Return the size in bytes that a text means; None if it is not a size."""
     return parse(value, "size") if isinstance(value, str) and kind_of(value) == "size" else None
 
 
 def kind_of(text: str) -> Unit | None:
-    """The kind of quantity that a string is, by its unit; None if it is no quantity."""
+    """Return the kind of quantity that a text is, by its unit; None if it is not a quantity."""
     match = _QUANTITY.fullmatch(text)
     unit = match[2] if match else None
     return next((kind for kind, units in _UNITS.items() if unit in units), None)
 
 
 def format_size(nbytes: int) -> str:
-    """Shortest exact binary form.
+    """Return a size in bytes, exactly, in the largest binary unit that divides it.
 
     >>> format_size(65536), format_size(1000)
     ('64 KiB', '1000 B')
@@ -194,7 +194,7 @@ def format_size(nbytes: int) -> str:
 
 
 def short_size(nbytes: int) -> str:
-    """Exact where that is short, in powers of 1024 or of 1000, whichever is shorter; else three digits.
+    """Return a size in bytes exactly if that is short, in powers of 1024 or 1000, else rounded to three digits.
 
     >>> short_size(6144), short_size(100_000_000), short_size(256_000), short_size(2**30 - 2**20 + 8)
     ('6 KiB', '100 MB', '256 kB', '1023 MiB')
@@ -210,7 +210,7 @@ def short_size(nbytes: int) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """In GB/s, or in the smaller unit that keeps the number above 1, four digits at most.
+    """Return a bandwidth in GB/s, or in the smaller unit that keeps the number above 1, with at most four digits.
 
     >>> format_bandwidth(50_000_000_000), format_bandwidth(21_690)
     ('50 GB/s', '21.69 kB/s')
@@ -222,7 +222,7 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_duration(ps: float, digits: int = 4) -> str:
-    """In the unit that keeps the number between 1 and 1000, so many digits at most.
+    """Return a duration in the unit that keeps the number between 1 and 1000, with at most `digits` digits.
 
     >>> format_duration(1_500_000), format_duration(0)
     ('1.5 us', '0 us')
@@ -235,7 +235,7 @@ def format_duration(ps: float, digits: int = 4) -> str:
 
 
 def format_count(count: int) -> str:
-    """Up to six digits exact, beyond three digits in words.
+    """Return a count exactly up to 999999, else with three digits and a word.
 
     >>> format_count(999_999), format_count(1_813_816_585)
     ('999999', '1.81 billion')
@@ -247,7 +247,7 @@ def format_count(count: int) -> str:
 
 
 def exact_us(ps: int) -> str:
-    """Picoseconds as microseconds with all six decimals: loses nothing.
+    """Return picoseconds as microseconds with all six decimals.
 
     >>> exact_us(1_234_567)
     '1.234567'

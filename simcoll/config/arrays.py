@@ -1,5 +1,4 @@
-"""Names for types of NumPy arrays in annotations, which numbers of an array are distinct, long columns by pieces, and
-sets of numbers laid end to end."""
+"""Helpers for NumPy arrays: names of their types, distinct numbers, slices of long columns, and sets of numbers."""
 
 from __future__ import annotations
 
@@ -9,16 +8,16 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[Any]  # integers of any width, or floats: the text beside says which
+Array = NDArray[Any]  # integers of any width, or floats: the docstring says which
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-AT_ONCE: Final = 1 << 18  # rows of a piece
-DENSE: Final = 16  # times as many numbers as there are values: to look at all of more takes longer than to sort
+AT_ONCE: Final = 1 << 18  # rows of a slice
+DENSE: Final = 16  # largest number per value of a dense array: a table of more entries takes longer than sorting
 
 
 def distinct(values: ArrayLike) -> Array:
-    """Return the distinct numbers in order. `np.unique` takes longer, forty times for a million that all differ, and
-    the first time loads `numpy.ma`, in a hundredth of a second.
+    """Return the distinct numbers in order. Up to forty times as fast as `np.unique` for a million distinct values, and
+    does not load `numpy.ma`, which takes 10 ms.
 
     >>> distinct([3, 1, 3])
     array([1, 3])
@@ -31,7 +30,7 @@ def distinct(values: ArrayLike) -> Array:
 
 
 def all_differ(values: Array) -> bool:
-    """Return whether no number occurs twice, of whole ones from 0 on. Where they are dense nothing is sorted.
+    """Return whether no number occurs twice; `values` are at least 0. Dense values are not sorted.
 
     >>> all_differ(np.array([3, 1, 0])), all_differ(np.array([3, 1, 3]))
     (True, False)
@@ -45,7 +44,7 @@ def all_differ(values: Array) -> bool:
 
 
 def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:
-    """Return the first of each sort of rows that are equal in all columns, and the number of each row's sort.
+    """Return the first row of each group of rows equal in all columns, and the group's number of each row.
 
     >>> sorted_out(np.array([7, 5, 7]), np.array([1, 1, 1]))
     (array([1, 0]), array([1, 0, 1]))
@@ -61,7 +60,7 @@ def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:
 
 
 def pieces(rows: int) -> Iterator[slice]:
-    """The slices of a long column that are computed one after the other, as all at once would take much memory.
+    """Return slices of at most 2¹⁸ rows of a long column: computing all rows at once would take much memory.
 
     >>> list(pieces(300_000))
     [slice(0, 262144, None), slice(262144, 300000, None)]
@@ -70,23 +69,23 @@ def pieces(rows: int) -> Iterator[slice]:
 
 
 class Sets(NamedTuple):
-    """Sets of numbers laid end to end: each has the next `counts` of `members`."""
+    """Sets of numbers laid end to end: each set has the next `counts` of `members`."""
 
     members: Numbers
     counts: Numbers
 
     @classmethod
     def by(cls, keys: Numbers, count: int) -> Self:
-        """For each key from 0 to `count` - 1 the positions that have it, in order."""
+        """Return for each key from 0 to `count` - 1 the set of positions that have it, in order."""
         return cls(np.argsort(keys, kind="stable"), np.bincount(keys, minlength=count))
 
     @property
     def first(self) -> Numbers:
-        """The place in `members` at which each set begins."""
+        """Return the index in `members` at which each set begins."""
         return np.cumsum(self.counts) - self.counts
 
     def taken(self, which: Numbers) -> Self:
-        """These sets, in this order.
+        """Return the sets numbered `which`, in that order.
 
         >>> Sets(np.array([5, 6, 7]), np.array([2, 1])).taken(np.array([1, 0, 1])).members
         array([7, 5, 6, 7])
@@ -96,7 +95,7 @@ class Sets(NamedTuple):
         return type(self)(self.members[np.arange(counts.sum()) + np.repeat(shift, counts)], counts)
 
     def sums(self, values: Numbers) -> Numbers:
-        """The sum over each set of `values`, one for each number from 0 on."""
+        """Return the sum of `values` over each set; members are indices into `values`."""
         sums, some = np.zeros(len(self.counts), np.int64), self.counts > 0
         if some.any():
             sums[some] = np.add.reduceat(values[self.members], self.first[some])

@@ -1,4 +1,4 @@
-"""The folder in which simcoll keeps machine code from run to run."""
+"""The folder in which simcoll keeps machine code between runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ROOM: Final = 2**20  # bytes: more than the machine code of one loop takes
 
 
 def folder() -> Path | None:
-    """Return the first folder that serves, made if it is not there: the user's own.
+    """Return the first usable folder of the user for the cache, created if missing; None if there is none.
 
-    It is the one of SIMCOLL_CACHE_DIR, the user's cache, or one that lasts as long as the machine runs; None if none
-    serves. One that was asked for and does not serve is named on stderr, once.
+    Candidates: SIMCOLL_CACHE_DIR, the user's cache folder, a folder that lasts until the machine restarts. If
+    SIMCOLL_CACHE_DIR is not usable, a line on stderr says so, once.
     """
     if asked := os.environ.get("SIMCOLL_CACHE_DIR"):
         with suppress(RuntimeError):  # ~ of a user without a home
@@ -28,9 +28,9 @@ def folder() -> Path | None:
 
 
 def private(name: str) -> Path | None:
-    """Return a folder in the cache for code to be executed, made if it is not there; None where none can be had.
+    """Return a folder in the cache for code to be executed, created if missing; None if there is none.
 
-    Only the user can have written to it and to the files in it, and the disk has room.
+    Only the user can have written to the folder and its files, and the disk has room.
     """
     with suppress(OSError):
         if held := folder():
@@ -44,7 +44,7 @@ def private(name: str) -> Path | None:
     return None
 
 
-@functools.cache  # so that it is said once
+@functools.cache  # print it once
 def _say(asked: str) -> None:
     from multiprocessing import parent_process
 
@@ -65,7 +65,7 @@ def _of_the_user() -> Iterator[Path]:
 def _serves(folder: Path) -> bool:
     """Return whether a folder can be written by the user and by nobody else.
 
-    One whose place depends on the current directory does not serve, as that may be anyone's.
+    A relative path is refused: the current directory may be anyone's.
     """
     if not folder.is_absolute():
         return False
@@ -78,16 +78,16 @@ def _serves(folder: Path) -> bool:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether a file or folder, and what it links to, is the user's and nobody else may write to it."""
+    """Return whether a path, and its target if it is a link, is the user's and nobody else may write to it."""
     if not hasattr(os, "getuid"):
         return True
     found = path.lstat(), path.stat()
     return all(one.st_uid == os.getuid() for one in found) and not found[1].st_mode & 0o022
 
 
-@functools.cache  # a probe is written once
+@functools.cache  # write a probe once
 def _takes_files(folder: Path) -> bool:
-    """Return whether a file can be made in a folder: of some (/sys) permissions say so to root, and none can."""
+    """Return whether a file can be created in a folder: permissions of some (/sys) wrongly say yes to root."""
     probe = folder / f"probe.{os.getpid()}"
     try:
         probe.touch()

@@ -1,6 +1,6 @@
-"""Types of keys that several kinds of files have: names out of a known set, and quantities with units.
+"""Types of keys that several kinds of files share: names out of a known set, and quantities with units.
 
-Durations become ps, sizes bytes, bandwidths B/s; 0 stands for none, whole or per-peer.
+Durations become ps, sizes bytes, bandwidths B/s; 0 stands for the words none, whole and per-peer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from simcoll.errors import did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """Annotates a text that is one of `names`, as they are known when the text is read.
+    """Annotation of a text that must be one of `names()`, called when the text is read.
 
-    `kind` is the word for the names in errors; `also` maps other spellings to names; `hidden` names are accepted, but
-    neither suggested nor listed. `instead` says what to write in place of any other text; default: the nearest name.
+    Errors call the names `kind`; `also` maps other spellings to names; `hidden` names are accepted, but neither
+    suggested nor listed. `instead` returns the cure for any other text; default: the nearest name.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class OneOf:
     instead: Callable[[str], str] | None = None
 
     def __call__(self, value: object) -> str:
-        """The name that a text means; raises ValueError for an unknown name."""
+        """Return the name that a text means; raises ValueError for an unknown name."""
         text, names = str(value), list(self.names())
         meant = self.also.get(text, text)
         if meant not in names and meant not in self.hidden:
@@ -48,7 +48,7 @@ class OneOf:
 
 
 def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = None) -> BeforeValidator:
-    """Read the number in base units that a text of this kind means, or that one of `words` stands for."""
+    """Return a validator that reads a text as base units of a kind, or as the value of one of `words`."""
     known = words or {}
 
     def read(value: object) -> int | None:
@@ -60,7 +60,7 @@ def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = Non
 
 
 def _number(what: str, word: str) -> BeforeValidator:
-    """Read a number from 1 on, or the word that stands for 0; `what` says of what it is the number."""
+    """Return a validator for a number of `what` from 1 on, or `word`, which stands for 0."""
 
     def read(value: object) -> int:
         if value == word:
@@ -73,7 +73,7 @@ def _number(what: str, word: str) -> BeforeValidator:
 
 
 def _gamma(value: object) -> int:
-    """Kept as a bandwidth: floor(10¹² / (ps/B)); 0 is none."""
+    """Return a cost of reduction as a bandwidth in B/s: floor(10¹² / (ps/B)); 0 is no cost."""
     if value == "none" or units.is_zero(value):
         return 0
     if isinstance(value, str) and units.kind_of(value) == "byte_time":
@@ -85,7 +85,7 @@ def _gamma(value: object) -> int:
 
 
 def text(*examples: str) -> WithJsonSchema:
-    """The JSON Schema of a key that is written as a text, or 0."""
+    """Return the JSON Schema of a key whose value is a text or 0."""
     return WithJsonSchema({"type": ["string", "integer"], "minimum": 0, "maximum": 0, "examples": list(examples)})
 
 

@@ -1,4 +1,4 @@
-"""Items that share a key, taken together; keys and items keep their order."""
+"""Groups of items that share a key; keys and items keep their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return the items with each key."""
+    """Return the items of each key."""
     groups: dict[K, list[T]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)

@@ -1,6 +1,6 @@
-"""Files that a user names, as bytes, text or JSON, within a limit; and the remarks of their import.
+"""Files that a user names, read as bytes, text or JSON up to a size limit; and the log of an import.
 
-A pipe is read once, as it can be (`<(command)`, `mkfifo`); who asks for it again gets what it said.
+A pipe (`<(command)`, `mkfifo`) can be read only once; its content is kept for later reads.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from simcoll.config.text_table import wrapped
 from simcoll.errors import Diagnostic, InputError, Place
 
 _GZIP: Final = b"\x1f\x8b"
-MOST_BYTES: Final = 64 * 2**20  # of one input: bounds memory, and no log is near it; packed text may hold any number
+MOST_BYTES: Final = 64 * 2**20  # of one input, unpacked: bounds memory; logs are far smaller
 _PACKED: Final = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "packed by bzip2",
     b"\xfd7zXZ": "packed by xz",
     b"\x28\xb5\x2f\xfd": "packed by zstd",
 }
-# Replaced bytes, and control characters but for those that programs print: \t \n \v \f \r \b and escape.
+# Replaced bytes, and control characters except \t \n \v \f \r \b and escape, which programs print.
 _STRANGE: Final = re.compile("[\ufffd\x00-\x07\x0e-\x1a\x1c-\x1f]")
-WAIT_S: Final = 10.0  # for the program that opens a pipe to write: a shell starts both at once
+WAIT_S: Final = 10.0  # for a program to open the pipe for writing: a shell starts both at once
 _HEAD: Final = 4096  # bytes that show whether a file is text
 _GLANCE_MS: Final = 50
 
 _CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
-_SAID: Final[dict[str, bytes]] = {}  # what pipes said
+_SAID: Final[dict[str, bytes]] = {}  # content of pipes read so far, by path
 
 
 @contextmanager
 def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Within, these files say what they said elsewhere: a worker on another machine may have none of them."""
+    """Within the context, read these paths from `files`: a worker on another machine may lack them."""
     token = _CARRIED.set(files)
     try:
         yield
@@ -54,17 +54,17 @@ def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 def to_carry(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Contents of those of these files that are there, for `carrying`; raises OSError."""
+    """Return the contents of the paths that exist, for `carrying`; raises OSError."""
     return {str(path): _SAID.get(str(path)) or path.read_bytes() for path in paths if path.is_file() or _said(path)}
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is something to read."""
+    """Return whether a path can be read: a file, a pipe, or a carried file."""
     return str(path) in (_CARRIED.get() or {}) or path.is_file() or path.is_fifo()
 
 
 def names_yaml(name: str) -> bool:
-    """Whether a name is that of a YAML file, not of something shipped: by its end, or as it is a pipe (`<(…)`)."""
+    """Return whether a name is the path of a YAML file or of a pipe (`<(…)`), and not the name of a shipped file."""
     if name.endswith((".yaml", ".yml")) or name in (_CARRIED.get() or {}):
         return True
     try:
@@ -74,17 +74,17 @@ def names_yaml(name: str) -> bool:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file that was carried along, or of one on this machine; raises OSError, InputError."""
+    """Return the text of a carried file, or of a file on this machine; raises OSError, InputError."""
     return decoded(_bytes(path, str(path), MOST_BYTES, "split the file"), str(path))
 
 
 def bytes_of(
     path: Path, cure: str, most: int = MOST_BYTES, smaller: str = "give a part of it", name: str | None = None
 ) -> bytes:
-    """The bytes of a file that was carried along, or of one on this machine.
+    """Return the bytes of a carried file, or of a file on this machine.
 
-    Raises InputError, which calls the file `name`: with `cure` if it cannot be read or is no text, with `smaller` if it
-    has more than `most` bytes.
+    Raises InputError, which calls the file `name`: with `cure` if it cannot be read or is not text, with `smaller` if
+    it has more than `most` bytes.
     """
     source = name or str(path)
     try:
@@ -94,7 +94,7 @@ def bytes_of(
 
 
 def text_of_stdin(most: int = MOST_BYTES) -> str:
-    """All that comes on stdin, decoded; raises InputError if that is no text, or too much."""
+    """Return the decoded text of stdin; raises InputError if it is not text or has more than `most` bytes."""
     stream: IO[bytes] = sys.stdin.buffer
     return decoded(_bounded(stream, "-", most, "give a part of it"))
 
@@ -117,9 +117,9 @@ def _said(path: Path) -> bytes | None:
 
 
 def _first_of(pipe: int, path: str, source: str) -> bytes:
-    """The first bytes of a pipe, as soon as somebody has it open to write; what it said before if nobody writes now.
+    """Return the first bytes of a pipe once a writer has opened it; without a writer, the content of an earlier read.
 
-    Afterwards the pipe blocks: who writes may take any time. Raises InputError if nobody opens it in time.
+    Then make the pipe blocking: a writer may take any time. Raises InputError if no writer opens it within WAIT_S.
     """
     poll, end = select.poll(), time.monotonic() + WAIT_S
     poll.register(pipe, select.POLLIN)
@@ -144,7 +144,7 @@ def _first_of(pipe: int, path: str, source: str) -> bytes:
 def _bounded(
     file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text", first: bytes = b""
 ) -> bytes:
-    """The rest of a file after its `first` bytes, and these; raises InputError as soon as it is no text or too long."""
+    """Return `first` and the rest of a file; raises InputError as soon as it is not text or too long."""
     data = bytearray(first)
     while len(data) < _HEAD and (more := file.read(_HEAD - len(data))):
         data += more
@@ -159,9 +159,9 @@ def _bounded(
 
 
 def check_text(head: bytes, source: str, cure: str) -> None:
-    """Raise InputError where the first bytes of a file are no text: a third of them stand for nothing that is written.
+    """Raise InputError if the first bytes of a file are not text: a third are unreadable or control characters.
 
-    Text of another encoding than UTF-8 has fewer, as its digits and its English are the same.
+    Text in another encoding than UTF-8 has fewer, as its ASCII characters are the same.
     """
     if what := next((what for mark, what in _PACKED.items() if head.startswith(mark)), None):
         raise InputError(f"{source}: {what}", "unpack it first")
@@ -174,10 +174,10 @@ def check_text(head: bytes, source: str, cure: str) -> None:
 
 
 def decoded(data: bytes, source: str = "") -> str:
-    """Text, whatever its encoding: what a mark says, else UTF-8 with what cannot be read replaced; gzip is unpacked.
-    `source` names the file in errors.
+    """Return data as text, in the encoding of its byte order mark, else as UTF-8 with unreadable bytes replaced. Unpack
+    gzip. `source` names the file in errors.
 
-    Raises InputError for gzip that is damaged, or that holds too much, or no text.
+    Raises InputError for gzip that is damaged, too large when unpacked, or not text.
     """
     if data.startswith(_GZIP):
         named = f"{source}: a gzip file" if source else "a gzip file"
@@ -205,7 +205,7 @@ def _unpacked(data: bytes, named: str) -> bytes:
 
 
 def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, Any]:
-    """The mapping that a JSON text holds; `source` names its file, `line` is the line at which it begins there.
+    """Return the mapping in a JSON text, which begins at `line` of the file `source`.
 
     Raises InputError with the place and the `cure`.
     """
@@ -213,7 +213,7 @@ def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, 
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         place = Place(source, getattr(error, "lineno", 1) + line - 1, getattr(error, "colno", 1))
-        deep = isinstance(error, RecursionError)  # else a number that Python does not read has too many digits
+        deep = isinstance(error, RecursionError)  # else a number has more digits than Python reads
         problem = (
             f"not JSON: {getattr(error, 'msg', 'nested too deeply' if deep else 'a number of thousands of digits')}"
         )
@@ -228,19 +228,19 @@ def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, 
 
 @dataclass
 class ImportLog:
-    """Lines for people, in the order in which they came up; `assume` and `warn` say each thing once."""
+    """Remarks of an import for people, in order; `assume` and `warn` keep each line once."""
 
     read: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def assume(self, line: str) -> None:
-        """Note a value that the file does not give."""
+        """Note a value that the file lacks and that was assumed."""
         if line not in self.assumed:
             self.assumed.append(line)
 
     def warn(self, line: str) -> None:
-        """Note something that the file lacks, or has and should not."""
+        """Note data that the file lacks, or has and should not have."""
         if line not in self.warnings:
             self.warnings.append(line)
 

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """Keeps the values used last, as many as weigh `most` together; the last one is always kept. The weight of a value
-    is that when it was kept."""
+    """Keeps the most recently used values, up to a total weight of `most`; the latest is always kept. A value is
+    weighed when it is stored."""
 
     def __init__(self, most: int, weight: Callable[[T], int]):
         self.most, self.weight = most, weight
@@ -20,7 +20,7 @@ class LruCache(Generic[T]):
         self._total = 0
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of `key`; `make` makes it if the cache does not hold it."""
+        """Return the value of `key`, made by `make` if the cache lacks it."""
         found = self.known(key)
         if found is None:
             found = make()
@@ -28,18 +28,18 @@ class LruCache(Generic[T]):
         return found
 
     def known(self, key: Hashable) -> T | None:
-        """The value of `key`, if the cache holds it."""
+        """Return the value of `key`; None if the cache lacks it."""
         if key in self._known:
             self._known.move_to_end(key)
         return self._known.get(key)
 
     def drop(self, key: Hashable) -> None:
-        """Let go of the value of `key`, if the cache holds it."""
+        """Remove the value of `key`, if any."""
         if self._known.pop(key, None) is not None:
             self._total -= self._weights.pop(key)
 
     def keep(self, key: Hashable, value: T) -> None:
-        """Hold a value, and let go of those used longest ago."""
+        """Store a value, and remove the least recently used ones beyond the limit."""
         self._total += self.weight(value) - self._weights.get(key, 0)
         self._known[key], self._weights[key] = value, self.weight(value)
         self._known.move_to_end(key)

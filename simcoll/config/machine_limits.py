@@ -1,4 +1,4 @@
-"""The memory and the time that this computer has for a simulation, and the refusal of work that needs more."""
+"""The memory and time that a simulation may take on this computer; refusal of work that needs more."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from simcoll import units
 from simcoll.errors import Diagnostic, InputError
 
-UNSAID: Final = 2**31 * 350  # bytes, where the system does not say it: what 2³¹ transfers take, up to which they count
+UNSAID: Final = 2**31 * 350  # bytes assumed if the system reports none: memory for 2³¹ transfers, the most allowed
 
 
 def check_memory(needed: int, what: str, cure: str, key: str) -> None:
-    """Raise InputError where so many bytes are more than the memory of this machine."""
+    """Raise InputError if `needed` bytes exceed this machine's memory."""
     there = memory()
     if needed > there:
         said = f"{what} take {needed / 1e9:.0f} GB of memory, and this machine has {there / 1e9:.0f} GB"
@@ -22,7 +22,7 @@ def check_memory(needed: int, what: str, cure: str, key: str) -> None:
 
 @functools.cache
 def memory() -> int:
-    """Bytes of this machine."""
+    """Return this machine's memory in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -30,12 +30,12 @@ def memory() -> int:
 
 
 LONGEST_S: Final = 600  # of the processor
-VARIABLE: Final = "SIMCOLL_LONGEST"  # of the environment: another longest time
+VARIABLE: Final = "SIMCOLL_LONGEST"  # environment variable for another limit
 
 
 def check_time(took_s: float, what: str, cure: str, key: str) -> None:
-    """Raise InputError where work takes so many seconds of the processor, and that is more than may be; or where the
-    environment has no such time."""
+    """Raise InputError if work of `took_s` processor seconds exceeds the limit, or if the environment variable is not a
+    time."""
     longest_s = _longest_s()
     if took_s > longest_s:
         took, longest = (_in_words(seconds) for seconds in (took_s, longest_s))

@@ -1,9 +1,9 @@
-"""Loops that plain numba compiles, and the same source uncompiled.
+"""Loader of loops, either compiled by numba or as plain Python from the same source.
 
-A kernel is a module of plain functions in the subset of Python that numba knows, with `jit = jit_for(__name__)` before
-them. Imported, its functions stay plain: a small job is done before numba is even imported. `compile_kernel` loads the
-file a second time, for numba; a kernel takes functions of another by `load_like`. numba keeps the machine code in the
-user's cache folder, in a folder named after the source of all kernels that stand beside each other.
+A kernel is a module of plain functions in numba's subset of Python, with `jit = jit_for(__name__)` before them.
+Imported normally, its functions stay plain, so a small job needs no numba. `compile_kernel` loads the file a second
+time, for numba. A kernel imports another kernel's functions with `load_like`. numba keeps machine code in the user's
+cache folder, in a folder named after the source of all kernels in the same package.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from numpy.typing import NDArray
 from simcoll.config import cache_folder
 from simcoll.errors import InputError, SimcollError
 
-WORTH_COMPILING: Final = 100_000  # transfers: Python takes about 0.8 s for them, as long as numba takes to start
+WORTH_COMPILING: Final = 100_000  # transfers: Python takes about 0.8 s for them, as long as numba's start
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
-_MARK: Final = "_compiled"  # at the end of the name of a module that is loaded to be compiled
+_MARK: Final = "_compiled"  # suffix of the name of a module loaded to be compiled
 
 _run_plain = 0  # transfers that this process has run uncompiled
 
 
 @functools.cache
 def have_numba() -> bool:
-    """Return whether numba is installed. It serves not every release of Python."""
+    """Return whether numba is installed; it does not support every Python release."""
     return importlib.util.find_spec("numba") is not None
 
 
 def pays(transfers: int, *kernels: ModuleType) -> bool:
-    """Return whether to run so many transfers compiled, where these kernels are needed.
+    """Return whether to compile the given kernels for a run of `transfers`.
 
-    The answer hangs on the work alone, never on a cache, so that a command that starts again does the same. Small runs
-    of a sweep add up: from WORTH_COMPILING on the rest is compiled. Kernels that are loaded cost nothing more.
+    The answer depends on the work alone, never on a cache, so that a repeated command does the same. Small runs of a
+    sweep add up: once they reach WORTH_COMPILING, the rest is compiled. Kernels already loaded cost nothing more.
     """
     global _run_plain
     if kernels and all(kernel in _loaded for kernel in kernels):
@@ -53,9 +53,9 @@ def pays(transfers: int, *kernels: ModuleType) -> bool:
 
 
 def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -> bool:
-    """Return whether to run so many transfers compiled: as `compiled` says, and if it is None, whether that pays.
+    """Return whether to run `transfers` compiled: `compiled`, or if it is None, whether compiling pays.
 
-    Raises InputError if they are too many to run uncompiled.
+    Raises InputError for too many transfers to run uncompiled.
     """
     if compiled is None:
         compiled = pays(transfers, *kernels)
@@ -73,7 +73,7 @@ def is_compiled(name: str) -> bool:
 def jit_for(name: str, *, inline: bool = False) -> Callable[[Any], Any]:
     """Return the decorator for the functions of the kernel called `name`: numba's, or none.
 
-    Functions that are `inline` become part of their callers: else each call hands on every column that it takes.
+    `inline` functions become part of their callers; otherwise each call passes on every column argument.
     """
     if not is_compiled(name):
         return lambda function: function
@@ -81,18 +81,18 @@ def jit_for(name: str, *, inline: bool = False) -> Callable[[Any], Any]:
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
-    """Return the module from which a kernel called `name` takes functions: compiled if that kernel is."""
+    """Return the module from which the kernel called `name` imports functions: compiled if that kernel is."""
     return _for_numba(kernel) if is_compiled(name) else kernel
 
 
 def _compiled(inline: str, function: Any) -> Any:
-    """Return a function for numba. It counts no references (`_nrt`): kernels make no columns, and to count at every
-    call would take most of the time."""
+    """Return a function compiled by numba, without reference counts (`_nrt`): kernels create no columns, and counting
+    at every call would take most of the time."""
     import numba
 
     kept = _folder(Path(function.__code__.co_filename).parent)
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(kept or "")  # read once, as the function is decorated
+    numba.config.CACHE_DIR = str(kept or "")  # read once, when the function is decorated
     try:
         made = numba.njit(inline=inline, cache=kept is not None, nogil=True, _nrt=False)(function)
     finally:
@@ -100,7 +100,7 @@ def _compiled(inline: str, function: Any) -> Any:
     template = made.get_call_template
 
     def widened(given: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Whole numbers that one kernel hands another have 64 bits: else numba compiles for each width and constant."""
+        """Pass whole numbers between kernels as 64 bits: otherwise numba compiles for each width and constant."""
         return template(tuple(map(_wide, given)), {name: _wide(kind) for name, kind in named.items()})
 
     made.get_call_template = widened
@@ -115,10 +115,10 @@ def _wide(kind: Any) -> Any:
 
 @functools.cache  # read and checked once for all functions of a folder
 def _folder(kernels: Path) -> Path | None:
-    """Return the folder for the machine code of the kernels in a folder; None where nothing may be kept.
+    """Return the folder for the machine code of the kernels in a folder; None if nothing may be kept.
 
-    numba looks at the file of a function alone, and not at the files of what that calls; so the name is that of all
-    source in the folder. Code that others could have written is never loaded.
+    numba checks the file of a function, but not the files of functions that it calls; so the folder's name is a hash of
+    all source in `kernels`. Code that others could have written is never loaded.
     """
     source = b"".join(file.read_bytes() for file in sorted(kernels.glob("*.py")))
     name = hashlib.sha256(source + Path(__file__).read_bytes()).hexdigest()[:16]
@@ -138,7 +138,7 @@ class CompiledKernel:
         function = getattr(self._module, name)
 
         def call(*given: Any) -> Any:
-            mask = os.umask(0o077)  # what numba keeps is the user's alone
+            mask = os.umask(0o077)  # numba's cache files are the user's alone
             try:
                 return function(*given)
             finally:
@@ -152,7 +152,7 @@ _loaded: dict[ModuleType, CompiledKernel] = {}
 
 
 def compile_kernel(kernel: ModuleType) -> CompiledKernel:
-    """Return a kernel whose functions run compiled: each is compiled, or loaded from the cache, at its first call."""
+    """Return a kernel whose functions are compiled, or loaded from the cache, at their first call."""
     if kernel not in _loaded:
         _loaded[kernel] = CompiledKernel(kernel)
     return _loaded[kernel]
@@ -160,7 +160,7 @@ def compile_kernel(kernel: ModuleType) -> CompiledKernel:
 
 @functools.cache
 def _for_numba(kernel: ModuleType) -> ModuleType:
-    """Return a kernel's source loaded once more, this time for numba."""
+    """Return a second copy of a kernel's module, loaded for numba."""
     name = kernel.__name__ + _MARK
     spec = importlib.util.spec_from_file_location(name, kernel.__file__)
     if spec is None or spec.loader is None:
@@ -172,8 +172,8 @@ def _for_numba(kernel: ModuleType) -> ModuleType:
 
 
 class Loops:
-    """The loops of a kernel, and columns as they take them: arrays if compiled, lists (quicker to index in Python) if
-    not."""
+    """The loops of a kernel, and columns in the form that they take: arrays if compiled, else lists, which Python
+    indexes faster."""
 
     def __init__(self, kernel: ModuleType, compiled: bool):
         self.compiled = compiled
@@ -184,21 +184,20 @@ class Loops:
         return compile_kernel(kernel) if self.compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
-        """Return a column to read, or to work on.
+        """Return a column in the form that the loops take.
 
-        Arrays lie without gaps and can be written: numba compiles a loop once more for each layout, and for columns
-        that are read-only.
+        Arrays are contiguous and writable: numba compiles a loop again for each layout and for read-only columns.
         """
         if not self.compiled:
             return column.tolist()
         return column if column.flags.carray else np.require(column, requirements=["C", "W"])
 
     def fill(self, length: int, value: float, kind: type = np.int32) -> Any:
-        """Return a new column of one value; of zeros memory is taken only where it is used."""
+        """Return a new column filled with `value`; zeros take memory only where they are used."""
         if not self.compiled:
             return [value] * length
         return np.full(length, value, kind) if value else np.zeros(length, kind)
 
     def room(self, length: int, kind: type = np.int32) -> Any:
-        """Return a new column of anything: memory is taken only where it is written."""
+        """Return a new uninitialized column, which takes memory only where it is written."""
         return np.empty(length, kind) if self.compiled else [0] * length

@@ -1,4 +1,4 @@
-"""Tables as text: for the terminal, right-aligned, as nccl-tests prints them; and as CSV."""
+"""Tables as text: right-aligned for the terminal, as nccl-tests prints them; and as CSV."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import Final
 
 from simcoll.units import format_duration, short_size
 
-_UNITS: Final = {"_us": "us", "_GBps": "GB/s"}  # by the ending of the name; sizes have their unit in each cell
+_UNITS: Final = {"_us": "us", "_GBps": "GB/s"}  # by suffix of the column's name; each cell of sizes has its own unit
 _PERCENT: Final = {"mape": 1, "median": 1, "p95": 1, "bias": 1, "error": 100}  # factor to percent
 LONG: Final = 100_000.0  # us; a column with a longer time has a unit in each cell
 GAP: Final = 3  # characters between columns, where there is room
-FOLLOW: Final = ("op", "confidence", "region", "distance")  # without a unit, and yet said by other columns
-WIDTH: Final = 120  # characters of a line where no terminal says how many it has
+FOLLOW: Final = ("op", "confidence", "region", "distance")  # columns without a unit that follow from other columns
+WIDTH: Final = 120  # characters of a line where there is no terminal
 
 
 def width() -> int:
-    """Characters of a line: the terminal's, or 120 where the output is no terminal; `COLUMNS` says otherwise."""
+    """Return the characters of a line: those of `COLUMNS` or the terminal; 120 if the output is not a terminal."""
     return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
 
 
 def wrapped(line: str, indent: str = "#   ") -> str:
-    """A remark broken at its words where it is wider than a line; further lines begin with `indent`."""
+    """Return a remark wrapped at words to the width of a line; further lines begin with `indent`."""
     return textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def command(line: str, remark: str) -> str:
-    """A command for a shell with a remark, which stands above it where both are wider than a line."""
+    """Return a shell command with its remark after it, or above it if both are wider than a line."""
     if len(f"{line}  # {remark}") <= width():
         return f"{line}  # {remark}"
     parts = textwrap.wrap(line, width() - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -43,18 +43,18 @@ def command(line: str, remark: str) -> str:
 
 
 def remarks_wrapped(text: str) -> str:
-    """A text whose remarks, the lines that begin with `#`, are no wider than a line."""
+    """Return a text with its remarks, the lines that begin with `#`, wrapped to the width of a line."""
     return "\n".join(wrapped(line) if line.startswith("#") else line for line in text.splitlines())
 
 
 def fitted(
     columns: Sequence[str], rows: Sequence[Mapping[str, object]], spare: Sequence[str], together: Collection[str] = ()
 ) -> tuple[str, str]:
-    """The table, as of `render`, and a remark.
+    """Return the table, as `render` does, and a remark.
 
-    Where lines would be too wide, columns of `spare` go, those first that all rows share, then results and what follows
-    from other columns. What was asked for stays where rows differ in it, and so does all by which alone they can be
-    told apart. The remark names what all rows share, and what is left out; empty if nothing had to go.
+    If lines are too wide, `spare` columns are left out: first those with one value in all rows, then results and
+    columns that follow from others. Inputs that differ between rows, and columns needed to tell rows apart, stay. The
+    remark names the common values and the columns left out; it is empty if none was.
     """
     kept, shared, left = list(columns), list[str](), list[str]()
     follow = [name for name in spare if not _alike(name, rows) and (name in FOLLOW or _is_result(name))]
@@ -75,7 +75,7 @@ def _alike(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
 
 
 def _told_apart(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> int:
-    """The number of rows that differ in what was asked for, and not only in times and the like."""
+    """Return the number of rows that differ in their inputs, not only in times and other results."""
     asked = [name for name in columns if not _is_result(name)]
     return len({tuple(str(row.get(name)) for name in asked) for row in rows})
 
@@ -90,10 +90,10 @@ def _with_unit(name: str, value: object) -> str:
 
 
 def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str] = ()) -> str:
-    """The table, one line a row; a column's unit follows from its name, and what is absent is shown as `-`.
+    """Return the table, one line a row; a column's unit follows from its name, and absent values are shown as `-`.
 
-    Long times have a unit each; where one of the columns `together` has such, all of them do. Columns move together
-    where lines would be too wide, and then cells are broken at their spaces.
+    Each cell of a column with a long time has its own unit; if it is one of `together`, so do all of these. If lines
+    are too wide, first the gaps between columns shrink, then cells are broken at spaces.
 
     >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))
        size   ranks    time
@@ -140,7 +140,7 @@ def _lines(
 
 
 def _narrowed(lines: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
-    """Widths that add up to `room`, or to as little as the longest words allow: the widest columns give first."""
+    """Return widths that sum to `room`, or to the least that the longest words allow; the widest shrink first."""
     narrow = list(widths)
     least = [max(len(word) for line in lines for word in _words(line[i])) for i in range(len(widths))]
     while sum(narrow) > room and (wide := [i for i in range(len(narrow)) if narrow[i] > least[i]]):
@@ -149,7 +149,7 @@ def _narrowed(lines: Sequence[Sequence[str]], widths: Sequence[int], room: int) 
 
 
 def _broken(line: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
-    """A line as several, whose cells are broken at spaces to the widths."""
+    """Return a line as several lines, its cells broken at spaces to the widths."""
     cells = []
     for text, wide in zip(line, widths, strict=True):
         parts = [""]
@@ -161,7 +161,7 @@ def _broken(line: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a cell: a number stays with its name and its unit, as in `latency 2` and `28.4 KiB`, and a
+    """Return the words of a cell. A number stays with its name and its unit, as in `latency 2` and `28.4 KiB`; a
     protocol may stand below its algorithm: `ring/` and `LL128`."""
     words = re.sub(r"(?<=[a-z_)]{3}/)(?=[A-Z])", " ", text).split()
     kept = words[:1] or [""]
@@ -179,7 +179,7 @@ def _duration(value: object) -> str:
 
 
 def head(column: str) -> tuple[str, str]:
-    """The name of a column without its unit, and that."""
+    """Return the name of a column without its unit, and the unit in brackets."""
     if column in _PERCENT:
         return column, "(%)"
     if column.endswith("_bytes"):
@@ -189,14 +189,14 @@ def head(column: str) -> tuple[str, str]:
 
 
 def cell(column: str, value: object) -> str:
-    """A value as one reads it; `-`: there is none."""
+    """Return a value as text for people; `-` for an absent value."""
     if value is None or value == "":
         return "-"
     if column.endswith("_bytes") and isinstance(value, int):
         return short_size(value)
     if column in _PERCENT and isinstance(value, int | float):
         return f"{value * _PERCENT[column]:.1f}"
-    if column.endswith(("_us", "_GBps")) and isinstance(value, str):  # exact, with more digits than one reads
+    if column.endswith(("_us", "_GBps")) and isinstance(value, str):  # exact, with too many digits to show
         value = float(value)
     if isinstance(value, float):
         text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -206,12 +206,12 @@ def cell(column: str, value: object) -> str:
 
 # --- CSV ---
 
-# A spreadsheet would run a text that begins like a formula; an apostrophe before it makes it a text there.
+# A spreadsheet would run a text that begins like a formula; an apostrophe before it makes it text.
 _FORMULA: Final = re.compile(r"'*(?![-+](?:[\d.]|inf|nan))[=+\-@\t\r].", re.IGNORECASE)
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """CSV text of rows with a cell for each column, empty for None."""
+    """Return rows as CSV text with a cell for each column; None is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -220,7 +220,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def csv_meaning(cell: str) -> str:
-    """The text that a cell was written for.
+    """Return the text that a CSV cell stands for: undo the apostrophe before a formula.
 
     >>> csv_meaning("'=x"), csv_meaning("'tis")
     ('=x', "'tis")

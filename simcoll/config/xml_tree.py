@@ -1,6 +1,6 @@
-"""XML as elements that know their line and column; every reader of XML files uses this.
+"""XML as elements that know their line and column; used by every reader of XML files.
 
-Safe: no document type and so no entities, nothing is fetched, and there are limits to bytes, elements and depth.
+Safe: document types, and so entities, are refused, nothing is fetched; bytes, elements and depth are limited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_ELEMENTS: Final = 200_000  # bounds memory; a file within MOST_BYTES could 
 
 @dataclass
 class Element:
-    """An element with its attributes as texts, the text that stands in it, and where it begins."""
+    """An element: its attributes as texts, its text, its children and where it begins."""
 
     name: str
     attributes: Mapping[str, str]
@@ -32,14 +32,14 @@ class Element:
         raise InputError([Diagnostic(problem, cure, self.name, self.place)])
 
     def text(self, name: str, default: str | None = None) -> str:
-        """An attribute; raises InputError if it is neither there nor given a default."""
+        """Return an attribute; raises InputError if it is missing and has no default."""
         value = self.attributes.get(name, default)
         if value is None:
             self.wrong(f"no attribute {name!r}", "add it, as the program that wrote the file does")
         return value
 
     def number(self, name: str, default: str | None = None) -> float:
-        """An attribute from 0 to a million."""
+        """Return an attribute as a number from 0 to a million; raises InputError."""
         text = self.text(name, default)
         try:
             number = float_of(text)
@@ -50,7 +50,7 @@ class Element:
         return number
 
     def whole(self, name: str, default: str | None = None, *, least: int = 0, most: int = 2**31 - 1) -> int:
-        """An attribute that is a whole number."""
+        """Return an attribute as a whole number from `least` to `most`; raises InputError."""
         text = self.text(name, default)
         try:
             number = int_of(text) if len(text) < 20 else least - 1
@@ -61,18 +61,18 @@ class Element:
         return number
 
     def one_of(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
-        """The value that `known` has for an attribute; raises InputError for an unknown attribute."""
+        """Return the value in `known` of an attribute; raises InputError for an unknown attribute."""
         text = self.text(name, default)
         if text not in known:
             self.wrong(f"{name}={text!r} is not known", did_you_mean(text, known))
         return known[text]
 
     def each(self, name: str) -> Iterator[Element]:
-        """The children of a name, in order."""
+        """Return the children called `name`, in order."""
         return (child for child in self.children if child.name == name)
 
     def below(self) -> Iterator[Element]:
-        """This element and all below it, in the order of the file."""
+        """Yield this element and all elements below it, in the order of the file."""
         waiting = [self]
         while waiting:
             element = waiting.pop()
@@ -83,10 +83,10 @@ class Element:
 def parse(
     data: bytes | str, source: str, *, root: str, kind: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
 ) -> Element:
-    """The root of XML text, of a file of some `kind`; errors name `source` and end with `cure`.
+    """Return the root element of XML text from a file of some `kind`; errors name `source` and end with `cure`.
 
-    A text has been decoded already, whatever it says of its encoding. Raises InputError with line and column, also if
-    the root is no `root`.
+    A `str` is already decoded, whatever encoding it declares. Raises InputError with line and column, also if the root
+    is not called `root`.
     """
     parser = expat.ParserCreate("utf-8" if isinstance(data, str) else None)
     roots: list[Element] = []
@@ -118,13 +118,13 @@ def parse(
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.StartDoctypeDeclHandler, parser.CharacterDataHandler = doctype, characters
-    parser.buffer_text = True  # a text in one piece
+    parser.buffer_text = True  # each text in one piece
     try:
         parser.Parse(data.encode("utf-8", errors="replace") if isinstance(data, str) else data, True)
     except expat.ExpatError as error:
         place = Place(source, error.lineno, error.offset + 1)
         problem = f"not XML: {expat.ErrorString(error.code)}"
         raise InputError([Diagnostic(problem, cure, "", place)]) from None
-    except (LookupError, ValueError) as error:  # Python knows no such encoding, or none that expat could use
+    except (LookupError, ValueError) as error:  # an encoding unknown to Python, or that expat cannot use
         raise InputError([Diagnostic(f"not XML: {error}", "write it in UTF-8", "", Place(source, 1, 1))]) from None
     return roots[0]

@@ -1,7 +1,7 @@
-"""YAML files as trees of located values: strict, YAML 1.2, and every complaint with file, line, column and cure.
+"""YAML 1.2 files as trees of located values; every error has file, line, column and cure.
 
-`read` gives a `Node` tree in which every value and every key remembers its place; `assign` sets a key of it from
-outside. `validate` hands plain values to a pydantic model and turns all its complaints into located diagnostics.
+`read` returns a `Node` tree in which every value and key has its place; `assign` sets a key of the tree from outside.
+`validate` passes the plain values to a pydantic model and turns its errors into located diagnostics.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.units import MOST_DIGITS
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
-MOST_KEPT: Final = 4 * 2**20  # of a large file, of which the last one is kept
-_FILES: Final = (".yaml", ".yml", ".json", ".xml")  # ends of the names of files that files of simcoll name
+MOST_KEPT: Final = 4 * 2**20  # bytes: the tree of a larger file is not cached
+_FILES: Final = (".yaml", ".yml", ".json", ".xml")  # suffixes of files that a file of simcoll may name
 
 
 class WrittenFloat(float):
-    """A number of a file that knows its text: of releases, `2.3` and `2.30` are two."""
+    """A number of a file with its text: as releases, `2.3` and `2.30` differ."""
 
     text: str
 
@@ -43,10 +43,10 @@ class Node:
     value: Any  # dict[str, Node], list[Node] or a scalar
     place: Place
     keys: Mapping[str, Place] = field(default_factory=dict)
-    broken: bool = False  # already complained about
+    broken: bool = False  # its mistake is already reported
 
     def plain(self) -> Any:
-        """The value without places, as pydantic wants it."""
+        """Return the value without places, for pydantic."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
@@ -54,12 +54,12 @@ class Node:
         return self.value
 
     def get(self, key: str) -> Node | None:
-        """The child at `key`, if this is a mapping that has it."""
+        """Return the child at `key`; None if this is not a mapping that has it."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
 
 def located(value: Any, place: Place) -> Node:
-    """Plain values as a tree, all at one place."""
+    """Return plain values as a tree whose nodes all have one place."""
     if isinstance(value, dict):
         return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
     if isinstance(value, list):
@@ -74,7 +74,7 @@ MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walke
 _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader where it was built, the Python one elsewhere
+class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader if built, else the Python one
     """YAML 1.2 core schema: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
@@ -110,9 +110,9 @@ _Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
 _Yaml12.add_constructor("tag:yaml.org,2002:float", _float)
 
 
-@functools.lru_cache(maxsize=16)  # a sweep asks for its machine and its profile at each point; trees never change
+@functools.lru_cache(maxsize=16)  # a sweep reads its machine and profile at each point; trees never change
 def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
-    """The tree, and the mistakes after which reading can go on; raises InputError for others."""
+    """Return the tree and the mistakes after which reading can go on; raises InputError for other mistakes."""
     mistakes: list[Diagnostic] = []
     try:
         loader = _Yaml12(text)
@@ -148,7 +148,7 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
                 mistake = Diagnostic(
                     "'<<' merges no keys, as YAML 1.2 has none that do", cure, "", _place(key_node, source)
                 )
-                raise InputError([mistake])  # what the keys would have said is missing: all else would follow from that
+                raise InputError([mistake])  # later errors would follow from the missing keys
             key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
             if key in keys:
                 first = keys[key]
@@ -179,7 +179,7 @@ def _place(node: yaml.Node, source: str) -> Place:
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
-    """Parse YAML text; `source` names it in errors."""
+    """Return the tree of a YAML text; `source` names it in errors."""
     return _checked(*_parsed(text, source), errors)
 
 
@@ -192,7 +192,7 @@ def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic
 
 
 def shipped(kind: str) -> Path:
-    """The folder of shipped files (`topologies`, `scenarios`, `measured`), in a checkout or in an installed wheel."""
+    """Return the folder of shipped `topologies`, `scenarios` or `measured`, in a checkout or an installed wheel."""
     package = Path(__file__).parents[1]
     in_wheel = package / "shipped" / kind
     if in_wheel.is_dir():
@@ -204,10 +204,10 @@ _SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), s
 
 
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
-    """Read one YAML document. A text in it that names a file beside it (`topology: machine.yaml`) is that file.
+    """Return the tree of a YAML document. Texts that name a file beside it (`topology: machine.yaml`) become its path.
 
-    Raises InputError if the file is missing, too large, not YAML, or has a key twice; mistakes after which reading can
-    go on are collected in `errors` where that is given.
+    Raises InputError if the file is missing, too large, not YAML, or has a key twice; with `errors`, mistakes after
+    which reading can go on are appended there.
     """
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
@@ -218,8 +218,8 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
 
 
 def _with_files(tree: Node, folder: Path) -> Node:
-    """The tree with the paths of files of this folder that it names by their names there; itself if it names none, as
-    what is made of trees is kept by these."""
+    """Return the tree with each text that names a file in `folder` replaced by the file's path; the same object if
+    there is none, as caches are keyed by trees."""
     if isinstance(tree.value, dict):
         named = {key: _with_files(child, folder) for key, child in tree.value.items()}
         return tree if all(map(operator.is_, named.values(), tree.value.values())) else replace(tree, value=named)
@@ -230,14 +230,14 @@ def _with_files(tree: Node, folder: Path) -> Node:
         return tree
     try:
         return replace(tree, value=str(beside)) if (beside := folder / tree.value).is_file() else tree
-    except (OSError, ValueError):  # what no file can be called
+    except (OSError, ValueError):  # not a possible file name
         return tree
 
 
 def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
-    """The tree with a value at a dotted path, in each of a list of mappings on its way; missing keys are created;
-    `place` (default: the value's) is where the keys were written. Raises InputError where the path runs through
-    another value than these."""
+    """Return the tree with a value at a dotted path, in each mapping of a list on the way; missing keys are created.
+    `place`, by default the value's, is where the keys were written. Raises InputError if the path runs through a scalar
+    or a list of scalars."""
     return _put(tree, path.split("."), value, place or value.place)
 
 
@@ -255,7 +255,7 @@ def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
 
 
 def over(below: Node, above: Node) -> Node:
-    """The tree of two mappings: `above` counts where both have a value, key by key of mappings within."""
+    """Return two mappings merged: `above` wins where both have a value, key by key in nested mappings."""
     if not isinstance(below.value, dict) or not isinstance(above.value, dict):
         return above
     both = {key: over(below.value[key], child) if key in below.value else child for key, child in above.value.items()}
@@ -266,23 +266,23 @@ def over(below: Node, above: Node) -> Node:
 
 
 class OptionValue(str):
-    """An assignment that stands for an option with a name of its own, by which messages call it: `--profile`."""
+    """An assignment made by an option such as `--profile`; messages name the option."""
 
     option: str
 
     def __new__(cls, path: str, value: str, option: str) -> Self:
-        """The assignment `path=value`, written as `option value`."""
+        """Return the assignment `path=value`, which the user wrote as `option value`."""
         made = super().__new__(cls, f"{path}={value}")
         made.option = option
         return made
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Split `COL=V,V` into column and values. Raises InputError for text of another form, and for several columns."""
+    """Return column and values of `COL=V,V`. Raises InputError for text of another form, and for several columns."""
     column, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not column:
         raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
-    parts = re.split(r",(?=\s*[\w.]+\s*=)(?![^()]*\))", text)  # of `swing(ports=one,by=2)` nothing is a column
+    parts = re.split(r",(?=\s*[\w.]+\s*=)(?![^()]*\))", text)  # in `swing(ports=one,by=2)` there is no column
     if len(parts) > 1:
         cure = " ".join(f"{option} {part.strip()}" for part in parts)
         raise InputError(f"{option} {text!r} names several columns", f"give each by itself: {cure}")
@@ -290,14 +290,14 @@ def condition(text: str, option: str = "--where") -> tuple[str, str]:
 
 
 def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each assignment with what messages call it: the name of its option, or `--set[N]`, counted from 1."""
+    """Yield each assignment with its name in messages: its option, or `--set[N]`, counted from 1."""
     count = itertools.count(1)
     for each in assignments:
         yield each, each.option if isinstance(each, OptionValue) else f"--set[{next(count)}]"
 
 
 def assign(tree: Node, assignment: str, source: str) -> Node:
-    """Apply one `PATH=VALUE`; the right side is YAML, missing keys are created. `source`: its name in messages.
+    """Return the tree with `PATH=VALUE` set; VALUE is YAML, missing keys are created. `source` names it in messages.
 
     Raises InputError when there is no `=` or the path runs through a value that is not a mapping.
     """
@@ -338,26 +338,26 @@ class Model(BaseModel):
                 raise ValueError(f"{value!r} is not a number; write it without _")
         return value
 
-    also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and that key
+    also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and the key
 
     @classmethod
     def plain(cls) -> Self:
-        """The model of an empty file. A call of the class would build what checks values, which takes milliseconds, and
-        which pydantic builds once more for each model that has this one as a field."""
+        """Return the model of an empty file. Calling the class would build the validator, which takes milliseconds and
+        which pydantic builds again for each model that has this one as a field."""
         made: Any = cls.model_construct()
         found: Self = made
         return found
 
 
 def models() -> dict[str, type[Model]]:
-    """Every kind of mapping that files hold, by name."""
+    """Return every model of a mapping in files, by name."""
     return {model.__name__: model for model in _subclasses(Model)}
 
 
 def field_texts(model: type[Model]) -> dict[str, str]:
-    """The text below each field of a model, by key; fields of the models that it extends included.
+    """Return the text below each field of a model, by key; inherited fields included.
 
-    Read from the source when it is asked for, so that no command pays for it at its start.
+    Read from the source on demand, so that no command pays for it at its start.
     """
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
@@ -386,11 +386,11 @@ def _subclasses(model: type[Model]) -> Iterator[type[Model]]:
 
 M = TypeVar("M", bound=Model)
 
-TAG: Final = "<"  # what the names of a tagged union's branches begin with
+TAG: Final = "<"  # prefix of the names of a tagged union's branches
 
 
 class BelowError(ValueError):
-    """A mistake that stands at some `path` below the value that was checked, not at this."""
+    """A mistake at some `path` below the value that was checked, not at the value itself."""
 
     def __init__(self, path: Sequence[str | int], problem: str):
         self.path = tuple(path)
@@ -398,11 +398,11 @@ class BelowError(ValueError):
 
 
 class MisplacedKeyError(BelowError):
-    """A key that does not go with others: the mistake stands at the key, not at its value."""
+    """A key that does not go with other keys: the mistake is located at the key, not at its value."""
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
-    """Every tree as a `model`; raises InputError with all mistakes of all trees, and those made before, each once."""
+    """Return every tree as a `model`; raises InputError with `mistakes` and all mistakes of all trees, each once."""
     models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
@@ -417,7 +417,7 @@ def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnosti
 
 
 def mistakes(error: ValidationError, model: type[Model], values: Mapping[str, Any]) -> list[Diagnostic]:
-    """The mistakes that pydantic found in values that stand in no file, in the words for files."""
+    """Return pydantic's errors about values that are in no file, worded as for files."""
     return [replace(each, place=None) for each in _located(error, model, located(dict(values), Place("", 1, 1)))]
 
 
@@ -454,7 +454,7 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
 
 
 def _unswept(path: Sequence[str], node: Node) -> str:
-    """The cure for a list or a range where one value stands below a list, whose items are one value: none is swept."""
+    """Return the cure for a list or range in place of one value below a list, where nothing is swept; else empty."""
     above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
     several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
     if len(above) == len(path) or not several:
@@ -494,7 +494,7 @@ def _wording(detail: Any) -> str:
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """The keys that the mapping at `location` may have."""
+    """Return the keys that the mapping at `location` may have."""
     inside: Any = model
     for part in location:
         for name, info in model.model_fields.items():
@@ -507,7 +507,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 
 def _branch(annotation: Any, tag: str | int) -> Any:
-    """The member of a tagged union that has the tag; None if there is none."""
+    """Return the member of a tagged union that has the tag; None if there is none."""
     arguments = get_args(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]
@@ -529,14 +529,14 @@ def _takes_numbers(annotation: Any) -> bool:
 
 
 def dump(value: Any, *, inline: bool = False) -> str:
-    """Plain values as YAML text, keys in the order given; `inline`: the innermost lists and mappings on one line."""
+    """Return plain values as YAML text, keys in order; `inline` puts the innermost lists and mappings on one line."""
     flow = None if inline else False
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
     return str(yaml.dump(value, Dumper=_Quoting, **options))
 
 
 class _Quoting(yaml.SafeDumper):
-    """Quotes each text that is something else in YAML 1.1 or in 1.2, as `9e47` is."""
+    """Quotes each text that YAML 1.1 or 1.2 would read as something else, such as `9e47`."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [

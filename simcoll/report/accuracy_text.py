@@ -1,4 +1,4 @@
-"""Measured against predicted times as text: comparisons, calibrations, diagnoses."""
+"""Comparisons of measured and predicted times, calibrations and diagnoses as text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from simcoll.report.result_tables import few
 from simcoll.report.verdicts import alone, explanation, of_calibration, of_comparison, of_diagnosis, only_faster
 from simcoll.units import format_size
 
-SHOWN = 6  # explanations
-WORST = 3  # regions in a line
-MANY = 9  # regions that are all shown
-_FITTED = {  # by confidence: what the profile of a measured call was fitted to
+SHOWN = 6  # hypotheses in the table
+WORST = 3  # regions listed in a line
+MANY = 9  # regions: up to so many, all are shown
+_FITTED = {  # by confidence: the calls that the profile was fitted to
     "calibrated": "such calls",
     "interpolated": "such calls",
     "extrapolated": "calls of other sizes, ranks or kinds, so that bands are twice as wide",
@@ -28,7 +28,7 @@ _ERRORS: Final = ("points", "mape", "median", "p95", "bias")
 
 
 def comparison_table(document: Mapping[str, Any]) -> str:
-    """Every point with its error, what intervals and ranking are worth, errors by region, and the summary."""
+    """Return every point with its error, the worth of intervals and ranking, errors by region, and the summary."""
     columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
     held = document["intervals"]
     columns += ["low_us", "high_us"] if held else []
@@ -57,7 +57,7 @@ def _ranking_line(ranking: Mapping[str, Any]) -> str:
 
 
 def calibration_table(document: Mapping[str, Any]) -> str:
-    """Errors of the fit beside those of what could be asked without it, then remarks, and parameters with intervals."""
+    """Return errors of the fit beside those of predictions without it, then remarks, and parameters with intervals."""
     errors = document["errors"]
     which = "held out" if "held_out" in errors else "fitted, as none is held out"
     count = document["beside"][-1]["points"]
@@ -86,7 +86,7 @@ def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
 
 
 def diagnosis_text(document: dict[str, Any]) -> str:
-    """The sentence, points and regions, what was tried, and the verdict with its reasons."""
+    """Return the verdict's sentence, points and regions, the hypotheses, and the verdict with its reasons."""
     columns = ["collective", "ranks", "nodes", "size_bytes", "algorithm", "protocol", "measured_us", "expected_us"]
     columns += ["low_us", "high_us", "region", "verdict"]
     points = [{**point, "verdict": _state(point)} for point in document["points"]]
@@ -100,7 +100,7 @@ def diagnosis_text(document: dict[str, Any]) -> str:
     of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
     spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
     table, shared = text_table.fitted(columns, points, spare)
-    # columns in which regions differ stay
+    # columns in which regions differ are kept
     alike = [name for name in ("collective", "ranks", "region") if len({each[name] for each in shown}) == 1]
     findings = "\n".join([
         *(f"# warning: {line}" for line in document["warnings"]),
@@ -122,7 +122,7 @@ def diagnosis_text(document: dict[str, Any]) -> str:
 
 
 def _fitted(confidence: str) -> str:
-    """The calls that the profile was fitted to, in words, for words of confidence with commas between them."""
+    """Return, in words, the calls that the profile was fitted to; `confidence` is words joined by ", "."""
     first, *others = dict.fromkeys(_FITTED[word] for word in _FITTED if word in confidence.split(", "))
     return f"to {first}{' for some' if others else ''}" + "".join(f", for others to {each}" for each in others)
 
@@ -136,7 +136,7 @@ def _of_region(region: dict[str, Any]) -> str:
 
 
 def _how(region: dict[str, Any]) -> str:
-    """State how far a region is off, and at which sizes."""
+    """Return how far a region is off, and at which sizes."""
     if region["factor"] is None:
         return "times scatter"
     how = f"{region['factor']:.2f} times as long as expected, {_sizes(region, '')}"
@@ -151,7 +151,7 @@ def _sizes(region: dict[str, Any], side: str) -> str:
 
 
 def _bad_rows(document: dict[str, Any]) -> list[str]:
-    """Rows that took longer than larger ones, and how they lie."""
+    """Return a line about rows that took longer than rows of twice the size, and whether they are slow."""
     bad = [point for point in document["points"] if point["bad_row"]]
     slow = sum(point["verdict"] == "slow" for point in bad)
     if not bad:
@@ -163,7 +163,7 @@ def _bad_rows(document: dict[str, Any]) -> list[str]:
 
 
 def _ranked(document: dict[str, Any]) -> list[str]:
-    """The hypotheses, where any were simulated."""
+    """Return the table of hypotheses; empty if none was simulated."""
     if len(document["hypotheses"]) == 1:
         return []
     shown = document["hypotheses"][:SHOWN]
@@ -174,7 +174,7 @@ def _ranked(document: dict[str, Any]) -> list[str]:
 
 
 def _verdict(document: dict[str, Any]) -> list[str]:
-    """The last lines: single points that are far off, and what it is."""
+    """Return the last lines: single points that are far off, and the verdict."""
     single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
     if document["verdict"] in ("healthy", "wrong data"):
         also = ", and times that are as they should be" if document["wrong"] else ""
@@ -200,7 +200,7 @@ def _verdict(document: dict[str, Any]) -> list[str]:
 
 
 def _listed(regions: list[dict[str, Any]]) -> str:
-    """The worst regions in words."""
+    """Return the worst regions in words."""
     worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
     listed = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
     return "; ".join(listed) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")

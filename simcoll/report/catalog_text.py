@@ -1,4 +1,4 @@
-"""Lists of what is shipped, and topologies, as text for the terminal."""
+"""Lists of shipped things, and topologies, as text for the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simcoll.units import format_bandwidth
 
 
 def listing(kind: str) -> str:
-    """The output of `simcoll list`."""
+    """Return the output of `simcoll list` for a kind."""
     listings: dict[str, Callable[[], str]] = {
         "algorithms": _algorithms,
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
@@ -29,7 +29,7 @@ def listing(kind: str) -> str:
 
 
 def _costs() -> str:
-    """For each profile that is like another, how many costs which file writes, and their names."""
+    """Return, for each profile derived from another, the number of costs each file sets, and their names."""
     parts = []
     for name in shipped_profiles():
         if load_network(name).like:
@@ -48,7 +48,7 @@ def _columns(pairs: Any) -> str:
 
 
 def _listed(name: str, width: int, text: str) -> str:
-    """A name and a text beside it, broken at the width of a terminal; a line for scripts."""
+    """Return a name and a text beside it, wrapped to the terminal's width; one line if stdout is not a terminal."""
     if not sys.stdout.isatty():
         return f"{name:<{width}}  {text}"
     return text_table.wrapped(f"{name:<{width}}  {text}", " " * (width + 2))
@@ -63,7 +63,7 @@ def _algorithms() -> str:
 
 
 def _more(entry: registry.Algorithm) -> str:
-    """Note whether an algorithm takes groups, its options, and its closed form on a full mesh."""
+    """Return a note: whether an algorithm takes groups, its options, and its closed-form cost on a full mesh."""
     notes = ["takes groups"] if entry.uses_groups else []
     notes += [f"{key}={'|'.join(_short(values))}" for key, values in entry.options.items()]
     notes += [f"cost {entry.cost}"] if entry.cost else []
@@ -89,7 +89,7 @@ def _scenarios() -> str:
 
 
 def topology_text(system: Mapping[str, Any]) -> str:
-    """Devices, links and bisection bandwidth."""
+    """Return devices, links and bisection bandwidth of a system as text."""
     nodes = f"{system['nodes']} node" + ("s" if system["nodes"] != 1 else "")
     lines = [f"{system['name']}: {len(system['ranks'])} ranks on {nodes}, routing {system['routing']}"]
     lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in system["devices"].items())]

@@ -28,22 +28,22 @@ class RankOverlap(NamedTuple):
 
     @property
     def compute_ps(self) -> int:
-        """Time in which the rank computes."""
+        """Time in ps in which the rank computes."""
         return _length(self.computing)
 
     @property
     def hidden_ps(self) -> int:
-        """Time in which the rank computes and communicates."""
+        """Time in ps in which the rank computes and communicates."""
         return _length(self.computing) + _length(self.calling) - _length(union([*self.computing, *self.calling]))
 
     @property
     def exposed_ps(self) -> int:
-        """Time in which the rank communicates and does not compute."""
+        """Time in ps in which the rank communicates and does not compute."""
         return _length(self.calling) - self.hidden_ps
 
     @property
     def idle_ps(self) -> int:
-        """Time in which the rank does neither."""
+        """Time in ps in which the rank neither computes nor communicates."""
         return self.end_ps - self.compute_ps - self.exposed_ps
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class RankOverlap(NamedTuple):
 
 
 def summary(ran: Prediction, ranks: Sequence[RankOverlap] | None = None) -> list[str]:
-    """Return a line about the rank of a workload that waits longest for communication; none for a call by itself."""
+    """Return a line about the rank of a workload that waits longest for communication; empty for a single call."""
     if not isinstance(ran, StepPrediction):
         return []
     worst = max(ranks or overlaps(ran), key=lambda rank: rank.exposed_ps)

@@ -1,4 +1,4 @@
-"""A point as a trace: its collectives, computations, transfers and links as lanes of slices."""
+"""The trace of a point: its collectives, computations, transfers and links as lanes of slices."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _KERNELS: Final = names.spellings(names.COLLECTIVES, lambda row: row.kernel)
 _RECORDED: Final = names.spellings(names.COLLECTIVES, lambda row: row.torch)
 _TYPES: Final = {row.name: row for row in names.DTYPES}
 _OPERATORS: Final = {"sum": "Sum", "product": "Prod", "min": "MinMax", "max": "MinMax", "avg": "PreMulSum"}
-_PARTS_IN: Final = frozenset({"all_gather", "gather"})  # a rank gives its part of what the size counts
-_PARTS_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # a rank gets its part of it
+_PARTS_IN: Final = frozenset({"all_gather", "gather"})  # a rank sends an n-th of the size
+_PARTS_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # a rank receives an n-th of the size
 
 
 class Ran(NamedTuple):
-    """A collective that the `ranks` ran: `nbytes` as nccl-tests counts it, `algorithm` and `protocol` as NCCL calls
-    them, or simcoll where NCCL has none; no protocol is `none`."""
+    """A collective that `ranks` ran. `nbytes` is the size as nccl-tests counts it. `algorithm` and `protocol` have
+    NCCL's names, or simcoll's if NCCL has none; without a protocol it is `none`."""
 
     collective: str
     op: str
@@ -44,7 +44,7 @@ class Ran(NamedTuple):
 
 
 def kernel_name(ran: Ran) -> str:
-    """The name of NCCL's kernel: the collective, reduction and type, algorithm and protocol.
+    """Return the name of NCCL's kernel: collective, reduction and type, algorithm and protocol.
 
     >>> kernel_name(Ran("all_reduce", "sum", "float32", 4, 64, [0, 1], "ring", "LL"))
     'ncclDevKernel_AllReduce_Sum_f32_RING_LL'
@@ -59,12 +59,12 @@ def kernel_name(ran: Ran) -> str:
 
 
 def _plain(algorithm: str) -> str:
-    """Strip the options off an algorithm."""
+    """Return the name of an algorithm without its options."""
     return algorithm.partition("(")[0].strip()
 
 
 def arguments(ran: Ran, rank: int) -> dict[str, Any]:
-    """Arguments that torch.profiler records of a collective on one rank (`record_param_comms`); elements, not bytes."""
+    """Return the arguments that torch.profiler records for a collective on one rank; sizes in elements, not bytes."""
     elements, n = ran.nbytes // ran.itemsize, len(ran.ranks)
     return {
         "Collective name": _RECORDED.get(ran.collective, ran.collective),
@@ -85,25 +85,25 @@ def arguments(ran: Ran, rank: int) -> dict[str, Any]:
     }
 
 
-MOST: Final = 300_000  # transfers and links that they cross: more take long to write, and viewers long to open
+MOST: Final = 300_000  # transfers and links they cross: more take long to write and to open in a viewer
 
 
 def trace_of(point: Point, transfers: bool = True) -> Trace:
-    """Everything that happens in a point, or without `transfers` what streams do; one with replications is run
+    """Return the trace of a point; without `transfers`, only what streams do. Replications are left out: the run is
     undisturbed.
 
-    Raises InputError for a point that is too large or that is several calls, and what a simulation raises.
+    Raises InputError for a point that is too large or has several calls, and the errors of the simulation.
     """
     return of_prediction(predict(point), transfers)
 
 
 def crossings(program: Program) -> int:
-    """Transfers, and links that they cross."""
+    """Return the number of transfers and of links that they cross."""
     return len(program) + int(np.diff(program.routes.hop)[program.way].sum())
 
 
 def _check(prediction: Prediction) -> None:
-    """Raise InputError for a point of too many transfers, before its program is made where the run did without one."""
+    """Raise InputError for a point of too many transfers, if possible before its program is built."""
     messages = unheld_messages(prediction)
     if (slices := messages if messages > MOST else crossings(prediction.program)) > MOST:
         mistake = f"a trace of {slices:,} transfers and links crossed is too large to look at ({MOST:,} at most)"
@@ -111,10 +111,10 @@ def _check(prediction: Prediction) -> None:
 
 
 def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
-    """On each rank a track for each stream of its plan, and below them what its channels send and receive.
+    """Return a track for each stream of each rank, and below them the sends and receives of its channels.
 
-    Of a call as NCCL makes it one channel is there, whose transfers stand for those of all. Raises InputError for a
-    point that is too large or that is several calls.
+    A call by NCCL is drawn as one channel, whose transfers stand for all channels. Raises InputError for a point that
+    is too large or has several calls.
     """
     scenario, n = prediction.scenario, prediction.n
     if not scenario.workload and scenario.measure.buckets > 1 and not scenario.measure.async_op:
@@ -147,13 +147,13 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
 
 
 def rank_names(prediction: Prediction) -> list[str]:
-    """Return the name of each rank, and of each switch that reduces, with its device."""
+    """Return the name, with its device, of each rank and of each switch that reduces."""
     n = prediction.n
     return [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
 
 
 def _faults(prediction: Prediction) -> list[Track]:
-    """A track for each fault, with the times in which it acts, up to the end of the run."""
+    """Return a track for each fault, with the times in which it acts, up to the end of the run."""
     tracks: dict[tuple[str, str], Track] = {}
     for window in prediction.fault_windows:
         if window.begin < prediction.time_ps:
@@ -164,7 +164,7 @@ def _faults(prediction: Prediction) -> list[Track]:
 
 
 def _counts(prediction: Prediction) -> int | NDArray[Any]:
-    """The number of channels that all transfers of a call stand for, or each transfer of a joined plan."""
+    """Return how many channels each transfer stands for: one number for a call, an array for a joined plan."""
     if not isinstance(prediction, StepPrediction):
         return prediction.planned[0].lowered.count
     called = [prediction.calls[work.call, work.ranks] for work in prediction.plan.works if work.call]
@@ -190,8 +190,8 @@ def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, 
 
 
 def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
-    """A track for each rank of a call by itself: it launches when it comes and the host has time, and its kernel runs
-    until its last transfer is through."""
+    """Return a track for each rank of a single call: host time and launch from the rank's arrival, then its kernel
+    until its last transfer is done."""
     scenario, program, timeline = prediction.scenario, prediction.program, prediction.timeline
     n, waited, launch = prediction.n, prediction.waited_ps, prediction.waited_ps + prediction.launch_ps
     done = program.arrivals.copy()
@@ -212,12 +212,12 @@ def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
 
 
 def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int], algorithm: str, protocol: str) -> Ran:
-    """A collective with the algorithm and the protocol that ran it."""
+    """Return a collective with the algorithm and the protocol that ran it."""
     return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, algorithm, protocol)
 
 
 def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Track], list[Arrow]]:
-    """A track for each stream of each rank of a joined plan, and arrows between tasks that wait for one another."""
+    """Return a track for each stream of each rank of a joined plan, and arrows to tasks from those they wait for."""
     plan, tasks, timeline = prediction.plan, prediction.tasks, prediction.timeline
     streams = {
         (rank, stream): Track(names[rank], stream)
@@ -236,7 +236,7 @@ def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Tra
 
 
 def _owners(prediction: StepPrediction, program: Program) -> list[str]:
-    """The stream that each channel of a joined plan belongs to; none of a switch's."""
+    """Return the stream of each channel of a joined plan; empty for a switch's channel."""
     assert program.tasks
     works = _works(prediction)
     return [
@@ -245,7 +245,7 @@ def _owners(prediction: StepPrediction, program: Program) -> list[str]:
 
 
 def _works(prediction: StepPrediction) -> list[int]:
-    """The number of the plan's operation that each task is of: a call may be two, its launch and itself."""
+    """Return for each task the number of its operation in the plan; a call may be two tasks, launch and call."""
     works: list[int] = []
     for number, work in enumerate(prediction.plan.works):
         launched = prediction.tasks.kind[len(works)] == LAUNCHING
@@ -254,7 +254,7 @@ def _works(prediction: StepPrediction) -> list[int]:
 
 
 def _doing(prediction: StepPrediction, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:
-    """Name, kind and arguments of a task."""
+    """Return name, kind and arguments of a task."""
     work, call = prediction.plan.works[number], prediction.plan.works[number].call
     if kind == LAUNCHING:
         return f"launch {work.name}", "launch", {}
@@ -266,7 +266,7 @@ def _doing(prediction: StepPrediction, number: int, rank: int, kind: int) -> tup
 
 
 def _behind(program: Program, spots: list[Spot]) -> list[Arrow]:
-    """Return arrows from task to task, where one waits for another on a different track."""
+    """Return an arrow for each task that waits for a task on another track."""
     assert program.tasks
     first, before = program.tasks.first.tolist(), program.tasks.before.tolist()
     return [

@@ -1,4 +1,4 @@
-"""Recommendations as text: the choices by ranges of sizes, and lines that can be pasted."""
+"""Recommendations as text: choices by ranges of sizes, and lines to paste."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WINDOWS: Final = (
 
 
 def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> str:
-    """The sentence, a table for each question, and what can be pasted."""
+    """Return the sentence, a table for each question, and lines to paste."""
     tables = text_table.remarks_wrapped(_text(documents))
     return "\n".join([text_table.wrapped(of_recommendations(documents), "  "), tables, *_pasted(documents, asked)])
 
@@ -43,11 +43,11 @@ def _text(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> Iterator[str]:
-    """Lines for a shell: variables of NCCL for each choice of its own, the tuner's file, and exports of schedules; for
-    symmetric kernels, which no variable names, those that register buffers in torch.
+    """Yield lines for a shell: NCCL's variables for each of its own choices, the tuner's file, and exports of
+    schedules; for symmetric kernels, which no variable selects, lines that register buffers in torch.
 
-    Source of these: torch's ProcessGroupNCCL, from memory: `registerMemPool(pool, symm)` calls ncclCommWindowRegister
-    with NCCL_WIN_COLL_SYMMETRIC; `simcoll measure` does the same with `launch.registered`, on no GPU yet.
+    Source: torch's ProcessGroupNCCL, from memory: `registerMemPool(pool, symm)` calls ncclCommWindowRegister with
+    NCCL_WIN_COLL_SYMMETRIC. `simcoll measure` does so with `launch.registered`; not yet tried on a GPU.
     """
     variables: dict[str, list[str]] = {}
     exports: dict[str, list[str]] = {}
@@ -99,7 +99,7 @@ def _symmetric(document: Mapping[str, Any]) -> bool:
 
 
 def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
-    """The command that writes a schedule as a program of MSCCL; None of what it cannot run."""
+    """Return the command that exports a schedule as an MSCCL program; None if MSCCL cannot run it."""
     name = choice["algorithm"]
     if "workload" in document or choice.get("executor") != "msccl":
         return None

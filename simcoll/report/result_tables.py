@@ -1,4 +1,4 @@
-"""Result rows as text tables for the terminal: of collectives, of workloads, of points with replications."""
+"""Result rows as text tables for the terminal: collectives, workloads, and points with replications."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simcoll.scenario.profile import described, load_profile, titled
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_size, short_size
 
-MOSTLY: Final = 0.8  # of the run: below, the busiest link leaves room for more than links
+MOSTLY: Final = 0.8  # of the run: if the busiest link is busy for less, other things than links limit it
 SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
     "ranks × per-rank bytes); GB = 10^9 B"
@@ -35,14 +35,14 @@ _SPARE: Final = (
 
 
 def run_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
-    """The head, a line a collective, and the lines that name the busiest links."""
+    """Return the head, a line for each collective, and lines that name the busiest links."""
     good, scenarios = [row for row in rows if row.status == "ok"], list(map(caveats.scenario_of, points))
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
     judged = any(row.low_us is not None for row in rows)
     columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ())]
     columns += [*_settings(good), *(name for name in dotted(good) if name.startswith(CHOSEN))]
     facts = [f"topology {values_of(rows, 'topology')}", f"profile {values_of(rows, 'profile')}"]
-    if good:  # what was refused does not say how it would have run
+    if good:  # refused rows have no real confidence
         facts[-1] += f" ({values_of(good, 'confidence')})"
         facts += [f"sharing {values_of(good, 'sharing')}{_chunks(scenarios)}"]
         facts += [f"type {values_of(good, 'dtype')}", f"engine {values_of(good, 'engine')}"]
@@ -66,7 +66,7 @@ def _line(line: str) -> str:
 
 
 def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
-    """The head, a line a workload, and the one that is done first."""
+    """Return the head, a line for each workload, and a line for the shortest step."""
     good = [row for row in rows if row.status == "ok"]
     columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
@@ -84,7 +84,7 @@ def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = (
 
 
 def varied_table(rows: Sequence[ResultRow]) -> str:
-    """Quantiles of each point that was run many times, and the share of each cause; empty if none was."""
+    """Return quantiles of each point with replications, and the share of each cause; empty without replications."""
     varied = _with_asked([row for row in rows if row.replications])
     good = [{**row, "due to": _shares(row["slowdown_shares"] or {})} for row in varied]
     columns = ["workload", "collective", "algorithm", "ranks", "size_bytes", "replications", "time_us"]
@@ -103,7 +103,7 @@ def varied_table(rows: Sequence[ResultRow]) -> str:
 
 
 def _with_asked(rows: Sequence[ResultRow]) -> list[Mapping[str, Any]]:
-    """Rows with the algorithm as the table shows it: `auto → ring` where several were asked for, else what ran."""
+    """Return rows with the algorithm as shown: `auto → ring` if several were asked for, else the one that ran."""
     if not _varies(rows, "asked"):
         return list(rows)
     return [{**row, "algorithm": row.algorithm if _by_name(row) else f"{row.asked} → {row.algorithm}"} for row in rows]
@@ -131,7 +131,7 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
 
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns in which rows differ, besides collective, algorithm, size and ranks."""
+    """Return the columns in which rows differ, besides collective, algorithm, size and ranks."""
     calls = ("executor", "protocol", "library_version", "in_place")
     named = ("topology", "profile", "dtype", "op", "root", *calls)
     return [*(name for name in named if _varies(rows, name)), *swept(rows)]
@@ -142,14 +142,14 @@ def _varies(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
 
 
 def values_of(rows: Sequence[ResultRow], column: str) -> str:
-    """The first three values of a column, and how many there are."""
+    """Return the first three values of a column, and how many there are."""
     values = list(dict.fromkeys(str(row[column]) for row in rows if row[column] is not None)) or ["-"]
     values = [titled(value) for value in values] if column == "profile" else values
     return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
 
 
 def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
-    """The busiest link of each algorithm at the largest size, and for which of them more than links counts."""
+    """Return a line of each algorithm's busiest link at the largest size, and one for those that links do not limit."""
     used = _with_asked([row for row in rows if row.binding_link])
     if not used:
         return []
@@ -171,7 +171,7 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def _telling_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The algorithm, and only such further columns as tell apart rows that are alike in those before."""
+    """Return the collective if rows differ in it, the algorithm, and further columns needed to tell rows apart."""
     kept, groups = ["algorithm"], len({row["algorithm"] for row in rows})
     for column in ["collective", *_settings(rows)]:
         further = len({tuple(str(row.get(name)) for name in (*kept, column)) for row in rows})
@@ -181,11 +181,11 @@ def _telling_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def few(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:
-    """The first of some texts, and how many there are."""
+    """Return the first `most` texts, joined, and how many there are."""
     return between.join(texts[:most]) + (f"{between}… ({len(texts)})" if len(texts) > most else "")
 
 
 def _short(value: Any) -> Any:
-    """A size as one writes it: a range has counted its bytes."""
+    """Return a size as people write it; other values unchanged. Ranges of sizes hold bytes."""
     size = units.size_in(value)
     return value if size is None else format_size(size)

@@ -1,4 +1,4 @@
-"""The plots of a run: chosen as the scenario asks, drawn by `plot`, written to a folder."""
+"""The plots of a run: chosen by the scenario, drawn by `plot`, written to a folder."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from simcoll.scenario.key_types import KeyPlot
 from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 
-Named = tuple[str, Any]  # a plot's name, and its figure
+Named = tuple[str, Any]  # name and figure of a plot
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")
 STEP: Final = "step"  # of workloads
 OVERLAP: Final = "overlap"  # of the shortest step
 SINGLE: Final = ("timeline", "utilisation")  # of one collective
 SMALL: Final = 4000  # transfers: a timeline of more cannot be read
-SHOWN: Final = 2_000_000  # messages: to compute the times of more, which the run did without, takes over a second
+SHOWN: Final = 2_000_000  # messages: computing the times of more, if the run did not, takes over a second
 _NAMED: Final = frozenset({"name", "collective", "algorithm", "size", "workload.template", "workload.algorithm"})
-_PLACE: Final = frozenset({"topology.system", "topology.nodes"})  # keys that the name of a machine in a title says
+_PLACE: Final = frozenset({"topology.system", "topology.nodes"})  # keys that are part of a machine's name in a title
 _DRAWN: Final = ("collective", "ranks", "nodes", "size_bytes", "time_us", "algorithm", "system")  # of measured rows
 
 
 def draw(points: Sequence[Point], figures: Sequence[Named], folder: Path, kind: str = "png") -> list[Path]:
-    """Write the plots that a scenario asks for, as files of a kind; `asked` gives the `figures`."""
+    """Write `figures` (from `asked`) and the single plots that the scenarios ask for as files; return their paths."""
     singles = single_figures(points, _wanted([point.scenario for point in points], SINGLE))
     return write([*figures, *singles], folder, kind)
 
 
 def write(figures: Iterable[Named], folder: Path, kind: str = "png") -> list[Path]:
-    """Write figures by their names."""
+    """Write figures to files named after them; return the paths."""
     from simcoll.report.plot import save
 
     paths = []
@@ -48,13 +48,13 @@ def write(figures: Iterable[Named], folder: Path, kind: str = "png") -> list[Pat
 
 
 def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
-    """Select the plots of `which` that a scenario asks for."""
+    """Return the plots of `which` that a scenario asks for."""
     asked = dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots)
     return [plot for plot in asked if isinstance(plot, str) and plot in which]
 
 
 def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]:
-    """Name and figure of the curves and maps that the scenarios ask for."""
+    """Yield name and figure of the curves and maps that the scenarios ask for."""
     scenarios = [point.scenario for point in points]
     alone = [scenario for scenario in scenarios if not scenario.workload]
     yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
@@ -65,7 +65,7 @@ def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]
 
 
 def _drawn(name: str, draw: Callable[[], Any]) -> Iterator[Named]:
-    """Yield a figure by its name, or say on stderr why there is none: no picture makes a run fail."""
+    """Yield a figure and its name, or say on stderr why it cannot be drawn: no picture makes a run fail."""
     try:
         yield name, draw()
     except (ValueError, SimcollError, MemoryError) as reason:
@@ -73,7 +73,7 @@ def _drawn(name: str, draw: Callable[[], Any]) -> Iterator[Named]:
 
 
 def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
-    """The figure of a quantity over a key; raises InputError."""
+    """Return the figure of a quantity over a key; raises InputError."""
     from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.key_columns import filtered
 
@@ -82,12 +82,12 @@ def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
 
 
 def listed(value: Any) -> list[str]:
-    """Values as texts, one or several."""
+    """Return one or several values as a list of texts."""
     return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
 
 
 def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
-    """Draw curves and maps from rows alone; a line on stderr says why one cannot be drawn."""
+    """Yield curves and maps of rows; a line on stderr says why one cannot be drawn."""
     from simcoll.report.plot.curves import scaling_figure
     from simcoll.report.plot.maps import crossover_figure
     from simcoll.report.plot.steps import step_figure
@@ -105,7 +105,7 @@ def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[
 
 
 def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"], measured: Sequence[Any]) -> Any:
-    """Curves over the size, or bars where there is but one."""
+    """Return curves over the size, or bars if there is only one size."""
     from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.curves import size_figure
     from simcoll.report.plot.style import COMPETING, SETTINGS, telling
@@ -114,7 +114,7 @@ def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"],
         return size_figure(rows, quantity, measured)
     varied = [name for name in ("collective", "ranks", "nodes") if len({row[name] for row in rows}) > 1]
     across = next((name for name in ("nodes", "ranks") if len({row[name] for row in rows}) > 2), "algorithm")
-    counted = across != "algorithm"  # a line over the counts, in place of a panel for each
+    counted = across != "algorithm"  # one line over the rank counts instead of a panel for each
     asked = [{**row, "algorithm": row.asked or row.algorithm} for row in rows]
     apart = [name for name in varied if not counted or name == "collective"]
     groups = [name for name in telling(asked, (*SETTINGS, *COMPETING)) if name not in varied]
@@ -123,7 +123,7 @@ def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"],
 
 
 def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """The points of a comparison as a table, and their picture."""
+    """Write the points of a comparison as a table and a picture; return the paths."""
     from simcoll.report.plot import save
     from simcoll.report.plot.curves import compare_figure
 
@@ -135,7 +135,7 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
-    """A line for each measured table that was asked for and of which the run covers nothing."""
+    """Return a note for each measured table asked for that has no rows in common with the run."""
     notes = []
     for name, having in _tables(scenarios).items():
         if not _measured(having, rows):
@@ -145,7 +145,7 @@ def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
 
 
 def _kinds(rows: Sequence[ResultRow]) -> list[tuple[str, int | None, str | None]]:
-    """Collective, ranks and dtype that a measured row must share with a row to be drawn beside it."""
+    """Return collective, ranks and dtype of rows; a measured row is drawn only beside rows that share all three."""
     return list(dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows))
 
 
@@ -155,7 +155,7 @@ def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
 
 
 def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """The points of the measured tables that the run covers, with their bus bandwidth."""
+    """Return the measured points that match rows of the run, with their bus bandwidth."""
     from simcoll.formats.measured import find_measured, read_measured
     from simcoll.schedule.collectives import collective
 
@@ -171,8 +171,8 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
 
 
 def swept_words(point: Point, place: bool = True) -> list[str]:
-    """The values of swept keys at a point, in words, but for the ones that its name has: by them it differs from others
-    of its run. Without `place` those are left out that the name of its machine says."""
+    """Return the values of a point's swept keys in words, without those in the point's name. If not `place`, keys that
+    the machine's name tells are left out, too."""
     from simcoll.report.plot.key_columns import ALIASES, said
 
     keys = {path: value for path, value in point.varied.items() if path not in _NAMED and (place or path not in _PLACE)}
@@ -184,7 +184,7 @@ def swept_words(point: Point, place: bool = True) -> list[str]:
 
 
 def shortest_step(points: Sequence[Point], rows: Sequence[ResultRow]) -> Point | None:
-    """The workload with the shortest step; None where rows do not stand beside points."""
+    """Return the workload with the shortest step; None if rows and points do not correspond."""
     timed = [
         (row.time_ps, place)
         for place, (point, row) in enumerate(zip(points, rows, strict=False))
@@ -194,7 +194,7 @@ def shortest_step(points: Sequence[Point], rows: Sequence[ResultRow]) -> Point |
 
 
 def step_overlap(point: Point) -> Any:
-    """The figure of computation and communication of a step; raises ValueError where it would take long to make."""
+    """Return the figure of computation and communication of a step; raises ValueError if that would take long."""
     from simcoll.explanation.explained_run import unheld_messages
     from simcoll.prediction.predict import predict
     from simcoll.prediction.predictions import StepPrediction
@@ -219,7 +219,7 @@ def step_overlap(point: Point) -> Any:
 
 
 def single_figures(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Name and figure of what is wanted of each example on the first machine."""
+    """Yield name and figure of each wanted plot of each example on the first machine."""
     if wanted and any(point.scenario.workload for point in points):
         print(f"{', '.join(wanted)}: of single collectives; a workload has overlap, step and --trace", file=sys.stderr)
     alone = [point for point in points if not point.scenario.workload]
@@ -231,7 +231,7 @@ def single_figures(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[t
         name = f"{scenario.collective}-{scenario.algorithm}".translate(str.maketrans("(=,/", "----", ") "))
         try:
             figures = _figures(point, wanted)
-        except RefusedError:  # as in the run
+        except RefusedError:  # the run reports it
             continue
         except SimcollError as reason:
             print(wrapped(f"{name}: not drawn: {reason}", "  "), file=sys.stderr)
@@ -244,7 +244,7 @@ def single_figures(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[t
 
 
 def examples(points: Sequence[Point]) -> list[Point]:
-    """The largest size of each collective and algorithm on each topology and number of ranks."""
+    """Return the largest size of each collective and algorithm on each topology and number of ranks."""
 
     def like(point: Point) -> tuple[str, str, str]:
         return place_of(point.scenario), point.scenario.collective, point.scenario.algorithm
@@ -254,13 +254,13 @@ def examples(points: Sequence[Point]) -> list[Point]:
 
 
 def by_turns(points: Sequence[Point]) -> list[Point]:
-    """One of each topology and number of ranks before the second of any."""
+    """Return points in turns: one of each topology and number of ranks, then the second of each, and so on."""
     turns = zip_longest(*grouped(points, lambda point: place_of(point.scenario)).values())
     return [each for turn in turns for each in turn if each]
 
 
 def place_of(scenario: Scenario) -> str:
-    """The topology on which a scenario runs, and its number of ranks."""
+    """Return a key for the topology and number of ranks of a scenario."""
     return repr((scenario.topology, scenario.ranks))
 
 

@@ -1,4 +1,4 @@
-"""An algorithm shown: its counts, the contents of every rank before and after, a space-time picture."""
+"""Views of an algorithm: its counts, the contents of every rank before and after, a space-time picture."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _STAR_SIZE: Final = 64 * 2**20
 
 
 def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedule:
-    """The schedule of `COLLECTIVE/ALGORITHM` on n ranks, in so many equal groups or as the registry has them; a switch
-    that reduces is taken to be there. Raises InputError for groups that cannot be equal."""
+    """Return the schedule of `COLLECTIVE/ALGORITHM` on n ranks in `groups` equal groups, by default the registry's. If
+    the algorithm needs a switch that reduces, there is one. Raises InputError if groups cannot be equal."""
     entry, options = find(name)
     if groups is not None and n % groups:
         raise InputError(f"--groups: {n} ranks are not {groups} equal groups", "give a divisor of the ranks")
@@ -37,7 +37,7 @@ def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedu
 
 
 def find(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
-    """The entry and the options that `COLLECTIVE/ALGORITHM` names; raises InputError."""
+    """Return the entry and options of `COLLECTIVE/ALGORITHM`; raises InputError."""
     which, slash, algorithm = name.partition("/")
     if not slash:
         first = {known: f"{which}/{known}" for which in reversed(COLLECTIVES) for known in registry.names(which)}
@@ -46,8 +46,8 @@ def find(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
     return registry.find(which, algorithm)
 
 
-MOST_TRANSFERS: Final = 3_000_000  # of a schedule that is shown: nobody reads more
-MOST_RANKS: Final = 8192  # of a step that pairs all ranks: more do not fit the memory
+MOST_TRANSFERS: Final = 3_000_000  # of a schedule shown: nobody reads more
+MOST_RANKS: Final = 8192  # a step that pairs all of more ranks does not fit in memory
 
 
 def check_length(name: str, n: int, root: int = 0) -> None:
@@ -60,7 +60,7 @@ def check_length(name: str, n: int, root: int = 0) -> None:
 
 
 def star_time_ps(schedule: Schedule) -> int:
-    """64 MiB on a star of 50 GB/s, 0.5 us links: one number to compare algorithms by."""
+    """Return the time in ps for 64 MiB on a star of 50 GB/s, 0.5 us links; compares algorithms by one number."""
     spec = TopologySpec.model_validate({"fabric": "single-switch", "hosts": max(2, schedule.n), "link": _STAR})
     topology = build_topology(spec)
     devices = [*topology.ranks[: schedule.n], *["switch"] * schedule.agents]
@@ -69,7 +69,7 @@ def star_time_ps(schedule: Schedule) -> int:
 
 
 def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """A row a rank count: counts, and the speed-up over the naive algorithm on a star."""
+    """Return a row for each rank count: counts, and the speed-up over the naive algorithm on a star."""
     which = name.partition("/")[0]
     rows = []
     for n in ranks:
@@ -89,12 +89,12 @@ def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _plainest(which: str) -> str:
-    """The algorithm that speed-ups refer to: naive where there is one, else direct."""
+    """Return the algorithm that speed-ups refer to: naive if registered, else direct."""
     return "naive" if "naive" in registry.names(which) else "direct"
 
 
 def counts_line(schedule: Schedule) -> str:
-    """Steps, messages and what the busiest rank sends, in a sentence."""
+    """Return a sentence with steps, messages and the share of the data that the busiest rank sends."""
     count, fraction = counts(schedule), sent_fraction(schedule)
     steps = f"{count['steps']} step{'s' * (count['steps'] != 1)}, {count['messages']} messages"
     what = f"{schedule.collective}/{schedule.algorithm} on {schedule.n} ranks"
@@ -102,7 +102,7 @@ def counts_line(schedule: Schedule) -> str:
 
 
 def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Steps and speed-up in a sentence, counts and times by rank count."""
+    """Return a sentence with steps and speed-up, and a table of counts and times by rank count."""
     first, last = rows[0], rows[-1]
     steps = f"{first['steps']} step{'s' * (first['steps'] != 1)}"
     if first["steps"] != last["steps"]:
@@ -117,7 +117,7 @@ def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def data(schedule: Schedule) -> str:
-    """The contents of every rank before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
+    """Return the contents of every rank before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
     contract = collective(schedule.collective)
     before = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root)
     after = contract.table(contract.after, schedule.n, schedule.n_chunks, schedule.root)
@@ -146,7 +146,7 @@ def _letter(rank: int) -> str:
 
 
 def diagram(schedule: Schedule) -> str:
-    """A line a transfer, ranks as columns: `●` sends, `>` or `<` carries, `+` reduces, `▸` overwrites."""
+    """Return a line for each transfer, ranks as columns: `●` sends, `>` or `<` carries, `+` reduces, `▸` overwrites."""
     n, lines = schedule.participants, []
     names = [str(p) if p < schedule.n else "sw" for p in range(n)]
     lines.append("step  " + "".join(f"{name:^6}" for name in names))
@@ -176,12 +176,12 @@ FULL_PROOF: Final = 1024  # ranks up to which `simcoll verify` proves in full
 
 
 def every_pair() -> list[str]:
-    """All registered `COLLECTIVE/ALGORITHM`."""
+    """Return all registered `COLLECTIVE/ALGORITHM`."""
     return [f"{which}/{name}" for which in registry.ALGORITHMS for name in registry.names(which)]
 
 
 def verdict(name: str, n: int) -> dict[str, Any]:
-    """Prove an algorithm on n ranks: collective, algorithm, ranks, status (proved, refused, wrong), reason, proof."""
+    """Prove an algorithm on n ranks; return collective, name, ranks, status (proved, refused, wrong), reason, proof."""
     try:
         return verdict_on(build(name, n))
     except RefusedError as error:
@@ -191,7 +191,7 @@ def verdict(name: str, n: int) -> dict[str, Any]:
 
 
 def verdict_on(schedule: Schedule) -> dict[str, Any]:
-    """Prove a schedule."""
+    """Prove a schedule; return a row as `verdict` does."""
     proof: Proof = "full" if schedule.n <= FULL_PROOF else "fingerprint"
     case = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n, "proof": proof}
     try:
@@ -202,7 +202,7 @@ def verdict_on(schedule: Schedule) -> dict[str, Any]:
 
 
 def proof_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line a proof, and a count."""
+    """Return a count, and a line for each proof."""
     lines = [f"{row['collective']}/{row['algorithm']}, {row['ranks']} ranks: {_verdict(row)}" for row in rows]
     return "\n".join([of_proofs(rows), *lines])
 

@@ -1,4 +1,4 @@
-"""The answer of a command in one sentence, with which its output begins; that of rows: `prediction.row_verdicts`."""
+"""The first sentence of a command's output: its answer. For result rows see `prediction.row_verdicts`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 
 _SHOWN: Final = 4  # ranges of sizes, or points, in a sentence
-_SPELLED: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "xGMI"}  # kinds of links that are names
+_SPELLED: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "xGMI"}  # kinds of links with a proper name
 JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
 
 def of_explanation(document: JsonAnswer) -> str:
-    """The main causes of a point's time, what binds on its path, and the change that would help most."""
+    """Return the main causes of a point's time, what binds on its path, and the change that would help most."""
     gains = [each for each in document["what_if"] if each["factor"] >= 1.05]
     best = max(gains, key=lambda each: float(each["factor"]), default=None)
     help_ = f"; if {best['change']}: {took(best['time_us'])}" if best else ""
@@ -25,7 +25,7 @@ def of_explanation(document: JsonAnswer) -> str:
 
 
 def _bound(document: JsonAnswer) -> str:
-    """The host, if GPUs wait for it; else the kind of links that has most of the path, with its busiest link."""
+    """Return that the host binds, if GPUs wait for it; else the main kind of links of the path and its busiest link."""
     if any(each["cause"] == "host" for each in document["causes"]):
         return "the host's launches bind"
     links = document["binds"]
@@ -37,7 +37,7 @@ def _bound(document: JsonAnswer) -> str:
 
 
 def of_several(documents: Sequence[JsonAnswer]) -> str:
-    """The shortest and the longest of several points, and what takes most of each."""
+    """Return the shortest and the longest of several points, with the main cause of each."""
     ends = (min(documents, key=lambda d: float(d["time_us"])), max(documents, key=lambda d: float(d["time_us"])))
     said = [f"{_what(each)} {took(each['time_us'])} ({_most(each, 1)})" for each in ends]
     return f"{len(documents)} points, from {said[0]} to {said[1]}."
@@ -48,7 +48,7 @@ def _what(document: JsonAnswer) -> str:
 
 
 def _most(document: JsonAnswer, count: int) -> str:
-    """The causes, with the kind of links where they lie on links, that take most of the time."""
+    """Return the `count` causes, with the kind of links if any, that take most of the time."""
     shares = Counter[tuple[str, str | None]]()
     for place in document["places"]:
         shares[place["cause"], place["kind"]] += place["share"]
@@ -57,7 +57,7 @@ def _most(document: JsonAnswer, count: int) -> str:
 
 
 def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
-    """The choices of the first question for its smallest and its largest sizes, and how many more there are."""
+    """Return the first question's choices for its smallest and largest sizes, and how many more there are."""
     first = documents[0]
     choices = first["ranges"]
     text = choices[0]["choice"]
@@ -71,14 +71,14 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
         text += ", a tie" if len(choices) == 1 else f", {ties} of {len(choices)} ranges are ties"
     questions = len(documents) - 1
     more = f" ({questions} more question{'s' * (questions > 1)} below)" if questions else ""
-    theirs = {each.get("executor") == "msccl" for each in choices}  # a fit is of NCCL's own kernels
+    theirs = {each.get("executor") == "msccl" for each in choices}  # fits cover only NCCL's own kernels
     modelled = "" if True not in theirs else ", modelled in part" if False in theirs else ", modelled"
     by = [first["transport"]] if "transport" in first else []
     return f"Take {text}{more}; {trusted([first['profile']], beside=by)}{modelled}."
 
 
 def of_comparison(document: JsonAnswer) -> str:
-    """The mean error, and where it is worst."""
+    """Return the mean error, and where it is worst."""
     total = document["summary"][-1]
     worst = max(document["points"], key=lambda point: abs(float(point["error"])))
     size = f", {short_size(worst['size_bytes'])}" if worst.get("size_bytes") else ""
@@ -91,7 +91,7 @@ def of_comparison(document: JsonAnswer) -> str:
 
 
 def of_diagnosis(document: JsonAnswer) -> str:
-    """Wrong data and another machine before all, then healthy, or what is off and what explains it."""
+    """Return wrong data and another machine first, then healthy, or what is off and what explains it."""
     times = _of_times(document)
     first = {"Wrong data": document["wrong"], "Another machine": document["other_gpus"]}
     said = [f"{what}: {why}." for what, why in first.items() if why]
@@ -134,7 +134,7 @@ def _healthy(document: JsonAnswer) -> JsonAnswer:
 
 
 def alone(document: JsonAnswer) -> str:
-    """`all_reduce and all_gather by themselves: one process`: what explains some collectives, each by itself."""
+    """Return causes that explain single collectives: `all_reduce and all_gather by themselves: one process`."""
     by_cause: dict[str, list[str]] = {}
     for collective, causes in document["by_themselves"].items():
         by_cause.setdefault(_listed(causes, "or"), []).append(collective)
@@ -145,13 +145,13 @@ def alone(document: JsonAnswer) -> str:
 
 
 def _listed(names: Sequence[str], word: str) -> str:
-    """`a, b or c`."""
+    """Return `a, b or c` for the word `or`."""
     *first, last = names
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def _outside(points: Sequence[JsonAnswer]) -> str:
-    """`; slow: all_reduce 256 MiB`: points outside of their bands, which put no region off."""
+    """Return points outside of their bands that put no region off: `; slow: all_reduce 256 MiB`."""
     said = ""
     for verdict in ("slow", "fast"):
         outside = [point for point in points if point["verdict"] == verdict]
@@ -163,13 +163,13 @@ def _outside(points: Sequence[JsonAnswer]) -> str:
 
 
 def _point(point: JsonAnswer, ranks: bool) -> str:
-    """`all_reduce 256 MiB on 8`, or without its ranks."""
+    """Return `all_reduce 256 MiB on 8`, without ` on 8` unless `ranks`."""
     on = f" on {point['ranks']}" if ranks else ""
     return f"{point['collective']} {short_size(point['size_bytes'])}{on}"
 
 
 def only_faster(regions: Sequence[JsonAnswer]) -> bool:
-    """Whether regions that are off hold points that are too fast, and none that is too slow."""
+    """Return whether regions that are off hold points that are too fast, and none that is too slow."""
     return all(
         region["factor"] is not None and region["factor"] < 1 and region["contrary_factor"] is None
         for region in regions
@@ -177,14 +177,14 @@ def only_faster(regions: Sequence[JsonAnswer]) -> bool:
 
 
 def explanation(document: JsonAnswer) -> str:
-    """The best hypothesis, and those that explain a diagnosis as well, with their values."""
+    """Return the best hypothesis, and others that explain a diagnosis equally well, with their values."""
     best, *others = document["hypotheses"]
     good = [best, *(each for each in others if each["hypothesis"] in document["also"])]
     return _listed([each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good], "or")
 
 
 def of_calibration(document: JsonAnswer) -> str:
-    """The numbers of fitted parameters and rows, and the error on rows that were not fitted."""
+    """Return the numbers of fitted parameters and rows, and the error on rows that were not fitted."""
     errors = document["errors"]
     fit, scored = errors["fitted"], errors.get("held_out")
     tail = f", {scored['mape']:.1f} % on {scored['rows']} rows that were not fitted" if scored else ""
@@ -195,7 +195,7 @@ def of_calibration(document: JsonAnswer) -> str:
 
 
 def of_tuner(documents: Sequence[JsonAnswer]) -> str:
-    """The choices of NCCL for an all-reduce, by size, on each number of nodes."""
+    """Return NCCL's choices for an all-reduce, by size, on each number of nodes."""
     first, said = documents[0], [_choices(each) for each in documents]
     opening = f"{str(first['library']).upper()} {first['version']} chooses for {said[0][0]}"
     if len(documents) == 1:
@@ -208,7 +208,7 @@ def of_tuner(documents: Sequence[JsonAnswer]) -> str:
 
 
 def _choices(document: JsonAnswer) -> tuple[str, str]:
-    """The collective that speaks for all, and what is chosen for it, by size."""
+    """Return all_reduce, or the first collective, and its choices by size."""
     chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
     ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']} {c['protocol']}")]
     parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]
@@ -217,7 +217,7 @@ def _choices(document: JsonAnswer) -> tuple[str, str]:
 
 
 def of_proofs(rows: Sequence[JsonAnswer]) -> str:
-    """The number of schedules that are proved, and one that is wrong."""
+    """Return how many schedules are proved, or one that is wrong."""
     wrong = [row for row in rows if row["status"] == "wrong"]
     proved = sum(row["status"] == "proved" for row in rows)
     first = (wrong or rows)[0]
@@ -232,14 +232,14 @@ def of_proofs(rows: Sequence[JsonAnswer]) -> str:
 
 
 def of_import(document: JsonAnswer) -> str:
-    """The kind that a file was taken for, and how much of it was assumed or is doubtful."""
+    """Return the kind that a file was read as, and the numbers of assumptions and warnings."""
     counts = [f"{len(document['assumed'])} assumed", _counted(len(document["warnings"]), "warning")]
     where = f", and written to {document['file']}" if document["file"] else ""
     return f"Read as a {document['kind']}{where}: {' and '.join(counts)}."
 
 
 def of_pictures(names: Sequence[str], rows: int) -> str:
-    """The pictures that were drawn."""
+    """Return the names of the pictures that were drawn."""
     return f"{_counted(len(names), 'picture')} of {_counted(rows, 'row')}: {', '.join(names)}."
 
 
@@ -248,12 +248,12 @@ def _counted(count: int, what: str) -> str:
 
 
 def of_dry_run(lines: Sequence[str]) -> str:
-    """The length of a rehearsal."""
+    """Return the number of lines of a dry run."""
     return f"Nothing was run: {len(lines)} lines of what every rank would do."
 
 
 def of_measured(rows: Sequence[JsonAnswer]) -> str:
-    """The points that were measured, the ends of their times, and how far runs of a point are apart."""
+    """Return the number of measured points, the range of their times, and how far repeated runs differ."""
     short, long = (pick(rows, key=lambda row: float(row["time_us"])) for pick in (min, max))
     widest = f"{max(float(row['spread']) for row in rows):.0%}"
     if len(rows) == 1:
@@ -272,6 +272,6 @@ def _measured(row: JsonAnswer) -> str:
 
 
 def of_studies(carried: int, studies: int, missed: int) -> str:
-    """The number of studies that were carried out, and whether their goals are reached."""
+    """Return the number of studies carried out, and of goals missed."""
     goals = f"{_counted(missed, 'goal')} missed" if missed else "no goal missed"
     return f"{carried} of {studies} {'study' if studies == 1 else 'studies'} carried out, {goals}."

@@ -1,4 +1,4 @@
-"""Schedules, topologies and results in the formats of other programs: the writer of each format."""
+"""Writers of schedules, topologies and results in the formats of other programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Written = str | bytes
 @dataclass(frozen=True)
 class Options:
     """Settings of writers: `ranks`, `root`, number of `groups` and `protocol` of a schedule, `nodes` of a topology,
-    bytes of a buffer."""
+    `nbytes` of a buffer."""
 
     ranks: int | None = None
     root: int = 0
@@ -38,9 +38,9 @@ class Options:
 
 
 def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written:
-    """Write `source` (a schedule, a topology or results, by name or file) in the format `to` (of `FORMATS`).
+    """Return `source` (a schedule, a topology or results, by name or file) in the format `to` (of `FORMATS`).
 
-    Raises InputError, or RefusedError for what the format cannot hold.
+    Raises InputError, or RefusedError for a source that the format cannot hold.
     """
     if to not in FORMATS:
         raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
@@ -67,7 +67,7 @@ def _topology(source: str, options: Options) -> Topology:
 
 
 def _rows(source: str) -> list[ResultRow]:
-    """The rows of a results.csv, or of the folder that it lies in."""
+    """Return the rows of a results.csv, or of the folder that holds it."""
     path = Path(source)
     return read(path / "results.csv" if path.is_dir() else path)
 
@@ -90,10 +90,10 @@ def _tuner(source: str, notes: ImportLog) -> Written:
 
 
 def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: str, size: str) -> ResultRow:
-    """The choice from a size on, as a row; `algorithm` and `size` are the keys that hold them in the choice."""
+    """Return the choice from a size on as a row; `algorithm` and `size` name the choice's keys for them."""
     return ResultRow(
         collective=choice["collective"],
-        algorithm=choice[algorithm],  # None: NCCL has no such thing, and chooses by itself
+        algorithm=choice[algorithm],  # None: NCCL has no such algorithm, and chooses itself
         protocol=choice.get("protocol"),
         ranks=int(document["ranks"]),
         nodes=int(document["nodes"]),
@@ -103,13 +103,13 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
     )
 
 
-_HELD: Final = {  # what a file may hold, by its suffix: results are recommendations, too
+_HELD: Final = {  # possible contents of a file, by suffix; recommendations count as results
     ".csv": ("results",),
     ".yaml": ("topologies",),
     ".yml": ("topologies",),
     ".json": ("schedules", "results"),
 }
-_OF: Final = {  # formats that are of one kind of thing alone
+_OF: Final = {  # formats of one kind of contents
     "schedules": ("msccl", "goal"),
     "topologies": ("graphviz", "graphml", "node-link", "yaml"),
     "results": ("nccl-tests", "nccl-tuner", "parquet", "arrow", "torch"),

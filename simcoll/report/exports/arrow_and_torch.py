@@ -15,7 +15,7 @@ NO_ARROW = 'Arrow and Parquet need pyarrow: pip install "simcoll[parquet]"'
 
 
 def arrow_table(rows: Sequence[ResultRow]) -> Any:
-    """A pyarrow.Table with the columns of results.csv; a mapping is text. Raises SimcollError without pyarrow."""
+    """Return a pyarrow.Table of results.csv's columns; mappings are text. Raises SimcollError without pyarrow."""
     try:
         import pyarrow
     except ImportError:
@@ -30,7 +30,7 @@ def arrow_table(rows: Sequence[ResultRow]) -> Any:
 
 
 def parquet(rows: Sequence[ResultRow]) -> bytes:
-    """A Parquet file."""
+    """Return rows as a Parquet file."""
     made = arrow_table(rows)
     import pyarrow.parquet
 
@@ -40,7 +40,7 @@ def parquet(rows: Sequence[ResultRow]) -> bytes:
 
 
 def arrow_file(rows: Sequence[ResultRow]) -> bytes:
-    """An Arrow IPC file, which `pandas.read_feather` and `polars.read_ipc` open."""
+    """Return rows as an Arrow IPC file, which `pandas.read_feather` and `polars.read_ipc` open."""
     made = arrow_table(rows)
     import pyarrow
 
@@ -51,8 +51,8 @@ def arrow_file(rows: Sequence[ResultRow]) -> bytes:
 
 
 def measurements(rows: Sequence[ResultRow]) -> list[Any]:
-    """A `torch.utils.benchmark.Measurement` for each row that has a time: label the collective, its ranks and topology,
-    sub-label the size, description the algorithm as it was asked for. Raises SimcollError without torch."""
+    """Return a `torch.utils.benchmark.Measurement` for each row with a time. Its label is collective, ranks and
+    topology, its sub-label the size, its description the algorithm as asked for. Raises SimcollError without torch."""
     try:
         from torch.utils.benchmark import Measurement, TaskSpec
     except ImportError:
@@ -73,7 +73,7 @@ def measurements(rows: Sequence[ResultRow]) -> list[Any]:
 
 
 def torch_table(rows: Sequence[ResultRow]) -> str:
-    """The table that torch.utils.benchmark.Compare prints of them."""
+    """Return the table that torch.utils.benchmark.Compare prints of rows."""
     measured = measurements(rows)
     from torch.utils.benchmark import Compare
 

@@ -1,8 +1,8 @@
 """Traces as Chrome's JSON, which Perfetto (https://ui.perfetto.dev), chrome://tracing and HTA read.
 
-Viewers count whole nanoseconds, and Perfetto rounds `ts` and `dur` by themselves: slices that touch would overlap by
-one, and of those that overlap it drops all but the first. So both ends of a slice are rounded here, to the nearest
-nanosecond, and its arguments `begin_ps` and `end_ps` keep the picoseconds.
+Viewers count whole nanoseconds, and Perfetto rounds `ts` and `dur` separately: touching slices would overlap by 1 ns,
+and Perfetto drops all but the first of overlapping slices. So both ends of a slice are rounded here, to the nearest
+nanosecond; its arguments `begin_ps` and `end_ps` keep the picoseconds.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from simcoll.explanation.trace import Arrow, Spot, Trace, Track
 
-_SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # the order of events of one instant: an arrow ends after it begins
+_SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # order of events at one instant: an arrow's end after its begin
 ON_GPU: Final = ("kernel", "compute")
 FIRST_STREAM: Final = 7  # number of the stream on which PyTorch computes
 IN_USE: Final = "bandwidth in use"  # the process of the counters
 
 
 def dump(trace: Trace, rank: int | None = None) -> str:
-    """The trace as one JSON object, an event a line, in order of time; the same trace gives the same text. With a
-    `rank` it is what that rank's GPU does, as Kineto writes it."""
+    """Return the trace as one JSON object, an event a line, in order of time; equal traces give equal texts. With a
+    `rank`, only what the GPU of this rank does, as Kineto writes it."""
     trace = trace if rank is None else _of_rank(trace, rank)
     pids = {name: number for number, name in enumerate(dict.fromkeys(t.process for t in trace.tracks), start=1)}
-    first = len(pids) + 2  # numbers of threads are nobody else's: 0 is the kernel's, a process's its main thread's
+    first = len(pids) + 2  # unused as thread numbers: 0 is the kernel's, a process's number its main thread's
     tids = [(pids[track.process], number) for number, track in enumerate(trace.tracks, start=first)]
     named = list(_names(trace, pids, tids))
     events = sorted(_events(trace, tids, pids), key=lambda event: event[:2])
@@ -38,7 +38,7 @@ def dump(trace: Trace, rank: int | None = None) -> str:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
-    """The streams of a rank alone: what runs on its GPU are kernels, each with its stream and a separate number."""
+    """Return a trace of one rank's streams; each kernel has its stream and a number of its own."""
     tracks, number = list[Track](), itertools.count(1)
     for track in trace.tracks:
         if track.process == trace.ranks[rank] and any(span.kind in ON_GPU for span in track.slices):
@@ -53,7 +53,7 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def packed(text: str) -> bytes:
-    """Compress a text with gzip; equal texts give equal bytes."""
+    """Return a text compressed with gzip; equal texts give equal bytes."""
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
@@ -67,7 +67,7 @@ def _names(trace: Trace, pids: dict[str, int], tids: list[tuple[int, int]]) -> I
 
 
 def _events(trace: Trace, tids: list[tuple[int, int]], pids: dict[str, int]) -> Iterator[tuple[int, int, str]]:
-    """Time, order within an instant, and text of every event."""
+    """Yield time, order within an instant, and text of every event."""
     for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
         for span in track.slices:
             begin, end = _ns(span.begin), _ns(span.end)
@@ -85,7 +85,7 @@ def _events(trace: Trace, tids: list[tuple[int, int]], pids: dict[str, int]) -> 
 
 
 def _flow(trace: Trace, tids: list[tuple[int, int]], number: int, arrow: Arrow) -> Iterator[tuple[int, int, str]]:
-    """Both ends of an arrow, each at the begin of its slice: to that slice viewers tie it."""
+    """Yield both ends of an arrow, each at the begin of its slice: viewers attach it to the slice there."""
 
     def at(spot: Spot) -> tuple[int, str]:
         begin = trace.tracks[spot.track].slices[spot.place].begin

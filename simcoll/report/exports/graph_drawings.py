@@ -13,7 +13,7 @@ _SHAPES = {"gpu": "box", "host": "box", "nic": "ellipse", "cpu": "octagon", "swi
 
 
 def graphviz(topology: Topology) -> str:
-    """DOT text. Links that are alike both ways are one edge; a node's devices stand together."""
+    """Return DOT text. Links alike in both directions are one edge; a node's devices stand together."""
     lines = [f"digraph {_quoted(topology.name)} {{", "  edge [dir=both];"]
     for node, devices in grouped(topology.kinds, topology.node_of).items():
         declared = [f"{_quoted(d)} [shape={_SHAPES.get(topology.kinds[d], 'hexagon')}];" for d in devices]
@@ -36,14 +36,14 @@ def graphviz(topology: Topology) -> str:
 
 
 def graphml(topology: Topology) -> str:
-    """GraphML text, which `import` reads: what is said of the whole machine are attributes of the graph."""
+    """Return GraphML text, which `import` reads; facts about the whole machine are attributes of the graph."""
     import networkx as nx
 
     return "\n".join([*nx.generate_graphml(graph_attributes.plain_graph(topology, texts=True)), ""])
 
 
 def node_link(topology: Topology) -> str:
-    """Node-link JSON, as `networkx.node_link_data` has it, which `import` reads."""
+    """Return node-link JSON in the form of `networkx.node_link_data`, which `import` reads."""
     graph = graph_attributes.plain_graph(topology, texts=False)
     nodes = [{"id": device, **data} for device, data in graph.nodes(data=True)]
     edges = [{"source": u, "target": v, **data} for u, v, data in graph.edges(data=True)]

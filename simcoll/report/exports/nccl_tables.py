@@ -1,4 +1,4 @@
-"""Rows of results as NCCL's people know them: the table of nccl-tests, and the CSV of NCCL's example tuner plugin."""
+"""Result rows in NCCL's formats: the table of nccl-tests, and the CSV of NCCL's example tuner plugin."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, NCCL_PROTOCOLS, spellings
 
-OFTEN: Final = 1000  # launches of a graph, of which the first is nothing
-STEP: Final = 1 << 20  # bytes between sizes where nccl-tests gets no step
+OFTEN: Final = 1000  # launches of a graph, so many that the first does not matter
+STEP: Final = 1 << 20  # bytes: nccl-tests' default step between sizes
 _TESTS: Final = spellings(COLLECTIVES, lambda row: row.nccl_tests)
 _TYPES: Final = {row.name: row for row in DTYPES}
 _PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
@@ -24,7 +24,7 @@ _PROTOCOLS: Final = spellings(NCCL_PROTOCOLS, lambda row: row.tuner)
 
 
 def timed(rows: Iterable[ResultRow]) -> list[ResultRow]:
-    """The rows that have a time. Raises InputError if there is none."""
+    """Return the rows with a time. Raises InputError if there is none."""
     having = [row for row in rows if row.status == "ok" and row.time_us]
     if not having:
         raise InputError("no row has a time", "give results with status ok")
@@ -32,8 +32,8 @@ def timed(rows: Iterable[ResultRow]) -> list[ResultRow]:
 
 
 def tests(rows: Sequence[ResultRow]) -> str:
-    """The output of nccl-tests, had it run: a table for each collective, algorithm and number of ranks. There are no
-    separate in-place runs: where buffers are in place these columns hold the time, else `N/A`."""
+    """Return rows as nccl-tests prints them: a table for each collective, algorithm and number of ranks. No run is
+    repeated in place: the in-place columns hold the time if buffers are in place, else `N/A`."""
     tables: dict[tuple[Any, ...], list[ResultRow]] = {}
     for row in timed(rows):
         if row.collective in _TESTS:
@@ -75,7 +75,7 @@ def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
 
 
 def _step(sizes: Sequence[int]) -> str:
-    """The step between sizes in nccl-tests' words, a factor where one leads to all; its default where none does."""
+    """Return the step between sizes in nccl-tests' words: a common factor or difference, else nccl-tests' default."""
     pairs = list(pairwise(sizes))
     factors = {high / low if low else 0 for low, high in pairs}
     if len(factors) == 1 and (factor := min(factors)) == int(factor) > 1:
@@ -104,9 +104,9 @@ def _bandwidths(row: ResultRow) -> tuple[float, float]:
 
 
 def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
-    """The CSV that the example tuner plugin of NCCL (ext-tuner/example) reads: for each collective, number of nodes and
-    ranks the quickest algorithm from one size to the next. -1 leaves a matter to NCCL, and so does a range of sizes for
-    which a row names no algorithm. Raises InputError for rows that differ in what the file cannot say."""
+    """Return the CSV that NCCL's example tuner plugin (ext-tuner/example) reads: the quickest algorithm in each range
+    of sizes, for each collective, number of nodes and ranks. -1 leaves a value, or a range whose row names no
+    algorithm, to NCCL. Raises InputError for rows that differ in something the file cannot express."""
     best: dict[tuple[str, int, int], dict[int, ResultRow]] = {}
     unknown: set[str] = set()
     having = timed(rows)
@@ -115,7 +115,7 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
             problem = f"rows differ in {column} ({', '.join(several)}), of which the tuner's file says nothing"
             raise InputError(problem, "give results of one of them")
     for row in having:
-        own = row.algorithm in (*ALGORITHMS, None) and row.executor in (None, "nccl")  # others only have its names
+        own = row.algorithm in (*ALGORITHMS, None) and row.executor in (None, "nccl")  # others just share names
         if row.collective not in _TUNER or not own:
             unknown.add(f"{row.collective}/{row.algorithm}")
             continue
@@ -134,7 +134,7 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
 
 
 def _ranges(sizes: Mapping[int, ResultRow], notes: ImportLog) -> Iterable[str]:
-    """`min,max,algorithm,protocol`: from each size at which another pair is quickest to where the next one is."""
+    """Yield `min,max,algorithm,protocol` for each range of sizes in which one pair is quickest."""
     changes: list[tuple[int, str]] = []
     for size in sorted(sizes):
         algorithm, protocol = sizes[size].algorithm, _PROTOCOLS.get(sizes[size].protocol or "")

@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs nothing else: what was asked, what came out, why, and what it is worth."""
+"""A run as one self-contained HTML file: question, answer, reasons, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from simcoll.scenario.profile import load_profile
 def report(
     rows: Sequence[ResultRow], points: Sequence[Point], figures: Iterable[run_plots.Named], text: str, command: str
 ) -> str:
-    """Return the page of a run: the `figures` that its scenario asks for, the scenario's `text`, the `command` that
-    made it. The same run gives the same page."""
+    """Return the HTML page of a run. `figures` are those that its scenario asks for, `text` is the scenario file,
+    `command` made the run. The same run gives the same page."""
     name, script = points[0].scenario.name, _asset("report.js")
     good = sum(row.status == "ok" for row in rows)
     many = f"{len(rows)} points" if len(rows) > 1 else "1 point"
@@ -72,7 +72,7 @@ def fragment(rows: Sequence[ResultRow]) -> str:
 
 
 def _asset(name: str) -> Markup:
-    """Return a file of this package, which is put into the page as it is."""
+    """Return a file of this package, to be put into the page unchanged."""
     return Markup((files("simcoll.report.html") / name).read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Parts of the report's pages: tables that can be sorted, pictures, and what a word of confidence is worth."""
+"""Parts of the report's pages: sortable tables, pictures, and explanations of confidence."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from simcoll.prediction.result_rows import ResultRow, dotted
 from simcoll.report import plot
 from simcoll.units import format_duration, short_size
 
-TableRow = Mapping[str, Any]  # values by the names of columns
+TableRow = Mapping[str, Any]  # values by column name
 
-SMALL: Final = 60_000  # bytes: a smaller vector image is taken as it is
-_PLAIN: Final = " '=:/;,.()!*+?[]{}|@-_~"  # characters that the address of an image may hold as they are
+SMALL: Final = 60_000  # bytes: a smaller vector image is always used
+_PLAIN: Final = " '=:/;,.()!*+?[]{}|@-_~"  # characters that need no escape in the data URL of an image
 _SHOWN: Final = (
     *("scenario", "topology", "workload", "collective", "asked", "algorithm", "protocol", "ranks", "nodes"),
     *("size_bytes", "dtype", "op", "root", "in_place", "profile", "sharing", "seed", "engine", "buckets"),
@@ -50,7 +50,7 @@ WORTH: Final = {
 }
 
 
-@functools.cache  # templates are parsed once
+@functools.cache  # parse templates once
 def _templates() -> jinja2.Environment:
     loader = jinja2.PackageLoader("simcoll.report.html", "")
     made = jinja2.Environment(
@@ -62,12 +62,12 @@ def _templates() -> jinja2.Environment:
 
 
 def rendered(template: str, **values: Any) -> Markup:
-    """Return a template of this package, filled with values; texts among them are escaped."""
+    """Return a template of this package filled with values, which are escaped."""
     return Markup(_templates().get_template(template).render(values))
 
 
 def picture(figure: Any, text: str) -> tuple[str, str]:
-    """Return the address of an image that holds a figure, vectors unless dots are smaller, and a text in its place."""
+    """Return a data URL of a figure, as SVG, or as PNG if that is smaller, and the figure's alternative text."""
     address = f"data:image/svg+xml,{quote(plot.drawn(figure, 'svg').decode(), safe=_PLAIN)}"
     if len(address) > SMALL:
         dots = f"data:image/png;base64,{base64.b64encode(plot.drawn(figure, 'png')).decode()}"
@@ -76,7 +76,7 @@ def picture(figure: Any, text: str) -> tuple[str, str]:
 
 
 def interval(row: ResultRow) -> str:
-    """Return the 90 % interval of a time with its unit; empty if there is none."""
+    """Return the 90 % interval of a row's time with its unit; empty if there is none."""
     if row.low_us is None or row.high_us is None:
         return ""
     if row.high_us >= text_table.LONG:
@@ -85,7 +85,7 @@ def interval(row: ResultRow) -> str:
 
 
 class Cell(NamedTuple):
-    """A cell: the value that it sorts by, what it shows, and whether that is text."""
+    """A cell: the value to sort by, the text to show, and whether the value is text."""
 
     value: object
     shown: str
@@ -100,7 +100,7 @@ class Table(NamedTuple):
 
 
 def results_table(rows: Sequence[ResultRow]) -> Table:
-    """Return a line for each row, with the columns that say something."""
+    """Return a table with a line for each row, and the columns that are not empty."""
     shown = [
         {**row, "interval": interval(row), "confidence": row.confidence or "uncalibrated", "due to": _due(row)}
         if row.status == "ok"
@@ -114,7 +114,7 @@ def _columns(rows: Sequence[TableRow]) -> list[str]:
     names = [name for name in _SHOWN if name in _ALWAYS or len({row[name] for row in rows}) > 1]
     names += [*dotted(rows), *_PREDICTED]
     if any(row["workload"] for row in rows):
-        names.remove("lower_bound_us")  # of a workload it is the computation, which has a column
+        names.remove("lower_bound_us")  # a workload's bound is its computation, which has a column
     return [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
 
 
@@ -123,7 +123,7 @@ def _due(row: ResultRow) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[TableRow]) -> Table:
-    """Return columns of rows as cells; where a time is long, each time has its own unit."""
+    """Return columns of rows as a table; in a table with a long time, each time has its own unit."""
     rows = list(rows)
     times = [row.get(name) for name in columns if name.endswith("_us") for row in rows]
     long = any(isinstance(time, int | float) and time >= text_table.LONG for time in times)

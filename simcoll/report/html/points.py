@@ -1,4 +1,4 @@
-"""A point in the report: what it takes and why, its timeline, and how busy the links are."""
+"""A point in the report: its time and causes, its timeline, and how busy its links are."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 from simcoll.units import format_duration, short_size
 
-MOST: Final = 8  # points that are shown so closely
-MESSAGES: Final = 1_000_000  # of all points together: to find the times of more takes longer than most runs
-SLICES: Final = 7_000  # of all timelines together: more make the file large, and its script slow
+MOST: Final = 8  # points shown in detail
+MESSAGES: Final = 1_000_000  # of all points together: computing the times of more takes longer than most runs
+SLICES: Final = 7_000  # of all timelines together: more make the file large and its script slow
 _KEYS: Final = (
     "Drag or ← → to move, + and − (or Ctrl and the wheel) to zoom, 0 for all; "
     "↑ ↓ choose a lane, comma and full stop a slice."
@@ -51,13 +51,13 @@ CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, itertools.cycle(_C
 
 
 def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[dict[str, Any], str]:
-    """Return the trace as numbers below its critical path, and in words what is left out to keep to `most` slices.
+    """Return the trace below its critical path as numbers, and a note of what is left out to keep to `most` slices.
 
-    A track is its process, its name and a flat list of six numbers a slice: ps since the end of the slice before, its
-    length in ps, the numbers of its name and its colour, bytes and step (-1 where it has none).
+    A track is its process, its name and a flat list of six numbers a slice: ps since the end of the previous slice,
+    length in ps, numbers of its name and its colour, bytes, and step (-1 if it has none).
     """
     tracks, note = _few(trace, most)
-    tracks.sort(key=lambda track: track.process != FAULTS)  # first, where they are seen
+    tracks.sort(key=lambda track: track.process != FAULTS)  # faults first, where they are seen
     longest = list(path)
     if len(longest) <= most:
         tracks = [Track(PATH, "", longest), *tracks]
@@ -72,7 +72,7 @@ def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[dict[str, 
 
 
 def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
-    """Select as many tracks as can be shown: all; or those of ranks; or streams alone; or those of the first ranks."""
+    """Return tracks that fit, and a note: all; or only ranks; or only streams; or the first ranks' streams."""
     ranks = [track for track in trace.tracks if track.process != LINKS]
     streams = [track for track in ranks if not {"send", "receive", "copy"} & {span.kind for span in track.slices}]
     for tracks, note in (
@@ -112,14 +112,14 @@ def _label(span: Slice) -> str:
 
 
 def _color(span: Slice) -> str:
-    """Transfers have the colour of their chunk, on ranks and on links alike."""
+    """Return the colour of a slice; a transfer has its chunk's colour, on ranks and on links."""
     if span.kind == PATH:
         return CAUSE_COLORS[span.args["cause"]]
     return _KINDS.get(span.kind) or _CHUNKS[span.args["chunk"] % len(_CHUNKS)]
 
 
 def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:
-    """The stretches of a critical path as slices; those in a row that are spent on the same are one."""
+    """Yield the stretches of a critical path as slices, joining neighbours with one cause and place."""
     for (cause, where), group in itertools.groupby(parts, lambda part: (part.cause, part.where)):
         first, *others = group
         end = others[-1].end_ps if others else first.end_ps
@@ -127,10 +127,10 @@ def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:
 
 
 def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Markup]:
-    """Yield HTML of each algorithm at the largest size, and of the shortest step of each algorithm of a workload, on
-    each topology and number of ranks. Notes say how many points are not shown, and name points for which there is no
-    room. `rows` are the rows of the points."""
-    whole = len(rows) == len(points)  # `algorithm: all` leaves out rows of those that cannot serve
+    """Yield HTML of the points shown in detail, and notes of how many and which points are left out. On each topology
+    and number of ranks these are each algorithm at the largest size, and each algorithm's shortest step of a workload.
+    `rows` are the rows of the points."""
+    whole = len(rows) == len(points)  # `algorithm: all` leaves out rows of algorithms that cannot serve
     row_of = {id(point): row for point, row in zip(points, rows, strict=False) if whole}
     steps: dict[tuple[str, str, str], Point] = {}
     for point in sorted(points, key=lambda each: row_of[id(each)].time_ps if whole else 0):
@@ -158,7 +158,7 @@ def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Mark
 
 
 def _missing(points: Sequence[Point]) -> str:
-    """Collectives or workloads, their algorithms and the values of swept keys of some points, in words."""
+    """Return collectives or workloads, algorithms and swept values of points, in words."""
     named = grouped(points, lambda point: (_subject(point.scenario), ", ".join(run_plots.swept_words(point))))
     of = {key: dict.fromkeys(_asked(point.scenario) for point in some) for key, some in named.items()}
     return "; ".join(f"{what} by {', '.join(of[what, at])}{at and f' at {at}'}" for what, at in of)

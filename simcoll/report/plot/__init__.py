@@ -12,17 +12,17 @@ from matplotlib.figure import Figure
 from simcoll.errors import InputError, did_you_mean
 from simcoll.prediction.result_rows import write_atomically
 
-# By which a run knows the pictures of an earlier one; see `result_rows.own_pictures`.
+# A run recognizes the pictures of an earlier run by these; see `result_rows.own_pictures`.
 _METADATA: Final = {"png": {"Software": "simcoll"}, "svg": {"Creator": "simcoll"}, "pdf": {"Creator": "simcoll"}}
-# Each text of vectors names all of its fonts: the font that texts are laid out by, and another one as wide.
+# Fonts named by each text of an SVG: the font that texts are laid out by, and another of equal width.
 _FONTS: Final = ["DejaVu Sans", "Verdana", "sans-serif"]
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format that the suffix says, whole or not at all; makes the folder.
+    """Write a figure in the format of the suffix, whole or not at all; create the folder.
 
-    Equal figures make equal PNG files: they hold no date and no version. Raises InputError for a suffix that
-    is no picture's, and where nothing can be written.
+    Equal figures make equal PNG files, without date or version. Raises InputError for a suffix of no picture format,
+    and if the file cannot be written.
     """
     kind, known = path.suffix.lstrip(".").lower() or "png", figure.canvas.get_supported_filetypes()
     if kind not in known:
@@ -33,7 +33,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
-    """A figure as `svg` or `png`; equal figures give equal bytes. Texts of vectors remain texts."""
+    """Return a figure as `svg` or `png`; equal figures give equal bytes. Texts stay texts in SVG."""
     file = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": "simcoll"}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll", "font.sans-serif": _FONTS}):

@@ -1,4 +1,4 @@
-"""A quantity over any column or swept key of the results: lines, or bars where the key has no numbers or one value.
+"""A quantity over any column or swept key: lines, or bars if the key has one value or values that are not numbers.
 
 Rows are mappings with the columns of results.csv; only rows whose status is ok are drawn.
 """
@@ -66,24 +66,24 @@ from simcoll.report.plot.style import (
 )
 from simcoll.units import short_size
 
-WIDE: Final = 8  # numbers that differ by this factor stand on a logarithmic axis
-BAR: Final = 0.2  # inches, the height of a bar with the air above it
-ROOM: Final = 1.2  # of the axis of bars, for the number beside the longest
-APART: Final = 30  # times: panels whose values differ by more have axes of their own
-PLAIN: Final = Look("#4477AA", "o")  # of bars that no name sets apart
+WIDE: Final = 8  # numbers that differ by this factor get a logarithmic axis
+BAR: Final = 0.2  # inches, the height of a bar and the gap above it
+ROOM: Final = 1.2  # length of the bars' axis, in longest bars: room for the number beside the bar
+APART: Final = 30  # factor between the values of panels from which on each has its own axis
+PLAIN: Final = Look("#4477AA", "o")  # of bars without a legend
 _QUANTILES: Final = {f"time_us_p{p}": (f"time_us_p{p}_low", f"time_us_p{p}_high") for p in (50, 95, 99)}
 _ENDS: Final = {"time_us": ("low_us", "high_us"), **_QUANTILES}
 
-NamedMarks = Mapping[str, Sequence[Mark]]  # the name of a line, or of a series of bars → its marks
+NamedMarks = Mapping[str, Sequence[Mark]]  # name of a line, or of a series of bars → its marks
 
 
 def key_figure(
     rows: Sequence[PlotRow], x: str, y: str = "time", group: Sequence[str] | None = None, facet: Sequence[str] = ()
 ) -> Figure:
-    """`y` over `x`, a line for each value of the `group` columns (default: the algorithm), a panel for each of `facet`.
+    """Return `y` over `x`, a line for each value of `group` (default: the algorithm), a panel for each of `facet`.
 
-    Intervals are drawn wherever rows have them. Raises InputError for a key that is none, where nothing can be drawn,
-    and where rows differ in more than what is chosen: none is drawn in place of another.
+    Intervals are drawn if rows have them. Raises InputError for an unknown key, if nothing can be drawn, and if rows at
+    one point differ in a column that is not chosen.
     """
     across, up, apart = column_of(rows, x), column_of(rows, y), [column_of(rows, key) for key in facet]
     lines = [column_of(rows, key) for key in group] if group is not None else ["algorithm"] * (across != "algorithm")
@@ -91,9 +91,9 @@ def key_figure(
     _check_distinct(timed, [across, *lines, *apart], up)
     panels = by_columns(timed, (), apart, lambda row: ", ".join(said(column, row) for column in apart))
     places, ticks = _places(timed, across)
-    single = ticks is not None and len(ticks) == 1  # then the picture is of this value, and not over values
+    single = ticks is not None and len(ticks) == 1  # then the title names this value
     bars = ticks is not None and (single or not numeric(timed, across))
-    shown = lines if bars else with_trust(timed, lines)  # each bar says by itself that it is modelled
+    shown = lines if bars else with_trust(timed, lines)  # each bar itself says that it is modelled
     series = [
         {name: _marks(of, across, up, places) for name, of in grouped(panel.rows, _labels(shown)).items()}
         for panel in panels[:MAX_PANELS]
@@ -118,7 +118,7 @@ def key_figure(
 
 
 def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
-    """Return the rows that have a number for `y` and a value for `x`; raises InputError if there is none."""
+    """Return the rows with a number for `y` and a value for `x`; raises InputError if there is none."""
     across, up = column_of(rows, x), column_of(rows, y)
     timed = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and isinstance(row.get(up), int | float)]
     if not timed and any(isinstance(row.get(up), str) for row in rows):
@@ -134,12 +134,12 @@ def _labels(lines: Sequence[str]) -> Callable[[PlotRow], str]:
 
 
 def _are_many(series: Sequence[NamedMarks]) -> bool:
-    """Whether a panel has so many lines that bands around them would be a fog."""
+    """Return whether a panel has too many lines to draw bands around them."""
     return max(map(len, series)) > MAX_BANDS
 
 
 def _looks(rows: Sequence[PlotRow], lines: Sequence[str]) -> dict[str, Look]:
-    """Return the looks of lines by their names; values of one key that are numbers go from dark to light."""
+    """Return the look of each line by name; numbers of one key go from dark to light."""
     names = list(dict.fromkeys(label_of(row, lines) for row in rows))
     if len(lines) != 1 or not numeric(rows, lines[0]):
         return looks_of(names)
@@ -148,8 +148,8 @@ def _looks(rows: Sequence[PlotRow], lines: Sequence[str]) -> dict[str, Look]:
 
 
 def _styles(rows: Sequence[PlotRow], lines: Sequence[str], shown: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the properties of each line by its name. A dash says that a line is modelled where others are not; else,
-    for algorithms under up to four settings, it says which setting."""
+    """Return the properties of each line by name. A dash marks a modelled line among others; if none is modelled, it
+    marks one of up to four settings of an algorithm."""
     first = {label_of(row, shown): row for row in reversed(rows)}
     first = {name: first[name] for name in dict.fromkeys(label_of(row, shown) for row in rows)}
     more = [column for column in lines if column != "algorithm"]
@@ -163,8 +163,8 @@ def _styles(rows: Sequence[PlotRow], lines: Sequence[str], shown: Sequence[str])
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
-    """Raise InputError where two rows with other values would stand at one place; the cure is a column that sets all
-    apart, where one does, and a topology before its ranks, nodes and profile."""
+    """Raise InputError if two rows with different values share a place; the cure names a column that tells them apart,
+    a topology before its ranks, nodes and profile."""
     clash = _clash(rows, chosen, up)
     if clash is None:
         return
@@ -178,7 +178,7 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
 
 
 def _clash(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> tuple[PlotRow, PlotRow] | None:
-    """Two rows with other values that would stand at one place, if there are two."""
+    """Return two rows with different values at one place; None if there are none."""
     seen: dict[tuple[str, ...], PlotRow] = {}
     for row in rows:
         first = seen.setdefault(tuple(str(row.get(column)) for column in chosen), row)
@@ -191,7 +191,7 @@ def _clash(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> tuple[Plo
 
 
 def _places(rows: Sequence[PlotRow], column: str) -> tuple[Mapping[str, float], dict[float, str] | None]:
-    """The place of each value of the column, and the ticks that have names: None for an axis of sizes."""
+    """Return the place of each value of a column, and the named ticks; no ticks for an axis of sizes."""
     texts = list(dict.fromkeys(str(row.get(column)) for row in rows))
     numbers = {str(row.get(column)): number_of(column, row.get(column)) for row in rows}
     if not numeric(rows, column) or len(texts) == 1:
@@ -264,9 +264,9 @@ def _bars(
     up: str,
     looks: Mapping[str, Look],
 ) -> tuple[Figure, dict[str, Artist]]:
-    """Draw a panel of lying bars for each series, each with its number; `ticks` name the rows that bars stand in.
+    """Draw a panel of horizontal bars for each series, with numbers; `ticks` name the rows of bars.
 
-    A single row with several series becomes a row for each of them: their names need no legend then.
+    A single row with several series becomes a row for each series, whose names then need no legend.
     """
     several = [name for name in looks if any(name in one for one in series)]
     if len(ticks) == 1 and len(several) > 1:
@@ -312,7 +312,7 @@ def _bars(
 def _row_of_bars(
     axes: Axes, at: Sequence[float], marks: Sequence[Mark], looks: Sequence[Look], height: float, up: str
 ) -> None:
-    """Draw the bars of a series with their intervals, and the number of each behind its end."""
+    """Draw the bars of a series with their intervals, and each bar's number behind its end."""
     ends = [(mark.low or mark.y, mark.high or mark.y) for mark in marks]
     whiskers = [[mark.y - low for mark, (low, _) in zip(marks, ends, strict=True)],
                 [high - mark.y for mark, (_, high) in zip(marks, ends, strict=True)]]  # fmt: skip

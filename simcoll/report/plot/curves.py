@@ -1,6 +1,6 @@
-"""Durations and bandwidths as lines: over the size, over the ranks, and against what was measured.
+"""Durations and bandwidths as lines: over the size, over the ranks, and beside measured values.
 
-Rows are mappings with the columns of results.csv; only those whose status is ok are drawn. A measured point has
+Rows are mappings with the columns of results.csv; only rows whose status is ok are drawn. A measured point has
 `collective, ranks, nodes, size_bytes, time_us, busbw_GBps, algorithm` (or None) and `system`.
 """
 
@@ -53,13 +53,13 @@ from simcoll.report.plot.style import (
 from simcoll.units import short_size
 
 Quantity = Literal["busbw", "latency"]
-Value = Literal["time_us", "busbw_GBps"]  # the column that is drawn
-LegendLines = dict[str, Artist]  # the legend: text → a line that looks like it
+Value = Literal["time_us", "busbw_GBps"]  # the column drawn
+LegendLines = dict[str, Artist]  # the legend: text → its line
 
-ABOVE: Final = 1.4  # how far bounds may lie above all bandwidths before they are cut off
-BELOW: Final = 4.0  # how far bounds may lie below all times before they are cut off
-MAX_ENTRIES: Final = 8  # of lines in the legend; of more it explains colours and dashes apart
-# a machine has a profile of its own, and executors differ where profiles do
+ABOVE: Final = 1.4  # factor above all bandwidths from which on bounds are cut off
+BELOW: Final = 4.0  # factor below all times from which on bounds are cut off
+MAX_ENTRIES: Final = 8  # lines in the legend; for more it lists colours and dashes separately
+# each machine has its own profile, and executors differ by profile
 _APART: Final = ("topology", "profile", *COMPETING, *SETTINGS)
 
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
@@ -73,7 +73,7 @@ _MEASURED: Final[dict[str, Any]] = {
 
 
 class LineStyle(NamedTuple):
-    """Look and dash of a line: the look stands for its algorithm, the dash for its setting."""
+    """Look and dash of a line: the look shows its algorithm, the dash its setting."""
 
     look: Look
     dash: Dash
@@ -82,9 +82,9 @@ class LineStyle(NamedTuple):
 
 
 def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[PlotRow] = ()) -> Figure:
-    """Bus bandwidth or time over the size, a panel for each collective and number of ranks, a line an algorithm.
+    """Return bus bandwidth or time over size, a panel for each collective and number of ranks, a line an algorithm.
 
-    Dashed is what no schedule can beat; with reduction in the network it is another bound, dotted.
+    Bounds that no schedule can beat are dashed; the bound with reduction in the network is dotted.
     Raises ValueError if no row has a size and a time.
     """
     sized, points = [row for row in as_asked(drawable(rows)) if row["size_bytes"] > 0], list(measured)
@@ -101,9 +101,9 @@ def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[
 
 
 def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) -> Figure:
-    """Time over the number of ranks, both logarithmic; panels for the smallest, a middle and the largest size.
+    """Return time over ranks, both logarithmic; panels for the smallest, a middle and the largest size.
 
-    Raises ValueError if no row has a time, or all have the same number of ranks.
+    Raises ValueError if no row has a time, or all rows have the same number of ranks.
     """
     timed = as_asked(drawable(rows))
     if len(counts := {row["ranks"] for row in timed}) == 1:
@@ -120,7 +120,7 @@ def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) ->
 
 
 def compare_figure(points: Iterable[PlotRow]) -> Figure:
-    """Predicted lines and measured markers over the size, and below them the error in percent.
+    """Return predicted lines and measured markers over the size, above the error in percent.
 
     `points` have `collective, algorithm, protocol, ranks, nodes, size_bytes, measured_us, predicted_us, error`;
     error = predicted/measured − 1. Raises ValueError if there are none.
@@ -163,13 +163,13 @@ def _three_sizes(rows: Sequence[PlotRow], collective: str) -> set[int]:
 
 
 def _curve(rows: Iterable[PlotRow], x: str, column: str, factor: int = 1) -> tuple[list[int], list[float]]:
-    """Points in order of x, one each: equal engines give equal rows."""
+    """Return x and y of points in order of x, one point for each x: equal engines give equal rows."""
     points = {row[x]: factor * row[column] for row in rows if row[column] is not None}
     return sorted(points), [points[key] for key in sorted(points)]
 
 
 def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
-    """A duration as what the panel shows: itself, or the bus bandwidth that it would mean."""
+    """Return a duration, or the bus bandwidth that it would mean, as the panel shows it."""
     return time_us if value == "time_us" else (row[value] or 0.0) * float(row["time_us"]) / time_us
 
 
@@ -177,12 +177,12 @@ def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
 
 
 def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineStyle]:
-    """Choose the style of each label: colour and marker by algorithm, the dash by setting; beyond four settings a shade
-    and a marker, too. Settings of a single algorithm have colours of their own."""
+    """Return the style of each label: colour and marker by algorithm, dash by setting; from the fifth setting on also
+    another shade and marker. Settings of a single algorithm have their own colours."""
     kinds = {label({**row, "algorithm": ""}, columns): 0 for row in rows}
     kinds = {kind: i for i, kind in enumerate(sorted(kinds, key=bool))}  # without a setting: solid
     alone = len({row.get("algorithm") for row in rows}) == 1 and not any(row["trust"] for row in rows)
-    own = looks_of(list(kinds)) if alone and len(kinds) > 1 else {}  # then colours are free for settings
+    own = looks_of(list(kinds)) if alone and len(kinds) > 1 else {}  # one algorithm needs no colour: settings get them
     styles: dict[str, LineStyle] = {}
     for row in rows:
         algorithm, kind = str(row.get("algorithm") or ""), label({**row, "algorithm": ""}, columns)
@@ -195,7 +195,7 @@ def _strokes(rows: Sequence[PlotRow], columns: Sequence[str]) -> dict[str, LineS
 
 
 def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -> LegendLines:
-    """Lines, measured points and bounds of all panels; returns the legend."""
+    """Draw lines, measured points and bounds of all panels; return the legend."""
     rows = [row for panel in panels for row in panel.rows]
     columns = with_trust(rows, telling(rows, _APART))
     drawn = _strokes(rows, columns)
@@ -215,7 +215,7 @@ def _draw(grid: Iterable[Axes], panels: Sequence[Panel], x: str, value: Value) -
 
 
 def _without_hidden(entries: LegendLines, grid: Iterable[Axes]) -> LegendLines:
-    """The legend without bounds that lie above or below all that is shown."""
+    """Return the legend without bounds outside the visible range."""
     for axes in grid:
         low, high = axes.get_ylim()
         bounds = [np.asarray(line.get_ydata()) for line in axes.lines if line.get_label() == "bound"]
@@ -225,7 +225,7 @@ def _without_hidden(entries: LegendLines, grid: Iterable[Axes]) -> LegendLines:
 
 
 def _marks(rows: Iterable[PlotRow], x: str, value: Value) -> list[Mark]:
-    """Return the points of a line in order of x, one each, as equal engines give equal rows."""
+    """Return the points of a line in order of x, one for each x: equal engines give equal rows."""
     marks = {}
     for row in rows:
         if row[value] is not None:
@@ -236,7 +236,7 @@ def _marks(rows: Iterable[PlotRow], x: str, value: Value) -> list[Mark]:
 
 
 def _condensed(entries: LegendLines, drawn: Mapping[str, LineStyle]) -> LegendLines:
-    """Shorten the legend of many lines: colours and markers first, then dashes, instead of every combination."""
+    """Return a shorter legend for many lines: colours and markers, then dashes, not every combination."""
     dashes = {style.setting: style.dash for style in drawn.values()}
     if len(drawn) <= MAX_ENTRIES or not 1 < len(dashes) <= len(DASHES):
         return entries
@@ -258,7 +258,7 @@ def _measured(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLin
 
 
 def _bounds(axes: Axes, panel: Panel, x: str, value: Value, entries: LegendLines) -> None:
-    """The least lower bound of all rows at each point: as a time, or as the bus bandwidth it would mean."""
+    """Draw the least lower bound of all rows at each point, as a time or as the bus bandwidth it would mean."""
     least: dict[int, float] = {}
     for row in panel.rows:
         bound = row.get("lower_bound_us")
@@ -314,7 +314,7 @@ def _error_axes(strips: Sequence[Axes]) -> None:
 
 
 def _heights(axes: Axes, bounds: bool = True) -> list[float]:
-    """The y of all lines, with or without lower bounds, and of all intervals."""
+    """Return the y of all lines, with or without lower bounds, and of all intervals."""
     lines = [line for line in axes.lines if bounds or not str(line.get_label()).startswith("bound")]
     bands = [
         float(y)
@@ -325,16 +325,16 @@ def _heights(axes: Axes, bounds: bool = True) -> list[float]:
     return [float(y) for line in lines for y in np.asarray(line.get_ydata())] + bands
 
 
-ROOM: Final = 2.5  # times the ninetieth percentile of all errors: what lies beyond is counted and not drawn
-LEAST: Final = 5.0  # percent that the axis goes to either side at least
-AUTO: Final = "auto"  # rows that do not say which algorithm it was
+ROOM: Final = 2.5  # times the 90th percentile of errors: larger errors are counted, not drawn
+LEAST: Final = 5.0  # percent: least extent of the axis on either side
+AUTO: Final = "auto"  # rows that do not name their algorithm
 
 
 def residual_figure(points: Iterable[PlotRow], by: Sequence[str] = ("collective", "ranks")) -> Figure:
-    """Errors in percent over the size, a panel for each value of the columns `by`, a colour an algorithm.
+    """Return errors in percent over the size, a panel for each value of the columns `by`, a colour an algorithm.
 
-    `points` have `algorithm, size_bytes, error, fitted` and the columns `by`; error = predicted/measured − 1. Filled
-    markers are rows that were not fitted. Raises ValueError if no row has a size.
+    `points` have `algorithm, size_bytes, error, fitted` and the columns `by`; error = predicted/measured − 1. Rows that
+    were not fitted have filled markers. Raises ValueError if no row has a size.
     """
     sized = [row for row in points if row["size_bytes"] > 0]
     if not sized:

@@ -1,4 +1,4 @@
-"""The timeline of a small run as a picture: what each rank sends and receives, and what each link carries, when."""
+"""The timeline of a small run as a picture: sends and receptions of each rank, and transfers of each link."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from simcoll.units import format_duration
 
 MAX_TRANSFERS: Final = 4000
 MAX_LANES: Final = 64
-KEPT_LANES: Final = 32  # of more than MAX_LANES
-_GLANCES: Final = 1000  # points in time at which lanes are compared
+KEPT_LANES: Final = 32  # lanes drawn if there are more than MAX_LANES
+_GLANCES: Final = 1000  # instants at which lanes are compared
 WIDTH: Final = 9.0  # inches
 LANE: Final = 0.21  # inches, the height of a lane with a single row
-STACKED: Final = 0.6  # height of a row among several of its lane, of a lone row 1
+STACKED: Final = 0.6  # height of each row in a lane of several; a single row has 1
 THIN: Final = 0.22  # height of a row of receptions
-HAIR: Final = 1000  # this part of the run is about a pixel
-NARROW: Final = 4  # hairs: a shorter bar would be hidden by its edges
+HAIR: Final = 1000  # the run's length in hairs; a hair is about a pixel
+NARROW: Final = 4  # hairs: edges would hide a shorter bar
 EDGE: Final = 0.4  # points
-EDGE_NARROW: Final = 0.8  # points: the least width at which a bar is seen
+EDGE_NARROW: Final = 0.8  # points: the least visible width of a bar
 PS_PER_US: Final = 10**6
 DISTURBED: Final = "#AA2222"
 PALE: Final = "#F8E0DC"
@@ -47,7 +47,7 @@ _FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377",
 
 
 class ChunkInterval(NamedTuple):
-    """An interval (ps) in which a chunk is on its way, to the rank `peer` (-1: as the lane says)."""
+    """An interval (ps) in which a chunk travels to the rank `peer` (-1: as the lane's name says)."""
 
     begin: int
     end: int
@@ -57,8 +57,8 @@ class ChunkInterval(NamedTuple):
 
 @dataclass
 class Lane:
-    """A rank or a link, by its number: its spans, and the thin ones below them; `busy` ranks lanes where there are too
-    many."""
+    """A rank or a link, by its number: its spans, and thin spans below them. If there are too many lanes, `busy` tells
+    which ones to keep."""
 
     number: int
     name: str
@@ -68,7 +68,7 @@ class Lane:
 
 
 class Bar(NamedTuple):
-    """A span and where it is drawn: its lower edge (lanes count downwards) and its height, in lanes."""
+    """A span and its position: lower edge (lanes count downwards) and height, in lanes."""
 
     span: ChunkInterval
     bottom: float
@@ -76,7 +76,7 @@ class Bar(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """A time (ps) in which something disturbs the lanes of these numbers, as the legend calls it."""
+    """A time (ps) in which the lanes of these numbers are disturbed; `name` stands in the legend."""
 
     name: str
     begin: int
@@ -87,7 +87,7 @@ class Disturbance(NamedTuple):
 
 Color = Callable[[int], str]
 LegendArtists = dict[str, Artist]
-GanttRows = tuple[list[float], list[Bar], list[Bar]]  # the edges of the lanes, one more than lanes; thick and thin bars
+GanttRows = tuple[list[float], list[Bar], list[Bar]]  # edges of lanes, one more than lanes; thick and thin bars
 
 
 def gantt_figure(
@@ -99,11 +99,11 @@ def gantt_figure(
     channels: int = 1,
     faults: Sequence[FaultWindow] = (),
 ) -> Figure:
-    """Lanes of ranks (sends thick, from start to sent; receive sides thin, from arrive to end) above lanes of links.
+    """Return lanes of ranks (sends thick, start to sent; receptions thin, arrive to end) above lanes of links.
 
     `devices` are named by participant. Time counts from the call: the program begins `launch_ps` later, and stands for
-    each of `channels` alike. Of more than 64 links, or ranks, 32 are drawn: the busiest of each phase, and those that
-    are disturbed, links by `faults`, ranks that come late until they are there.
+    each of `channels` equal ones. Of more than 64 links, or ranks, 32 are drawn: links disturbed by `faults` and ranks
+    that come late, then the busiest of each phase.
     Raises ValueError above 4,000 transfers.
     """
     if len(program) > MAX_TRANSFERS:
@@ -155,7 +155,7 @@ def _facts(program: Program, launch_ps: int, end_ps: int, channels: int) -> list
 
 
 def _chunks(program: Program) -> list[int]:
-    """The number of the chunk that each transfer moves; those of later loops go on where the first ends."""
+    """Return the chunk number of each transfer; chunks of later loops are numbered on."""
     schedule = program.schedule
     numbers: list[int] = (program.loop * schedule.n_slots + schedule.src_slot[program.origin]).tolist()
     return numbers
@@ -172,7 +172,7 @@ def _rank_lanes(
         lanes[src].busy += sent - start
         if end > arrive:
             lanes[dst].thin.append(ChunkInterval(arrive, end, chunk))
-    for lane in lanes:  # where bars are too narrow for a text, it can still be seen who sends to whom
+    for lane in lanes:  # shows who sends to whom even where bars are too narrow for a text
         peers = {span.peer for span in lane.spans}
         lane.name += f" → {peers.pop()}" if len(peers) == 1 else ""
     return lanes
@@ -194,8 +194,8 @@ def _link_lanes(
 
 
 def _cut(lanes: list[Lane], kind: str, disturbed: Sequence[Disturbance]) -> str:
-    """Keep those of too many lanes that are busiest while they are at work, first those that are disturbed, in their
-    order, and say so."""
+    """Keep the disturbed lanes, then the busiest of each phase, in their order, if there are too many; return a note
+    that says so."""
     total = len(lanes)
     if total <= MAX_LANES:
         return ""
@@ -209,7 +209,7 @@ def _cut(lanes: list[Lane], kind: str, disturbed: Sequence[Disturbance]) -> str:
 
 
 def _busier(lanes: Iterable[Lane]) -> dict[int, float]:
-    """The mean number of busier lanes at work while a lane is: the busiest of each phase have none."""
+    """Return the mean number of busier lanes while a lane works, by lane number: 0 for the busiest of each phase."""
     ordered = sorted(lanes, key=lambda lane: -lane.busy)
     times = np.linspace(0, max((span.end for lane in ordered for span in lane.spans), default=0), _GLANCES)
     others, found = np.zeros(_GLANCES), dict[int, float]()
@@ -225,13 +225,13 @@ def _busier(lanes: Iterable[Lane]) -> dict[int, float]:
 
 
 def _late(program: Program) -> list[Disturbance]:
-    """Until when ranks that come later than others are missing."""
+    """Return for each rank that comes late the time until it is there."""
     came = program.arrivals[: program.schedule.n].tolist()
     return [Disturbance("rank not there yet", 0, at, frozenset([rank]), "") for rank, at in enumerate(came) if at]
 
 
 def _struck(faults: Sequence[FaultWindow], end_ps: int, names: Sequence[str]) -> list[Disturbance]:
-    """The windows of faults that begin before the end of the run, on the links with these names."""
+    """Return the windows of faults that begin before the end of the run, on the links with these names."""
     number = {name: link for link, name in enumerate(names)}
     found = []
     for each in faults:
@@ -243,7 +243,7 @@ def _struck(faults: Sequence[FaultWindow], end_ps: int, names: Sequence[str]) ->
 
 
 def _unseen(faults: Sequence[FaultWindow], end_ps: int, lanes: Collection[str]) -> list[str]:
-    """A note for each fault that changes nothing in the picture."""
+    """Return a note for each fault that changes nothing in the picture."""
     notes = dict[str, None]()
     for each in faults:
         if each.begin >= end_ps:
@@ -256,7 +256,7 @@ def _unseen(faults: Sequence[FaultWindow], end_ps: int, lanes: Collection[str]) 
 def _disturb(
     axes: Axes, lanes: Sequence[Lane], edges: Sequence[float], disturbances: Sequence[Disturbance]
 ) -> LegendArtists:
-    """Mark what disturbs lanes: pale and hatched below the bars, with an edge around that bars do not hide."""
+    """Mark disturbances of lanes: pale and hatched below the bars, with an edge that bars do not hide."""
     entries: LegendArtists = {}
     places = {lane.number: span for lane, span in zip(lanes, itertools.pairwise(edges), strict=True)}
     for each in disturbances:
@@ -272,7 +272,7 @@ def _disturb(
 
 
 def _rows(spans: Sequence[ChunkInterval], hair: int) -> list[list[ChunkInterval]]:
-    """Spans in as few rows as keep them apart, each in the first that is free; a hair does not count."""
+    """Return spans in as few rows as keep them apart, each in the first free row; overlaps up to a hair are ignored."""
     rows: list[list[ChunkInterval]] = []
     for span in sorted(spans):
         slack = min(hair, (span.end - span.begin) // 20)
@@ -301,7 +301,7 @@ def _place(lanes: Sequence[Lane], hair: int) -> GanttRows:
 
 
 def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tuple[Color, LegendArtists]:
-    """Choose a colour for each chunk, with a legend where they are few, else a bar beside the panels."""
+    """Return a colour for each chunk, and its legend if chunks are few; else draw a colour bar beside the panels."""
     if len(chunks) <= len(_FEW):
         table = dict(zip(chunks, _FEW, strict=False))
         return table.__getitem__, {f"chunk {chunk}": Patch(facecolor=table[chunk]) for chunk in chunks}
@@ -329,7 +329,7 @@ def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, end_
 
 
 def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str, narrow_ps: int) -> None:
-    """Bars with white edges, which would cover those shorter than `narrow_ps`: these have edges of their colour."""
+    """Draw bars with white edges; bars shorter than `narrow_ps`, which they would cover, have edges of their colour."""
     corners = [
         [(x, y) for x, y in ((b, low), (e, low), (e, high), (b, high))]
         for (b, e, low, high) in (
@@ -344,7 +344,7 @@ def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str, narrow_ps: i
 
 
 def _numbers(axes: Axes, bars: Iterable[Bar], color: Color, inches_per_ps: float) -> None:
-    """The number of the chunk, and the rank that it goes to, in each bar that has room for them."""
+    """Write the chunk's number, and the rank that it goes to, in each bar with room for them."""
     for (begin, end, chunk, peer), bottom, height in bars:
         room = ((end - begin) * inches_per_ps - 0.05) / 0.06 if height * LANE > 0.09 else 0.0  # characters
         texts = [*([f"{chunk}→{peer}"] if peer >= 0 else []), str(chunk)]

@@ -1,4 +1,4 @@
-"""Columns of the results as pictures name them: the one that a key means, and values as numbers and in words."""
+"""Columns of the results in pictures: the column of a key, and values as numbers and in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simcoll.prediction.result_rows import COLUMNS, UNITS, dotted, swept
 from simcoll.report.plot.style import PlotRow
 from simcoll.units import short_size
 
-ALIASES: Final = {  # as one says it: the column
+ALIASES: Final = {  # word for a column: the column
     "size": "size_bytes",
     "time": "time_us",
     "busbw": "busbw_GBps",
@@ -22,7 +22,7 @@ ALIASES: Final = {  # as one says it: the column
     "topology.hosts": "ranks",
     "workload.algorithm": "algorithm",
 }
-LONGEST: Final = 40  # characters of a value in a title: of a list of faults its beginning
+LONGEST: Final = 40  # characters of a value in a title; longer values, e.g. lists of faults, are cut
 WORDS: Final = {
     "time_us": "Time",
     "busbw_GBps": "Bus bandwidth",
@@ -40,7 +40,7 @@ Drawn = TypeVar("Drawn", bound=PlotRow)
 
 
 def column_of(rows: Sequence[PlotRow], key: str) -> str:
-    """The column that a key means: a column, a swept key, its last part, or a word for it. Raises InputError."""
+    """Return the column that a key means: a column, a swept key, its last part, or an alias. Raises InputError."""
     known = [*COLUMNS, *dotted(rows), *dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)]
     known = list(dict.fromkeys(known))
     name = ALIASES.get(key, key)
@@ -54,7 +54,7 @@ def column_of(rows: Sequence[PlotRow], key: str) -> str:
 
 
 def _suggested(rows: Sequence[PlotRow], key: str, known: Sequence[str]) -> str:
-    """The nearest column that holds something, if one is near; what differs between the rows, and what is measured."""
+    """Return the nearest column that is not empty, if any; columns in which rows differ, and columns of results."""
     there = [name for name in known if any(row.get(name) not in (None, "") for row in rows)]
     words = {column: name for name, column in ALIASES.items() if "." not in name}
     near = nearest(key, [*there, *words.values()])
@@ -66,13 +66,13 @@ def _suggested(rows: Sequence[PlotRow], key: str, known: Sequence[str]) -> str:
 
 
 def inputs(rows: Sequence[PlotRow]) -> list[str]:
-    """The columns of what was asked."""
+    """Return the columns of inputs."""
     return [*_INPUTS, *swept(rows)]
 
 
 def filtered(rows: Sequence[Drawn], conditions: Mapping[str, Iterable[object]]) -> list[Drawn]:
-    """The rows whose columns have one of the values; sizes may be written as `64 MiB`, and an algorithm as it was asked
-    for (`auto`). Raises InputError for no column, and where no row is left."""
+    """Return the rows whose columns have one of the values. Sizes may be written as `64 MiB`, algorithms as asked for
+    (`auto`). Raises InputError for an unknown column, and if no row is left."""
     kept = list(rows)
     for key, values in conditions.items():
         column = column_of(rows, key)
@@ -92,7 +92,7 @@ def _asked(row: PlotRow, column: str) -> Any:
 def _plain(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    kind = units.kind_of(str(value))  # `50GB/s` is `50 GB/s`, and `400 Gb/s`
+    kind = units.kind_of(str(value))  # `50GB/s` equals `50 GB/s` and `400 Gb/s`
     exact = units.parse_exact(str(value), kind) if kind else None
     return str(value).lower() if exact is None else str(exact) if kind == "size" else f"{kind} {exact}"
 
@@ -101,7 +101,7 @@ def _plain(value: object) -> str:
 
 
 def number_of(column: str, value: object) -> float | None:
-    """A value as a number of its base unit; None of what has no order."""
+    """Return a value as a number in its base unit; None if it is not a number."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
@@ -116,12 +116,12 @@ def number_of(column: str, value: object) -> float | None:
 
 
 def numeric(rows: Sequence[PlotRow], column: str) -> bool:
-    """Whether every row has a number, or a quantity with a unit, in the column."""
+    """Return whether every row has a number, or a quantity with a unit, in the column."""
     return all(number_of(column, row.get(column)) is not None for row in rows)
 
 
 def are_sizes(rows: Sequence[PlotRow], column: str) -> bool:
-    """Whether the column holds numbers of bytes."""
+    """Return whether the column holds numbers of bytes."""
     return column.endswith("_bytes") or all(units.size_in(row.get(column)) is not None for row in rows)
 
 
@@ -129,7 +129,7 @@ def are_sizes(rows: Sequence[PlotRow], column: str) -> bool:
 
 
 def is_time(column: str) -> bool:
-    """Whether the column holds microseconds.
+    """Return whether the column holds microseconds.
 
     >>> is_time("time_us_p95"), is_time("busbw_GBps")
     (True, False)
@@ -138,7 +138,7 @@ def is_time(column: str) -> bool:
 
 
 def word(column: str) -> str:
-    """A column as the axis names it.
+    """Return the word for a column.
 
     >>> word("topology.hosts_per_leaf")
     'hosts per leaf'
@@ -146,11 +146,11 @@ def word(column: str) -> str:
     if column in WORDS:
         return WORDS[column].lower()
     name = column.rsplit(".", 1)[-1]
-    return name if name.isupper() else name.replace("_", " ").lower()  # a variable is called as it is
+    return name if name.isupper() else name.replace("_", " ").lower()  # variables keep their names
 
 
 def axis_name(column: str) -> str:
-    """A column as its axis names it, with its unit where ticks do not say it.
+    """Return a column's name on its axis, with its unit if ticks do not show it.
 
     >>> axis_name("busbw_GBps"), axis_name("time_us_p95")
     ('bus bandwidth (GB/s)', 'time us p95')
@@ -160,7 +160,7 @@ def axis_name(column: str) -> str:
 
 
 def said(column: str, row: PlotRow) -> str:
-    """A column's value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`."""
+    """Return a column's value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`."""
     value = row.get(column)
     if column == "size_bytes":
         return short_size(int(value or 0))
@@ -184,12 +184,12 @@ def said(column: str, row: PlotRow) -> str:
 
 
 def label_of(row: PlotRow, columns: Sequence[str]) -> str:
-    """The values of some columns in words: the name of a line."""
+    """Return the values of some columns in words, as the name of a line."""
     return ", ".join(said(column, row) for column in columns if row.get(column) is not None)
 
 
 def constant(rows: Sequence[PlotRow], but: Sequence[str]) -> str:
-    """The values that all rows share, in words: the picture is of these."""
+    """Return in words the values that all rows share, for the title."""
     shared = []
     for column in ("algorithm", "collective", "workload", "size_bytes", "ranks", "nodes"):
         values = {row.get(column) for row in rows}

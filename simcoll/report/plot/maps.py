@@ -1,4 +1,4 @@
-"""Maps of the fastest algorithm: sizes across, ranks up, a cell for each point coloured by the fastest."""
+"""Maps of the fastest algorithm: sizes across, ranks up, each point's cell coloured by the fastest."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from simcoll.report.plot.style import (
 )
 from simcoll.units import short_size
 
-TIE: Final = 1.005  # times nearer than half a percent are equal
-TICK: Final = 0.55  # inches between the ticks of sizes, "256 MiB" and some air
-ROOM: Final = 0.36  # inches a cell must be wide for its text, "12.3×"
+TIE: Final = 1.005  # times within half a percent are equal
+TICK: Final = 0.55  # inches between ticks of sizes: "256 MiB" and a gap
+ROOM: Final = 0.36  # inches: least width of a cell with a text, "12.3×"
 
 
 class Winner(NamedTuple):
-    """The winner of a point, how many times as long the runner-up takes (None without one), and what it ties with."""
+    """The fastest at a point, the runner-up's time as a multiple of its (None without one), and an equally fast one."""
 
     winner: str
     margin: float | None
@@ -48,7 +48,7 @@ MapCells = dict[tuple[int, int], Winner]  # (ranks, size) → its winner
 
 
 def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
-    """A map for each collective (and setting): cells coloured by the fastest algorithm, with its margin over the next.
+    """Return a map for each collective (and setting): cells coloured by the fastest, with its margin over the next.
 
     Rows are mappings with the columns of results.csv. Raises ValueError if no row has a time, or all are of one
     algorithm.
@@ -81,7 +81,7 @@ def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
 
 
 def _maps(rows: Sequence[PlotRow]) -> dict[str, MapCells]:
-    """Algorithms (and protocols) compete; what else differs makes another map."""
+    """Return a map for each title: algorithms (and protocols) compete in a map, other settings get their own map."""
     apart = telling(rows, SETTINGS, COMPETING)
     points: dict[str, dict[tuple[int, int], list[PlotRow]]] = {}
     for row in rows:
@@ -114,7 +114,7 @@ def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int
     for (n, size), cell in cells.items():
         x, y, color = sizes.index(size), ranks.index(n), look(cell.winner).color
         axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="white", linewidth=1))
-        if cell.tied:  # half the cell is the other's
+        if cell.tied:  # half the cell has the other's colour
             other = [(x - 0.5, y - 0.5), (x + 0.5, y - 0.5), (x + 0.5, y + 0.5)]
             axes.add_patch(Polygon(other, facecolor=look(cell.tied).color, edgecolor="white", linewidth=1))
         if wide >= ROOM and cell.margin is not None:
@@ -124,7 +124,7 @@ def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int
             axes.text(x, y, "tie" if cell.tied else _times(cell.margin), **text)
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.set_ylim(-0.5, len(ranks) - 0.5)
-    least = math.ceil(TICK / wide)  # as many labels as fit, the last one too where that can be
+    least = math.ceil(TICK / wide)  # as many labels as fit, with the last if possible
     every = next((step for step in range(least, 2 * least) if (len(sizes) - 1) % step == 0), least)
     axes.set_xticks(range(0, len(sizes), every), [short_size(size) for size in sizes[::every]])
     axes.set_yticks(range(len(ranks)), [f"{n:,}" for n in ranks])
@@ -136,5 +136,5 @@ def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int
 
 
 def _times(margin: float) -> str:
-    """Two or three digits: a narrow win must not read as none."""
+    """Return a margin with two or three digits, so that a narrow win does not read as 1.0×."""
     return f"{margin:.2f}×" if margin < 1.1 else f"{margin:.1f}×" if margin < 10 else f"{margin:.0f}×"

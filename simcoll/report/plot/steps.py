@@ -1,4 +1,4 @@
-"""Training steps: over what was swept, as lanes of computation and communication, and points that differ by run."""
+"""Pictures of training steps: over swept sizes, as lanes of computation and communication, as spreads of runs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from simcoll.report.plot.style import (
 )
 from simcoll.units import format_duration, short_size
 
-MOST_RANKS: Final = 8  # in a picture of lanes
-MOST_POINTS: Final = 40  # in a picture of replications
+MOST_RANKS: Final = 8  # ranks in a picture of lanes
+MOST_POINTS: Final = 40  # points in a picture of replications
 _COMPUTING, _HIDDEN, _EXPOSED = "#999933", "#88CCEE", "#CC3311"  # Paul Tol's
 _ALONE: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
 _QUANTILES: Final = {
@@ -50,11 +50,11 @@ _QUANTILES: Final = {
 
 
 def step_figure(rows: Iterable[PlotRow]) -> Figure:
-    """Draw step times over the swept size, e.g. of buckets, a line an algorithm; dashed is computation alone.
+    """Return step times over the swept size, e.g. of buckets, a line an algorithm; dashed is computation alone.
 
-    The shortest step of each line is ringed; what was asked for in words, as `none`, stands apart on the left. Without
-    a swept size the steps are bars. Rows are mappings with the columns of results.csv. Raises ValueError if none is of
-    a workload.
+    The shortest step of each line is ringed; a word in place of a size, such as `none`, stands apart on the left.
+    Without a swept size the steps are bars. Rows are mappings with the columns of results.csv. Raises ValueError
+    without rows of a workload.
     """
     steps = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and row.get("step_us")]
     if not steps:
@@ -85,7 +85,7 @@ def _short(text: str) -> str:
 
 
 def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
-    """Whether the column holds sizes, and several."""
+    """Return whether the column holds several sizes."""
     return len({units.size_in(row.get(column)) for row in rows} - {None}) > 1
 
 
@@ -126,14 +126,14 @@ def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
 
 
 def overlap_figure(ranks: Sequence[RankOverlap], title: str) -> Figure:
-    """Draw two lanes a rank: computation, and communication below it, which is red where nothing hides it.
+    """Return two lanes a rank: computation, and below it communication, which is red where it is not hidden.
 
     Of more than 8 ranks those with the most and the least exposed communication are shown. Raises ValueError without
     ranks.
     """
     if not ranks:
         raise ValueError("no rank computes or communicates; give the scenario a workload")
-    order = sorted(range(len(ranks)), key=lambda number: -ranks[number].exposed_ps)  # of those alike the first
+    order = sorted(range(len(ranks)), key=lambda number: -ranks[number].exposed_ps)  # ties in order of rank
     most, others = order[: MOST_RANKS // 2], order[MOST_RANKS // 2 :]
     least = sorted(others, key=lambda number: ranks[number].exposed_ps)[: MOST_RANKS // 2]
     shown = [ranks[number] for number in sorted([*most, *least])]
@@ -168,7 +168,7 @@ def _lane(axes: Axes, place: float, intervals: Sequence[Interval], color: str) -
 
 
 def _exposed(rank: RankOverlap) -> list[Interval]:
-    """Return communication outside computation."""
+    """Return the times of communication without computation."""
     free, at = [], 0
     for begin, end in (*rank.computing, (rank.end_ps, rank.end_ps)):
         free.append((at, begin))
@@ -181,9 +181,9 @@ def _exposed(rank: RankOverlap) -> list[Interval]:
 
 
 def spread_figure(rows: Iterable[PlotRow]) -> Figure:
-    """Draw a line for each point: a tick for its undisturbed time, then quantiles, shaded where they lie by 95 %.
+    """Return a line for each point: a tick at its undisturbed time, then quantiles with their shaded 95 % intervals.
 
-    Rows are mappings with the columns of results.csv. Raises ValueError if none has replications, or too many do.
+    Rows are mappings with the columns of results.csv. Raises ValueError if no row, or too many, have replications.
     """
     varied = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and row.get("replications")]
     if not 0 < len(varied) <= MOST_POINTS:

@@ -1,4 +1,4 @@
-"""Style of all plots: labels and widths of lines, frames with a headline, axes of sizes, durations and ranks."""
+"""Style of all plots: looks and widths of lines, frames with a headline, axes of sizes, durations and ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Look(NamedTuple):
     marker: Marker
 
 
-# Members of a family are neighbours in colour and differ in marker; those that share a collective differ in both.
+# Related algorithms have similar colours and different markers; those of one collective differ in both.
 _KNOWN: Final = {
     "auto": Look("#DD1C1C", "o"),
     "ring": Look("#332288", "o"),
@@ -72,13 +72,13 @@ _KNOWN: Final = {
     "nvls": Look("#DDAA33", "*"),
     "nvls_tree": Look("#997700", "8"),
 }
-LIGHTEST: Final = 0.88  # of viridis: what is lighter cannot be seen on white
+LIGHTEST: Final = 0.88  # of viridis: lighter colours cannot be seen on white
 _OTHERS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#0077BB", "#BBBB77")
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "d", "*")
 
 
 def look(algorithm: str) -> Look:
-    """Colour and marker of an algorithm; a variant, `name(option=…)` or `name, LL`, has another shade and marker.
+    """Return an algorithm's colour and marker; a variant, `name(option=…)` or `name, LL`, has another shade and marker.
 
     >>> look("ring"), look("ring, LL").color != look("ring").color
     (Look(color='#332288', marker='o'), True)
@@ -93,7 +93,7 @@ def look(algorithm: str) -> Look:
 
 
 def looks_of(names: Sequence[str], ordered: bool = False) -> dict[str, Look]:
-    """A look for each name: an algorithm's own; of others the next that is free; `ordered` names darken to lighten."""
+    """Return each name's look: an algorithm's own, or the next free one; `ordered` names go from dark to light."""
     if ordered and len(names) > 2:
         shades = colormaps["viridis"]
         steps = (LIGHTEST * number / (len(names) - 1) for number in range(len(names)))
@@ -105,13 +105,13 @@ def looks_of(names: Sequence[str], ordered: bool = False) -> dict[str, Look]:
     if len(unknown) > len(_OTHERS):
         return {name: look(name) for name in names}
     taken = {look(name).marker for name in names if name not in unknown}
-    markers = sorted(_MARKERS, key=taken.__contains__)  # first those that no known name beside them has
+    markers = sorted(_MARKERS, key=taken.__contains__)  # first the markers that no known name uses
     free = dict(zip(unknown, map(Look, _OTHERS, markers), strict=False))
     return {name: free.get(name) or look(name) for name in names}
 
 
 def variant(base: Look, shade: int, marker: int) -> Look:
-    """One of five shades, with one of twelve other markers."""
+    """Return a look in one of five shades, with one of the other markers."""
     others = [each for each in _MARKERS if each != base.marker]
     return Look(_shade(base.color, shade), others[marker % len(others)])
 
@@ -122,7 +122,7 @@ def _hashed(name: str) -> Look:
 
 
 def _shade(color: str, number: int) -> str:
-    """The same colour in one of five tints, or shades where it is light: away from black and from white."""
+    """Return the colour in one of five tints, or shades if it is light: away from black and from white."""
     dark = contrast(color) == "white"
     toward, amount = 1.0 if dark else 0.0, 0.14 + 0.09 * (number % 5)
     red, green, blue = (part + (toward - part) * amount for part in to_rgb(color))
@@ -130,36 +130,36 @@ def _shade(color: str, number: int) -> str:
 
 
 def contrast(color: str) -> str:
-    """Black or white, whichever reads better on `color`."""
+    """Return black or white, whichever reads better on `color`."""
     red, green, blue = to_rgb(color)
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
 
-CHARACTER: Final = 0.061  # inches, of the text at 8 points, on average
+CHARACTER: Final = 0.061  # inches: mean width of a character at 8 points
 MAX_PANELS: Final = 16
-HALO: Final = 1.6  # points by which a line is wider than another that runs on it
-MOST_HALOS: Final = 3  # of more equal lines all are as wide: a broader one would be a bar
-MAX_BANDS: Final = 3  # lines with a band around them; of more each point has a bar
-DECADES: Final = 2000  # beyond, the ends of a time axis are so far apart that ticks are at decades
+HALO: Final = 1.6  # points by which a line is wider than a line drawn on it
+MOST_HALOS: Final = 3  # halos of the widest of equal lines: a broader one would look like a bar
+MAX_BANDS: Final = 3  # lines with bands around them; with more lines each point has a bar
+DECADES: Final = 2000  # ratio of a time axis' ends beyond which ticks are at decades
 
-# What changes the prediction of one and the same algorithm; the label must name what differs in two such rows.
+# Settings that change the prediction of one algorithm; labels name those in which rows differ.
 COMPETING: Final = ("executor", "protocol")
 SETTINGS: Final = ("topology", "nodes", "profile", "dtype", "op", "root", "in_place", "seed", "scenario")
 
-# Confidence of rows that a fit to measured runs stands behind.
+# Confidence of rows based on a fit to measured runs.
 FITTED: Final = frozenset({"calibrated", "interpolated", "extrapolated"})
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
 
-PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the columns that a picture needs
+PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the picture's columns
 
 
 # --- rows ---
 
 
 def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """The rows that have a time; raises ValueError if there is none."""
+    """Return the rows that have a time; raises ValueError if there is none."""
     timed = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
     if not timed:
         raise ValueError("no row has a time to draw; see the column status for the reasons")
@@ -167,9 +167,9 @@ def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
 
 
 def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """Rows under the algorithm that was asked for, so that `auto` is one line; `ran` is what ran.
+    """Return rows under the algorithm asked for, so that `auto` is one line; `ran` is the algorithm that ran.
 
-    `trust` is `modelled` where no measured run stands behind a row, but behind others of the picture.
+    `trust` is `modelled` for a row without a measured basis in a picture where other rows have one.
     """
     rows = list(rows)
     known = {row.get("confidence") for row in rows} & FITTED
@@ -185,18 +185,18 @@ def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
 
 
 def with_trust(rows: Iterable[PlotRow], columns: Sequence[str]) -> list[str]:
-    """The columns that set lines apart, and whether they are modelled where some are: rows of `as_asked`."""
+    """Return the columns that tell lines apart, with `trust` if some rows are modelled; for rows of `as_asked`."""
     return [*columns, *(["trust"] * any(row["trust"] for row in rows))]
 
 
 def dash_of(row: PlotRow) -> Dash:
-    """The dash of a line of such rows: that of the first setting where it is modelled and others are not."""
+    """Return the dash of a row's line, for rows of `as_asked`: solid, or the first dash if only some are modelled."""
     return DASHES[bool(row["trust"])]
 
 
 def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
-    """Select the columns that distinguish rows which agree in all of `point`; one that adds nothing to those before it
-    is left out."""
+    """Return the columns that tell apart rows that agree in all of `point`, without columns that add nothing to those
+    before them."""
     chosen: list[str] = []
     for name in columns:
         values: dict[tuple[Any, ...], Any] = {}
@@ -207,9 +207,9 @@ def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[
 
 
 def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
-    """Select the columns, and swept keys, that distinguish the rows of an algorithm (and `competing`) at a point.
+    """Return the columns and swept keys that tell apart the rows of an algorithm (and `competing`) at a point.
 
-    Swept keys do so across algorithms: for each of their values `auto` may take another.
+    Swept keys count across algorithms: `auto` may choose another for each value.
     """
     point = ("collective", "ranks", "size_bytes")
     chosen = separating(rows, columns, (*point, "algorithm", *competing))
@@ -217,7 +217,7 @@ def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence
 
 
 def label(row: PlotRow, columns: Iterable[str]) -> str:
-    """The algorithm and what sets its series apart."""
+    """Return the algorithm and the settings that tell its line apart."""
     parts, columns = [str(row.get("algorithm") or "")], list(columns)
     for name in columns:
         value = row.get(name)
@@ -231,22 +231,22 @@ def label(row: PlotRow, columns: Iterable[str]) -> str:
 
 
 def _short(name: str, columns: Iterable[str]) -> str:
-    """The last part of a dotted name, or all of it where another ends alike."""
+    """Return the last part of a dotted name, or all of it if another name has the same last part."""
     last = name.rsplit(".", 1)[-1]
     return name if any(column != name and column.rsplit(".", 1)[-1] == last for column in columns) else last
 
 
 def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
-    """The properties of a line but for its width. A dashed one is white in its gaps and markers: upon a wider line of
-    its own colour it would not be seen."""
+    """Return the properties of a line except its width. The gaps and markers of a dashed line are white: it would be
+    invisible on a wider line of its own colour."""
     style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash}
     return style if dash == "-" else {**style, "gapcolor": "white", "markerfacecolor": "white"}
 
 
 def halos(curves: Sequence[Mapping[Any, float]]) -> list[float]:
-    """Points by which each line is wider than a single one, so that those that run above it hide none.
+    """Return the points by which each line is wider than a single one, so that lines drawn above hide none.
 
-    Lines coincide where two neighbours, or their only point, are within a percent. `curves` are in order of drawing.
+    Lines coincide if two neighbours, or their only point, are within a percent. `curves` are in order of drawing.
     """
     above = [sum(_coincide(curve, other) for other in curves[number:]) for number, curve in enumerate(curves, 1)]
     return [HALO * min(MOST_HALOS, count) for count in above]
@@ -258,7 +258,7 @@ def _coincide(first: Mapping[Any, float], second: Mapping[Any, float]) -> bool:
 
 
 def settings(rows: Sequence[PlotRow]) -> str:
-    """Topology, profile and sharing of some rows, for the line below the title."""
+    """Return topology, profile and sharing of rows, for the line below the title."""
     parts = []
     for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):
         values = list(dict.fromkeys(str(row[name]) for row in rows if row.get(name)))
@@ -269,7 +269,7 @@ def settings(rows: Sequence[PlotRow]) -> str:
 
 
 def interval_entry(share: int, form: Literal["band", "bars", "whisker"]) -> dict[str, Artist]:
-    """Return the entry of intervals that hold so many percent, as they are drawn, in the legend."""
+    """Return the legend's entry for intervals of `share` percent, drawn as in the plot."""
     swatch = {
         "band": Patch(facecolor=GREY, alpha=0.3),
         "bars": Line2D([], [], color=GREY, linestyle="none", marker="|", markersize=9),
@@ -282,8 +282,8 @@ def interval_entry(share: int, form: Literal["band", "bars", "whisker"]) -> dict
 
 
 class Mark(NamedTuple):
-    """A point of a line, or a bar: its place across, its value, the ends of its interval (None without one), and
-    whether it is modelled where others are not."""
+    """A point of a line, or a bar: its x, its value, the ends of its interval (None without one), and whether it alone
+    among others is modelled."""
 
     x: float
     y: float
@@ -310,7 +310,7 @@ def draw_lines(
 
 
 def legend_lines(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, Artist]:
-    """Return the entries of lines in the legend."""
+    """Return the legend's entries of lines."""
     return {name: Line2D([], [], linewidth=1.6, markersize=4.5, **style) for name, style in styles.items()}
 
 
@@ -318,12 +318,12 @@ def legend_lines(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, Artist]:
 
 
 def frame(width: float, height: float) -> Figure:
-    """An empty figure of so many inches, to which `finish` adds what stands above and below the axes."""
+    """Return an empty figure of so many inches; `finish` adds headline and legend."""
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Artist]) -> None:
-    """A headline above the axes and one legend below them; the figure grows by what these need."""
+    """Add a headline above the axes and a legend below them; the figure grows by their height."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(subtitle, int((width - 0.2) / CHARACTER))
     head = 0.34 + 0.14 * len(lines) + 0.06
@@ -340,7 +340,7 @@ def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Arti
 
 
 def _legend(figure: Figure, entries: Mapping[str, Artist]) -> int:
-    """Draw the legend in a row, or in columns as wide as its longest text; returns the number of its rows."""
+    """Draw the legend in a row, or in columns as wide as its longest text; return the number of its rows."""
     room, widths = figure.get_figwidth() - 0.2, [CHARACTER * len(text) + 0.61 for text in entries]
     columns = len(entries) if sum(widths) <= room else max(1, int(room / max(widths)))
     figure.legend(
@@ -358,13 +358,13 @@ def _legend(figure: Figure, entries: Mapping[str, Artist]) -> int:
 
 
 def grid_shape(count: int) -> tuple[int, int]:
-    """Rows and columns of a grid of panels, three wide or, beyond nine, four."""
+    """Return rows and columns of a grid of panels, three wide or, beyond nine, four."""
     columns = count if count <= 3 else 2 if count == 4 else 3 if count <= 9 else 4
     return -(-count // columns), columns
 
 
 def dress(axes: Axes) -> None:
-    """The light frame and grid of every panel."""
+    """Draw the light frame and grid of every panel."""
     axes.grid(True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -376,7 +376,7 @@ def dress(axes: Axes) -> None:
 
 
 def from_zero(axes: Axes) -> None:
-    """The axis of values from 0 on, with room above the highest for all of its marker."""
+    """Start the axis of values at 0, with room above the highest value for its marker."""
     low, high = axes.get_ylim()  # a twentieth of their range beyond the values
     axes.set_ylim(0, high + 0.05 * low)
 
@@ -387,9 +387,9 @@ def name_axis(axis: Axis, name: str) -> None:
 
 
 def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> dict[str, float]:
-    """Set up the axis of sizes, which is log2, with as many ticks as fit: 1 KiB … 1 GiB.
+    """Set up a log2 axis of sizes with as many ticks as fit: 1 KiB … 1 GiB.
 
-    Each of the `words` that stands in place of a size (`none`) has a place on the left; returns these places.
+    `words` in place of sizes (`none`) get places on the left; return their places.
     """
     apart = 2 ** max(1.0, 0.15 * math.log2(max(sizes) / min(sizes)))
     places = {word: min(sizes) / apart**number for number, word in enumerate(words, 1)}
@@ -399,7 +399,7 @@ def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> 
 
 
 def rank_axis(axes: Axes, ranks: Collection[int]) -> None:
-    """Set up the axis of numbers of ranks, which is log2, with as many ticks as fit."""
+    """Set up a log2 axis of numbers of ranks with as many ticks as fit."""
     log2_axis(axes, {count: f"{count:,}" for count in ranks})
     name_axis(axes.xaxis, "ranks")
 
@@ -437,12 +437,12 @@ def time_axis(axes: Axes, values: Iterable[float]) -> None:
 
 
 def time_text(time_us: float) -> str:
-    """A time of so many microseconds as one reads it: 20 µs, 1.5 ms, 2 s."""
+    """Return microseconds as people read them: 20 µs, 1.5 ms, 2 s."""
     return format_duration(time_us * 1e6).replace("us", "µs")
 
 
 def _roomy(values: list[float]) -> tuple[float, float]:
-    """Limits a little outside the values, and at least a factor of four apart, so that noise does not fill the axis."""
+    """Return limits around the values, at least a factor of four apart, so that noise does not fill the axis."""
     room = 1.1 * (max(values) / min(values)) ** 0.04
     low, high = min(values) / room, max(values) * room
     widen = max(1.0, (4 * low / high) ** 0.5)
@@ -451,7 +451,7 @@ def _roomy(values: list[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: its key, its title, and what belongs in it."""
+    """One set of axes: its title and its rows, predicted and measured."""
 
     title: str
     rows: Sequence[PlotRow]
@@ -461,7 +461,7 @@ class Panel:
 def by_columns(
     rows: Sequence[PlotRow], measured: Sequence[PlotRow], key: Sequence[str], title: Callable[[PlotRow], str]
 ) -> list[Panel]:
-    """Rows by the columns of `key`, in order of appearance; measured points go where what they say fits."""
+    """Return rows by the columns of `key`, in order of appearance; measured points go to every panel they fit."""
 
     def values(row: PlotRow) -> tuple[Any, ...]:
         return tuple(row.get(name) for name in key)
@@ -477,9 +477,9 @@ def _fits(said: tuple[Any, ...], key: tuple[Any, ...]) -> bool:
 
 
 def grid_of(panels: Sequence[Panel], *, strip: bool = False, one_scale: bool = True) -> tuple[Figure, list[Axes]]:
-    """The figure and its axes in the order of the panels; with `strip` each is followed by the axes below it.
+    """Return the figure and its axes in the order of the panels; with `strip`, each is followed by axes below it.
 
-    All share their x axis, and with `one_scale` their y axis.
+    All axes share x, and with `one_scale` also y.
     """
     shown = panels[:MAX_PANELS]
     down, across = grid_shape(len(shown))
@@ -498,12 +498,12 @@ def grid_of(panels: Sequence[Panel], *, strip: bool = False, one_scale: bool = T
 
 
 def outer_labels(grid: Sequence[Axes]) -> None:
-    """Dress the panels; names of axes stand only where no panel is below, or to the left."""
+    """Dress the panels; axes are named only where no panel is below, or to the left."""
     places = [axes.get_subplotspec() for axes in grid]
     lowest = {place.colspan.start: place.rowspan.start for place in places if place}
     for axes, place in zip(grid, places, strict=True):
         dress(axes)
-        if place and lowest[place.colspan.start] == place.rowspan.start:  # nothing below it: the last row may be short
+        if place and lowest[place.colspan.start] == place.rowspan.start:  # nothing below: the last row may be short
             axes.tick_params(labelbottom=True)
         else:
             axes.set_xlabel("")
@@ -519,7 +519,7 @@ def finish_panels(
     entries: Mapping[str, Artist],
     note: str = "",
 ) -> None:
-    """Labels at the outer axes only; a headline; in the legend algorithms first, then measured points and bounds."""
+    """Label the outer axes, add a headline, and a legend with algorithms first, then measured points and bounds."""
     outer_labels(grid)
     title = f"{headline}: {panels[0].title}" if len(panels) == 1 else headline
     notes = [settings([row for panel in panels for row in panel.rows]), _systems(panels), note]

@@ -1,4 +1,4 @@
-"""A topology as a picture: devices in layers, machines as frames, links by kind and bandwidth or by utilisation."""
+"""A topology as a picture: devices in layers, machines as frames, links coloured by kind or by utilisation."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_bandwidth
 
-MOST: Final = 6  # machines drawn; of more, the first and the last
+MOST: Final = 6  # machines drawn: of more, the first and the last
 MOST_HOSTS: Final = 64  # bare hosts drawn
 STEP: Final = 0.36  # inches between GPUs of a machine
 ROW: Final = 0.62  # inches between rows of a machine
-LEVEL: Final = 0.95  # inches between levels of switches, more where these are wide
+LEVEL: Final = 0.95  # inches between levels of switches; more between wide levels
 ROWS: Final = ("nvswitch", "gpu", "host", "pcie_switch", "cpu", "nic")  # from the bottom
 NAMES: Final = {"gpu": "GPU", "pcie_switch": "PCIe switch", "cpu": "CPU", "nic": "NIC", "host": "host"}
 
 
 class DeviceBox(NamedTuple):
-    """Place of a device in the drawing: centre, size in inches, text."""
+    """Position of a device: centre and size in inches, text."""
 
     x: float
     y: float
@@ -52,11 +52,11 @@ class Drawing:
     frames: list[tuple[str, float, float, float, float]] = field(default_factory=list)
     rows: dict[str, float] = field(default_factory=dict)
     notes: list[tuple[float, float, str]] = field(default_factory=list)
-    cell: float = 0.0  # inches between neighbours, where machines are joined without switches
+    cell: float = 0.0  # inches between neighbours, if machines are joined without switches
 
 
 def layout_of(topology: Topology) -> Drawing:
-    """The boxes, frames and rows of a topology."""
+    """Return the boxes, frames and rows of a topology."""
     layout = Drawing()
     groups = grouped(topology.kinds, topology.node_of)
     switches, members = groups.get(None, []), {node: of for node, of in groups.items() if node is not None}
@@ -90,7 +90,7 @@ def _grid(layout: Drawing, devices: Sequence[str], dims: Sequence[int]) -> None:
 
 
 def _hosts(layout: Drawing, devices: Sequence[str]) -> float:
-    """Lay out a row of bare hosts, with their names where there is room; of too many the first and the last."""
+    """Lay out a row of bare hosts, with names if there is room; of too many the first and the last."""
     few = len(devices) <= 24
     step = 0.62 if few else 0.3
     shown = devices
@@ -106,7 +106,7 @@ def _hosts(layout: Drawing, devices: Sequence[str]) -> float:
 
 
 def _machines(layout: Drawing, topology: Topology, members: Sequence[tuple[int, Sequence[str]]]) -> float:
-    """Machines side by side; returns the height of their top row."""
+    """Lay out machines side by side; return the height of their top row."""
     shown, left, top = members, 0.0, 0.0
     if len(members) > MOST:
         shown = (*members[: MOST // 2], members[-1])
@@ -122,7 +122,7 @@ def _machines(layout: Drawing, topology: Topology, members: Sequence[tuple[int, 
 
 
 def _machine(layout: Drawing, topology: Topology, devices: Sequence[str], left: float) -> tuple[float, float]:
-    """The rows of one machine, each spread over its width; returns the width and the height of the top row."""
+    """Lay out the rows of a machine, each spread over its width; return the width and the height of the top row."""
     rows = grouped(devices, topology.kinds.__getitem__)
     step = STEP if len(devices) <= 64 else 0.21
     width = max(step * max(map(len, rows.values())), 1.4)
@@ -146,7 +146,7 @@ def _spread(layout: Drawing, devices: Sequence[str], left: float, width: float, 
 
 
 def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top: float) -> None:
-    """Switches outside machines, a row a level, each row spread over the whole width."""
+    """Lay out switches outside machines, a row a level, each row spread over the whole width."""
     levels = grouped(switches, lambda switch: int(topology.wiring.devices[switch].get("level", 1)))
     edges = [edge for box in layout.boxes.values() for edge in (box.x - box.width / 2, box.x + box.width / 2)]
     left, width = min(edges), max(edges) - min(edges)
@@ -156,7 +156,7 @@ def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top:
         row = _drawn_routers(layout, levels[level]) if routers else levels[level]
         wide = min(max(map(width_of, map(_short, row))), 0.94 * width / len(row))
         if len(row) == 1:
-            wide = width  # so that its links stand upright
+            wide = width  # its links are vertical
         for j, switch in enumerate(row):
             x = left + width * (j + 0.5) / len(row)
             layout.boxes[switch] = DeviceBox(x, top + height * (i + 1), wide, 0.26, _short(switch))
@@ -168,7 +168,7 @@ def _drawn_routers(layout: Drawing, row: Sequence[str]) -> list[str]:
 
 
 def width_of(text: str) -> float:
-    """Inches that a text takes."""
+    """Return the width of a text in inches."""
     return 0.14 + 0.062 * len(text)
 
 
@@ -199,10 +199,10 @@ WORDS: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric", "
 
 
 def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None, title: str = "") -> Figure:
-    """The picture of a topology; with `utilisation` (0 … 1 by link) links are coloured by it, and `title` says of what.
+    """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given; `title` says of what.
 
-    A line stands for both directions; where their utilisation differs there are two. The link of a device to the
-    memory of that device is not drawn.
+    A line stands for both directions, or two lines if their utilisation differs. The link of a device to its own memory
+    is not drawn.
     """
     layout = layout_of(topology)
     strokes = list(_strokes(topology, layout, utilisation))
@@ -246,7 +246,7 @@ def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, flo
 
 
 class DrawnLine(NamedTuple):
-    """A line along some points of a path."""
+    """A line through the points of a path."""
 
     points: tuple[XY, ...]
     color: str | tuple[float, ...]
@@ -255,7 +255,7 @@ class DrawnLine(NamedTuple):
     order: float
 
     def patch(self) -> PathPatch:
-        """Straight through two points, a curve by three."""
+        """Return a straight line through two points, or a curve by three."""
         codes = [Path.MOVETO, *([Path.LINETO] if len(self.points) == 2 else [Path.CURVE3] * 2)]
         style = ":" if self.down else "-"
         return PathPatch(
@@ -296,12 +296,12 @@ def _differ(topology: Topology, u: str, v: str) -> bool:
 
 
 def _width(link: Link, most: int) -> float:
-    """Points of line: by a root, so that a cable beside NVLink is still seen."""
+    """Return a line's width in points, by a root of the bandwidth, so that a cable beside NVLink is still seen."""
     return 0.6 + 2.0 * math.pow(link.bandwidth / most, 0.6)
 
 
 def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
-    """Corners of a line from box to box, shifted to its right; within a row straight to a neighbour, else an arc."""
+    """Return points of a line from box to box, shifted to its right; in a row, straight to a neighbour, else an arc."""
     a, b = layout.boxes[u], layout.boxes[v]
     dx, dy = b.x - a.x, b.y - a.y
     length = math.hypot(dx, dy) or 1.0
@@ -312,7 +312,7 @@ def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
             return ends
         return ends[0], ((a.x + b.x) / 2 + 0.26 * abs(dy), (a.y + b.y) / 2 + 0.26 * abs(dx)), ends[1]
     if abs(dy) > 1e-9:
-        up = math.copysign(0.3, dy)  # ends inside the boxes, which are drawn over them
+        up = math.copysign(0.3, dy)  # ends inside the boxes, which cover them
         return (_towards(a, b) + sx, a.y + up * a.height + sy), (_towards(b, a) + sx, b.y - up * b.height + sy)
     row = [box.x for box in layout.boxes.values() if abs(box.y - a.y) < 1e-9]
     alone = not any(min(a.x, b.x) < x < max(a.x, b.x) for x in row)
@@ -327,7 +327,7 @@ def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
 
 
 def _towards(box: DeviceBox, target: DeviceBox) -> float:
-    """The x at which a line from `target` ends on a box: nearest point of a wide box, centre of a narrow one."""
+    """Return the x at which a line from `target` ends on a box: nearest point of a wide box, centre of a narrow one."""
     reach = box.width / 2 - 0.1 if box.width > 1 else 0.0
     return min(max(target.x, box.x - reach), box.x + reach)
 
@@ -366,7 +366,7 @@ def _box(x: float, y: float, width: float, height: float, **style: Any) -> Fancy
 
 
 def _shades(topology: Topology) -> dict[tuple[str, int], str]:
-    """A colour a kind of link, paler for its lower bandwidths."""
+    """Return a colour for each kind and bandwidth of links, paler for lower bandwidths."""
     rates: dict[str, set[int]] = defaultdict(set)
     for (u, v), link in zip(topology.links, topology.every_link, strict=True):
         if u != v:
@@ -383,7 +383,7 @@ def _shades(topology: Topology) -> dict[tuple[str, int], str]:
 
 
 def _entries(topology: Topology, layout: Drawing) -> dict[str, Artist]:
-    """A line a kind and bandwidth; a kind of many bandwidths has one line for their range."""
+    """Return the legend: a line a kind and bandwidth; a kind of many bandwidths has one line for their range."""
     most, shades = max(int(topology.bandwidths.max()), 1), _shades(topology)
     by_kind: dict[str, dict[int, Link]] = defaultdict(dict)
     for u, v in topology.links:
