@@ -12,8 +12,8 @@ from simcoll.units import exact_us, format_duration
 
 
 class Reached(NamedTuple):
-    """The times at which each transfer started, was sent, ended and was complete, or NONE; the way it took; whom it
-    waited for with blocking sends, if they are."""
+    """What each transfer reached before a run stopped: the times in ps (or NONE), the `way` it took and, with
+    `blocking` sends, the transfers that it waited for."""
 
     started: Sequence[int]
     sent: Sequence[int]
@@ -24,7 +24,7 @@ class Reached(NamedTuple):
 
 
 def stuck(program: Program, reached: Reached) -> StuckError:
-    """The error to raise: it names the first transfer that did not end, and what it waits for."""
+    """Return the error to raise: it names the first transfer that did not end, and what that waits for."""
     i = reached.ended.index(NONE)
     why, when = _missing(program, reached, i)
     return StuckError(f"the run cannot finish: {_told(program, i)} {why}", when)
@@ -37,7 +37,7 @@ def _told(program: Program, i: int) -> str:
 
 
 def _missing(program: Program, reached: Reached, i: int) -> tuple[str, int | None]:
-    """The thing that transfer `i` waits for, in words, and the time at which that is given up."""
+    """Return in words what transfer `i` waits for, and the time in ps at which it gives up, or None."""
     if reached.started[i] != NONE:
         return _dead(program, reached, i)
     waits = {
@@ -56,7 +56,7 @@ def _missing(program: Program, reached: Reached, i: int) -> tuple[str, int | Non
 
 
 def _dead(program: Program, reached: Reached, i: int) -> tuple[str, int | None]:
-    """The link that transfer `i` waits for; with faults since when, and when that is given up."""
+    """Return in words the link that transfer `i` waits for, with faults since when, and when in ps it gives up."""
     changes, bandwidths = program.changes, program.bandwidths.copy()
     since: dict[int, int] = {}
     if changes:

@@ -1,6 +1,6 @@
-"""Predecessors of transfers: columns that follow from a schedule alone, each derived by one pass over the transfers.
+"""Find the predecessors of transfers: columns that follow from a schedule alone, each made in one pass.
 
-Indices of transfers are int32, −1 stands for none. `compiled` says whether numba does it.
+Indices of transfers are int32; −1 stands for none. `compiled` says whether numba runs the pass.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from simcoll.schedule.ir import Schedule
 from simcoll.schedule.steps import Ints
 
 NONE: Final = -1
-DENSE: Final = 1 << 22  # entries that a table may always have
+DENSE: Final = 1 << 22  # entries; a table of so many is always allowed
 
 
 def versions(schedule: Schedule, compiled: bool) -> tuple[Ints, Ints]:
-    """For each transfer the one that made the version it reads, and the one whose version its own waits for: see
+    """Return for each transfer the maker of the version it reads, and the maker of the version its own waits for: see
     `timing_model.dependencies`."""
     count, loops = len(schedule), _loops(compiled)
     who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
@@ -33,8 +33,8 @@ def versions(schedule: Schedule, compiled: bool) -> tuple[Ints, Ints]:
 
 
 def inherited(reads: Ints, kind: Ints, compiled: bool) -> Ints:
-    """The kind of value that each transfer carries: that of the value it reads, or `kind` where that was there at the
-    start."""
+    """Return the kind of value that each transfer carries: the kind of the value it reads, or its own `kind` where that
+    was there at the start."""
     loops = _loops(compiled)
     kinds = loops.give(kind)
     loops.run.inherit(loops.give(reads), kinds)
@@ -42,7 +42,7 @@ def inherited(reads: Ints, kind: Ints, compiled: bool) -> Ints:
 
 
 def numbered(a: Ints, b: Ints, compiled: bool) -> tuple[Ints, int]:
-    """The distinct pairs (a, b) numbered in order of first use, and how many there are."""
+    """Number the distinct pairs (a, b) in order of first use; return the number of each pair and how many there are."""
     keys, span = _keys(a, b, int(b.max(initial=0)) + 1)
     loops = _loops(compiled)
     numbers = loops.give(keys)
@@ -51,7 +51,7 @@ def numbered(a: Ints, b: Ints, compiled: bool) -> tuple[Ints, int]:
 
 
 def predecessors(group: Ints, groups: int, compiled: bool) -> Ints:
-    """For each transfer the one before it in its group."""
+    """Return for each transfer the one before it in its group."""
     loops = _loops(compiled)
     before = loops.room(len(group))
     loops.run.predecessors(loops.give(group), loops.fill(groups, NONE), before)
@@ -59,7 +59,7 @@ def predecessors(group: Ints, groups: int, compiled: bool) -> Ints:
 
 
 def credits(group: Ints, groups: int, slots: int, compiled: bool) -> Ints:
-    """For each transfer the one `slots` places before it in its group."""
+    """Return for each transfer the one `slots` places before it in its group."""
     loops = _loops(compiled)
     columns = [loops.fill(groups, value) for value in (NONE, NONE, 0)]
     credit = loops.room(len(group))
@@ -68,8 +68,8 @@ def credits(group: Ints, groups: int, slots: int, compiled: bool) -> Ints:
 
 
 def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Array]:
-    """For each transfer of a single loop: how many its group has, its place among them, the one `slots` places behind
-    it (before it where negative) of those that go loop by loop, and how many loops later that is."""
+    """Return by transfer of a single loop: the size of its group, its place in the group, the transfer `slots` places
+    behind it (before it where negative) as loops follow one another, and how many loops later that is."""
     _, number, many = np.unique(group, return_inverse=True, return_counts=True)
     order, first = np.argsort(number, kind="stable"), np.cumsum(many) - many
     place = np.empty(len(group), np.int64)
@@ -83,8 +83,8 @@ def _loops(compiled: bool) -> Loops:
 
 
 def _keys(a: Ints, b: Ints, width: int) -> tuple[NDArray[Any], int]:
-    """A number for each pair (a, b), 0 ≤ b < `width`, and a bound above all. Pairs that are few among the possible ones
-    are numbered anew, so that a table of all numbers takes no more room than the columns do."""
+    """Return a number for each pair (a, b), 0 ≤ b < `width`, and a bound above all numbers. Where few of the possible
+    pairs occur, they are numbered anew: a table of all numbers then takes no more room than the columns."""
     span = (int(a.max(initial=-1)) + 1) * width
     keys: NDArray[Any] = np.multiply(a, width, dtype=np.int32 if span < 2**31 else np.int64)
     keys += b

@@ -17,31 +17,31 @@ from simpy.events import NORMAL, Event
 from simcoll.config.arrays import Numbers
 from simcoll.engine.timing_model import NONE, PS_PER_S, clocked, service_ps
 
-# The second phase of an instant: what decides about transfer i has the priority LAST + i, so that it comes after all of
-# the first phase, for which SimPy has URGENT = 0 and NORMAL = 1, and the lowest index first.
+# The second phase of an instant. A decision about transfer i has the priority LAST + i: it comes after the first phase,
+# which has SimPy's URGENT = 0 and NORMAL = 1, and the lowest index decides first.
 LAST: Final = 2
 
 
 class Recurring(Event):  # type: ignore[misc]  # SimPy has no types here
-    """An event that happens as often as it is asked to, and may do another thing each time."""
+    """An event that can be scheduled again and again, each time with another callback."""
 
-    _ok, _value = True, None  # it is always one that is to come, like SimPy's Timeout
+    _ok, _value = True, None  # counts as triggered from the start, like SimPy's Timeout
 
     def __init__(self, env: simpy.Environment):
         self.env = env
 
     def later(self, wait: int, call: Callable[[Event], None], priority: int = NORMAL) -> None:
-        """Call something so many ps from now."""
+        """Call `call` in `wait` ps."""
         self.callbacks = [call]
         self.env.schedule(self, priority, wait)
 
     def forget(self) -> None:
-        """Call nothing when it happens next."""
+        """Drop the callback: nothing is called when the event happens next."""
         self.callbacks = []
 
 
 class Milestone:
-    """Something that happens once to each transfer: when it does, and who waits to hear of it."""
+    """Something that happens once to each transfer: the time at which it does, and who waits to hear of it."""
 
     def __init__(self, env: simpy.Environment, count: int):
         self.env = env
@@ -49,7 +49,7 @@ class Milestone:
         self._waiting: dict[int, Event] = {}
 
     def reach(self, i: int, when: int) -> None:
-        """Note when it happens to transfer `i`, now or later, and let go on at once who waits to hear of it."""
+        """Note when transfer `i` reaches this, now or later, and resume at once whoever waits to hear of it."""
         self.at[i] = when
         event = self._waiting.pop(i, None)
         if event:
@@ -59,7 +59,7 @@ class Milestone:
                 call(event)
 
     def wait(self, i: int) -> tuple[Event, ...]:
-        """The event that it is known of `i`; none if it is, or if `i` is NONE."""
+        """Return the event to wait for until the time of `i` is known; none if it is known or `i` is NONE."""
         if i == NONE or self.at[i] != NONE:
             return ()
         if i not in self._waiting:
@@ -67,21 +67,21 @@ class Milestone:
         return (self._waiting[i],)
 
     def then(self, i: int, call: Callable[[int], None], own: int) -> None:
-        """Call with the number `own` when it is known of `i`, if that is any."""
+        """Call `call` with the number `own` once the time of `i` is known; at once if `i` is NONE."""
         for event in self.wait(i):
             event.callbacks.append(lambda _: call(own))
             return
         call(own)
 
     def column(self) -> Numbers:
-        """The time at which it happened."""
+        """Return the times at which transfers reached this, in ps."""
         return clocked(self.at)
 
 
 @dataclass(eq=False)
 class Flow:
-    """A message in the `fair` fabric since it `came`: `rest` bytes were left at time `since`, going at `rate` B/s from
-    then on, so that `all_gone` is due."""
+    """A message in the `fair` fabric since time `came`. At time `since` it had `rest` bytes left; since then it moves
+    at `rate` B/s, and `all_gone` happens when they are gone."""
 
     i: int
     nbytes: int
@@ -96,16 +96,16 @@ class Flow:
 
 
 class Fabric:
-    """All links in `fair`: max-min fair rates, solved once an instant for the links that were touched."""
+    """All links in `fair`. Each instant, max-min fair rates are solved once for links that were touched."""
 
     def __init__(self, env: simpy.Environment, capacity: list[float]):
         self.env, self.capacity = env, capacity
-        self.flows: list[dict[int, Flow]] = [{} for _ in capacity]  # of each link, by index
+        self.flows: list[dict[int, Flow]] = [{} for _ in capacity]  # on each link, by index
         self.touched: set[int] = set()
         self.decision = Recurring(env)
 
     def send(self, i: int, nbytes: int, route: Sequence[int], gone: Callable[[Flow], None]) -> None:
-        """Take transfer `i` in, and call `gone` when its bytes are gone."""
+        """Send transfer `i` over `route`, and call `gone` when its bytes are gone."""
         env, alone = self.env, True
         now, narrowest = env.now, min(map(self.capacity.__getitem__, route))
         flow = Flow(i, nbytes, route, gone, now, narrowest, Recurring(env), float(nbytes), now)
@@ -113,7 +113,7 @@ class Fabric:
             others = self.flows[link]
             alone = alone and not others
             others[i] = flow
-        if alone:  # what would be decided, unless it meets another before this instant is over
+        if alone:  # the final rate, unless another flow comes at this instant
             self._change(flow, narrowest)
         else:
             self._touch(route)
@@ -125,7 +125,7 @@ class Fabric:
         self.send(flow.i, flow.nbytes, route, flow.gone)
 
     def change(self, link: int, bandwidth: int) -> None:
-        """The link has another bandwidth from now on."""
+        """Give the link another bandwidth, in B/s, from now on."""
         self.capacity[link] = float(bandwidth)
         self._touch([link])
 
@@ -133,7 +133,7 @@ class Fabric:
         for link in flow.route:
             others = self.flows[link]
             del others[flow.i]
-            if others:  # that may go faster now
+            if others:  # the others may go faster now
                 self._touch([link])
 
     def _touch(self, links: Sequence[int]) -> None:
@@ -150,7 +150,7 @@ class Fabric:
                     self._change(flows[i], rate)
 
     def _component(self, link: int) -> tuple[dict[int, Flow], set[int]]:
-        """The flows that share links with one another and with this one, directly or through others; and the links."""
+        """Return the flows that share links with each other and this link, directly or not; and all these links."""
         found, links = dict(self.flows[link]), {link}
         todo = list(found.values())
         for flow in todo:
@@ -163,7 +163,7 @@ class Fabric:
         return found, links
 
     def _rates(self, flows: dict[int, Flow], links: set[int]) -> dict[int, float]:
-        """Progressive filling. Only −, /, comparison: any faithful float64 gives the same bits."""
+        """Fill progressively; return rates. Only −, /, comparison: any faithful float64 gives the same bits."""
         rates: dict[int, float] = {}
         avail = {link: self.capacity[link] for link in links}
         count = {link: len(self.flows[link]) for link in links}

@@ -1,4 +1,4 @@
-"""Parts of a network that feel each other late, such as nodes: over some time each may be run as if it were alone."""
+"""Cut a network into parts, such as nodes, that affect each other late: until then each is run as if it were alone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER
 
-MOST_LEVELS: Final = 16  # of parts that feel each other soon: a fabric's links up and down are fewer
+MOST_LEVELS: Final = 16  # of parts that affect each other soon; a fabric's links up and down are fewer
 
 
 class NetworkParts(NamedTuple):
-    """A network cut into `many` parts, those of a class together: where each class begins, and behind the last.
+    """A network cut into `many` parts, those of a class together: `classes` is where each class begins, and the end.
 
-    An event in a part of class c is felt in other parts of class d `ahead[c, d]` ps later or more. The columns are the
-    part of each participant and of each link, and how many transfers of each way may be on the heap of each part:
-    (part, way) of all places where they do.
+    An event in a part of class c affects other parts of class d `ahead[c, d]` ps later or more. `of_participant` and
+    `of_link` are the part of each. `visits` are all pairs (part, way) where transfers of the way may be on the heap of
+    the part.
     """
 
     many: int
@@ -30,20 +30,19 @@ class NetworkParts(NamedTuple):
 
 
 def parts_of(program: Program, follows: Array, slots: int, least: int) -> NetworkParts:
-    """The parts of a program's network, where links serve in turn. `follows` says of which links heads pass without an
-    event: see `LinkTables.follows`.
+    """Cut a program's network, where links serve in turn, into parts. `follows`: see `LinkTables.follows`.
 
-    A head that leaves a link for one that needs an event comes there after the latencies behind it. The end of a
-    transfer lets go others of its receiver and one of its sender (`slots`), and lies behind the latencies of the last
-    links, or the time for which the receive side is kept. All else stays with one participant, whose first links are in
-    its part. So are participants between whom a way takes at most half of the longest, with its last link. Other last
-    links of ways to a part are one by themselves, unless receive sides are kept: so nodes feel each other by a whole
-    way there and back. Parts that feel others within less than `least` ps stand before these, as links do before
-    participants if they can; there is one part where no order can be.
+    A part affects another in two ways. A head goes on to a link that needs an event, after the latencies in between.
+    The end of a transfer lets others of its receiver go, and one of its sender (`slots`), after the latencies of the
+    last links or the time for which the receive side is kept. A part holds participants and their first links.
+    Participants are together, with the last link between them, if a way between them takes at most half as long as the
+    longest. Other last links of ways to a part are a part by themselves, unless receive sides are kept: so nodes affect
+    each other by a whole way there and back. Parts that affect others within less than `least` ps stand before these,
+    links before participants if possible. Where no order exists, there is one part.
     """
     (src, dst, hop, links), participants = program.routes, program.schedule.participants
     places = participants + len(program.bandwidths)
-    begins = np.zeros(len(links) + 1, bool)  # a segment of links that are passed in one event
+    begins = np.zeros(len(links) + 1, bool)  # where a segment begins that is passed in one event
     begins[:-1] = ~follows[links].astype(bool)
     some, none = np.flatnonzero(np.diff(hop)), np.flatnonzero(np.diff(hop) == 0)
     begins[hop[some]] = True
@@ -95,8 +94,8 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
 
 
 def _in_order(own: Numbers, before: Numbers, behind: Numbers, near: Array, count: int) -> Numbers | None:
-    """A level for each of `count` parts, of which pairs come in order where they are `near`; if they can, links in the
-    order of ways, then the parts that have participants of their `own`. None where no order can be."""
+    """Return a level for each of `count` parts that puts `near` pairs in order: if possible, links in the order of
+    ways, then the parts that have participants, `own`. None where no order exists."""
     links = np.ones(count, bool)
     links[own] = False
     level = _levels(count, before, behind, near | (links[before] & links[behind]))
@@ -107,7 +106,7 @@ def _in_order(own: Numbers, before: Numbers, behind: Numbers, near: Array, count
 
 
 def _levels(count: int, before: Numbers, behind: Numbers, which: Array) -> Numbers | None:
-    """A level for each of `count` parts, each pair of `which` comes in order; None where no order is theirs."""
+    """Return a level for each of `count` parts that puts each pair of `which` in order; None where no order exists."""
     before, behind = before[which], behind[which]
     level = np.zeros(count, np.int64)
     for _ in range(MOST_LEVELS):
@@ -120,7 +119,7 @@ def _levels(count: int, before: Numbers, behind: Numbers, which: Array) -> Numbe
 
 
 def labels(count: int, ends: Numbers, others: Numbers) -> Numbers:
-    """A number for each of `count` places, equal for those that pairs of `ends` and `others` connect."""
+    """Return a number for each of `count` places, equal for places that pairs of `ends` and `others` connect."""
     label = np.arange(count)
     while (label[ends] != label[others]).any():
         for a, b in ((label[ends], label[others]), (label[others], label[ends])):

@@ -1,7 +1,7 @@
-"""Binding: a schedule, a network, sizes and parameters are made a program.
+"""Bind a schedule to a network, sizes and parameters: this makes a program.
 
-What does not depend on numbers (dependencies, routes, channels) is a frame, made once and shared by the programs of all
-sizes, rates and latencies.
+The part that does not depend on numbers (dependencies, routes, channels) is a frame. It is made once and shared by the
+programs of all sizes, rates and latencies.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from simcoll.schedule.ir import AnySchedule, Schedule, StreamedSchedule
 
 BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
 FRAMED: Final = 40  # bytes that a transfer of a frame takes
-SHARE: Final = 16  # of memory, one part of it, is for frames that are kept
-LONG: Final = 1_000_000  # transfers: a frame of more takes hundreds of MB with all that engines make of it
+SHARE: Final = 16  # one part in so many of the memory is for kept frames
+LONG: Final = 1_000_000  # transfers; a longer frame takes hundreds of MB with all that engines make of it
 MOST_KINDS: Final = 64  # columns of sizes kept with a frame
 MOST_CREDITS: Final = 4  # columns of credits kept with a frame
 MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
@@ -46,7 +46,7 @@ def check_written(source: StreamedSchedule) -> None:
 
 
 def written_out(source: AnySchedule) -> Schedule:
-    """A schedule with all its transfers in memory, as `bind` takes it; raises InputError where there is too little."""
+    """Return a schedule with all transfers in memory, as `bind` takes it; raises InputError for too little memory."""
     if isinstance(source, Schedule):
         return source
     check_written(source)
@@ -81,7 +81,7 @@ def bind(
     if slots and slots >= loops * schedule.most_of_a_pair:  # nobody ever waits for a credit
         slots = 0
     # A frame keeps its schedule, so that no other has the id.
-    apart = loops * len(schedule) < LONG  # of long ones only that with the loops asked for last is kept
+    apart = loops * len(schedule) < LONG  # of a long schedule only the frame asked for last is kept
     where = (id(schedule), tuple(devices), network.layout, apart and loops, params.channels, params.channels_by)
     frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
     if frame is not None and frame.program.loops != loops:
@@ -117,8 +117,7 @@ def bind(
 @dataclass(frozen=True, eq=False)
 class _Frame:
     """The part that programs of one schedule, routes and channels share: one of them, and what each row of the schedule
-    `reads`. `kinds` are the columns of sizes that were made, by what they follow from; `credits` those of credits, by
-    slots."""
+    `reads`. `kinds` keeps columns of sizes by what they follow from, `credits` columns of credits by slots."""
 
     program: Program
     reads: Index
@@ -126,7 +125,7 @@ class _Frame:
     credits: dict[int, Index] = field(default_factory=dict)
 
     def credit(self, slots: int, compiled: bool) -> Index:
-        """The transfer whose end each waits for; nobody waits without slots."""
+        """Return the transfer whose end each waits for; without slots nobody waits."""
         program = self.program
         if slots and slots not in self.credits:
             if len(self.credits) >= MOST_CREDITS:
@@ -139,7 +138,7 @@ class _Frame:
         return self.credits[slots] if slots else program.credit
 
     def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
-        """The sizes of a program, the kind of each transfer, and what was made of that."""
+        """Return the sizes of a program, the kind of each transfer, and the memo that goes with these kinds."""
         loops = self.program.loops
         if held.size and held.min() == held.max():
             every, which = held.reshape(-1)[:1], np.zeros(held.size, np.uint8)
@@ -164,17 +163,17 @@ class _Frame:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The fields of its program."""
+        """The fields of its program, by name."""
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
 
     def _first(self) -> tuple[Index, Index]:
-        """The rows of the schedule that read what was there at the start, and the place of the slot that each reads
-        among those of all ranks."""
+        """Return the rows of the schedule that read what was there at the start, and the place of the slot that each
+        reads among the slots of all ranks."""
         schedule = self.program.schedule
         first = np.flatnonzero(self.reads == NONE).astype(np.int32)
         first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
         place = schedule.src[first] * np.int64(schedule.n_chunks) + schedule.src_slot[first]
-        return first, place.astype(np.uint32)  # of more, memory would hold no sizes
+        return first, place.astype(np.uint32)  # sizes of more slots would fit no memory
 
 
 _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
@@ -197,16 +196,16 @@ def _framed(
 
 
 def _once(program: Program) -> Program:
-    """The same, in which columns that are equal are one: where each transfer has a way of its own, it has a channel and
-    a receive side of its own, too, and where nobody waits, for nothing."""
+    """Return the program with equal columns made one. Where each transfer has a way of its own, it has its own channel
+    and receive side, too; where nobody waits, `chain` and `channel_before` equal `reads`."""
     same = dict.fromkeys(("channel", "side"), "way") | dict.fromkeys(("chain", "channel_before"), "reads")
     equal = {name: of for name, of in same.items() if np.array_equal(getattr(program, name), getattr(program, of))}
     return replace(program, **{name: getattr(program, of) for name, of in equal.items()})
 
 
 class Columns(NamedTuple):
-    """The columns that come before channels, sides and credits follow: see `Program`. `number` is the
-    channel that the sender uses for it, counted per sender, or one for all."""
+    """The columns from which channels, sides and credits follow: see `Program`. `number` is the channel that the sender
+    uses, counted per sender, or one entry for all."""
 
     way: Index
     sizes: Index
@@ -226,9 +225,9 @@ def assemble(
     loops: int = 1,
     compiled: bool = False,
 ) -> Program:
-    """Derive channels, receive sides and credits, and put the program together.
+    """Derive channels, receive sides and credits, and return the program.
 
-    In-network agents have one channel and one receive side per peer, or one for each number that steps have.
+    In-network agents have one channel and receive side per peer; where channels go by step, one per peer and number.
     """
     way, number = columns.way, columns.number
     src, dst = routes.src[way], routes.dst[way]
@@ -270,7 +269,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
 
 
 def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int, compiled: bool) -> Program:
-    """The program of the transfers `left`: of slots that hold less than others nothing is sent in later loops."""
+    """Return the program of the transfers `left`: later loops send nothing of slots that hold less than others."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     loop, origin = program.loop[left], program.origin[left]
     first_slot = loop * np.int32(schedule.n_slots)
@@ -289,7 +288,7 @@ def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slot
 
 
 def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
-    """Predecessors within the schedule as indices within the program: always of the same loop."""
+    """Return predecessors within the schedule as indices within the program, always of the same loop."""
     place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.reads)), np.int32)
     place[loop, origin] = np.arange(len(origin), dtype=np.int32)
     moved = (np.where(c[origin] == NONE, NONE, place[loop, np.maximum(c[origin], 0)]) for c in waits)
@@ -300,7 +299,7 @@ def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
 
 
 def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
-    """The bytes of each slot of each rank's buffer, int64 (n, n_chunks)."""
+    """Return the bytes of each slot of each rank's buffer, int64 (n, n_chunks)."""
     contract = collective(schedule.collective)
     more = schedule.n_chunks, schedule.root, itemsize, weights
     try:
@@ -315,7 +314,7 @@ def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> ND
 
 
 def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
-    """The bytes of the largest slot that anybody sends."""
+    """Return the bytes of the largest slot that anybody sends."""
     most = int(held.max(initial=0))
     if most == int(held.min(initial=most)):
         return most
@@ -324,8 +323,8 @@ def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
-    """Kinds where each loop moves a piece of every slot: as many whole ones as it holds, what is left, and then
-    nothing."""
+    """Return kinds where each loop moves a piece of every slot: as many whole pieces as the slot holds, then the rest,
+    then nothing."""
     whole = (sizes // piece)[kind]
     return np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
 
@@ -334,8 +333,8 @@ def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
 
 
 def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
-    """The channel of each transfer at its sender: chunks go to channels in turn, over all loops, or steps do; or a peer
-    has one."""
+    """Return the channel of each transfer at its sender: chunks, over all loops, or steps take channels in turn; or
+    each peer has one."""
     channels = params.channels
     if channels == 1:
         return np.zeros(1, np.int32)

@@ -28,16 +28,16 @@ from simcoll.schedule.ir import AnySchedule
 from simcoll.topology.graph import Topology
 
 SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make the bound weaker, never wrong
-MOST_MEASURED: Final = 500_000  # devices to which they are, all sources together
+MOST_MEASURED: Final = 500_000  # devices to which latencies are measured, over all sources
 
 Sizes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """Sets of devices around some of the ranks, but not all: each rank alone, each node, each switch with what hangs
-    on it. Cut c is around the places `members[starts[c]:starts[c + 1]]`; `out` and `into` are the B/s of its links.
-    `alone` is the B/s out of all ranks together, each cut out alone."""
+    """Sets of devices around some of the ranks, but not all: each rank alone, each node, each switch with what hangs on
+    it. Cut c is around the places `members[starts[c]:starts[c + 1]]`; `out` and `into` are the B/s of its links.
+    `alone` is the sum of the B/s out of each rank alone."""
 
     n: int
     members: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Cuts:
 
     @cached_property
     def slowest(self) -> int:
-        """The least B/s by which a cut is left or entered; 0 where none is."""
+        """The least positive bandwidth out of or into a cut, in B/s; 0 where there is none."""
         least = min(int(self.out.min()), int(self.into.min()))
         if least > 0:
             return least
@@ -56,15 +56,15 @@ class Cuts:
         return int(every[every > 0].min()) if every.any() else 0
 
     def total(self, values: Sizes) -> Sizes:
-        """For each cut the sum over its places of `values`, one a place."""
+        """Return for each cut the sum over its places of `values`, one a place."""
         return np.add.reduceat(values[self.members], self.starts)
 
     def around(self, place: int) -> NDArray[np.bool_]:
-        """Whether each cut has a place inside."""
+        """Return whether each cut has a place inside."""
         return self.total((np.arange(self.n) == place).astype(np.int64)) > 0
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:
-        """The places of each cut."""
+        """Return the places of each cut."""
         return iter(np.split(self.members, self.starts[1:]))
 
 
@@ -81,8 +81,8 @@ def lower_bound_ps(
     weights: object = None,
     reducing: bool = False,
 ) -> int:
-    """The larger of the latency and the bandwidth bound, over all groups of the schedule. `reducing`: switches could
-    reduce, even if they do not in this schedule."""
+    """Return the larger of the latency and the bandwidth bound in ps, over all groups of the schedule. `reducing`:
+    switches could reduce, even if they do not in this schedule."""
     found: list[int] = []
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
@@ -100,8 +100,8 @@ def beaten(
     itemsize: int,
     weights: object = None,
 ) -> int | None:
-    """The bound, if a time is below it. Least latencies are looked for only where a time is so short that they matter:
-    no way of few links is longer than so many links of the largest latency."""
+    """Return the bound in ps if `time_ps` is below it, else None. Least latencies are searched only where a time is so
+    short that they matter: the latency bound is at most the links of a shortest way, each with the largest latency."""
     most = int(topology.latencies.max(initial=0))
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
@@ -114,7 +114,7 @@ def beaten(
 
 
 def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The devices of each group of ranks that are not all on one."""
+    """Yield the devices of each group of ranks that are not all on one device."""
     for group in schedule.groups:
         places = tuple(map(devices.__getitem__, group))
         if len(set(places)) > 1:
@@ -122,19 +122,19 @@ def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str,
 
 
 def _hops(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> int:
-    """The most links of a way of fewest links between ranks of which one must wait for the other."""
+    """Return the most links on a shortest way between ranks of which one must wait for the other."""
     return _most(topology.least_hops, collective, root, topology, places)
 
 
 class _Limits(NamedTuple):
-    """The part of a bound that does not depend on sizes; `links` is the number of those of the topology."""
+    """The part of a bound that does not depend on sizes; `links` is the number of links of the topology."""
 
     latency_ps: int
     cuts: Cuts
     links: int
 
 
-# By topology, which is kept as long.
+# Caches by topology; an entry keeps its topology alive.
 _HOPS: Final[LruCache[int]] = LruCache(1_000, lambda _: 1)
 _CUTS: Final[LruCache[Cuts]] = LruCache(500_000, lambda found: len(found.members))
 _LIMITS: Final[LruCache[_Limits]] = LruCache(500_000, lambda found: found.links)
@@ -145,11 +145,11 @@ def _limits(collective: str, root: int, topology: Topology, places: tuple[str, .
     return _Limits(latency_ps, _cuts(topology, places), len(topology.links))
 
 
-Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # of ways between sources and targets
+Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # the least over all ways, by source and target
 
 
 def _most(least: Least, collective: str, root: int, topology: Topology, places: Sequence[str]) -> int:
-    """The most that the least ways take between ranks of which one must wait for the other."""
+    """Return the largest of the `least` values between ranks of which one must wait for the other."""
     n = len(places)
     count = max(1, min(SOURCES, MOST_MEASURED // len(topology.kinds)))
     sources, targets = places[:: max(1, n // count)], places
@@ -168,7 +168,7 @@ def _bandwidth_ps(
     if schedule.collective == "barrier":
         return 0
     contract, n = collective(schedule.collective), cuts.n
-    if schedule.collective == "all_reduce":  # all bytes cross each cut, by far the most asked for
+    if schedule.collective == "all_reduce":  # all bytes cross each cut; asked for most often
         alone = 0 if schedule.agents or reducing or not cuts.alone else 2 * (n - 1) * nbytes * PS_PER_S // cuts.alone
         return max(nbytes * PS_PER_S // cuts.slowest if cuts.slowest else 0, alone)
     blocks = contract.blocks(n)
@@ -180,8 +180,8 @@ def _bandwidth_ps(
 
 
 class _CutLinks(NamedTuple):
-    """The places that each cut is around, and the links out of it and into it. `ranks` is the number of places around
-    which each of the first cuts is: those of one device each."""
+    """The places that each cut is around, and the links out of it and into it. The first cuts are around one device
+    each; `ranks` is how many places each of them has."""
 
     places: Sets
     out: Sets

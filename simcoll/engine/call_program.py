@@ -26,8 +26,8 @@ LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that fol
 
 
 class CallSums(NamedTuple):
-    """Sums of a call: the bytes over each link, (links,), those that each of its ranks sends, (ranks,), the
-    messages, and the payload summed over links."""
+    """Sums of a call: the bytes over each link, (links,); the bytes that each rank sends, (ranks,); the messages; and
+    the payload summed over links."""
 
     carried: Numbers
     sent: Numbers
@@ -37,8 +37,8 @@ class CallSums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CallProgram:
-    """A call of a plan: its program, bound when it is needed, and where its schedule is a stream, that, which is folded
-    if it has more than `long` transfers and can be. `in_loops` makes the same of the columns of one loop, if it can."""
+    """A call of a plan. `make` binds its program when it is needed. A schedule that is a `stream` is folded if it has
+    more than `long` transfers and can be. `in_loops` makes the program with the columns of one loop, or None."""
 
     make: Callable[[], Program]
     stream: StreamedProgram | None = None
@@ -56,12 +56,12 @@ class CallProgram:
 
     @property
     def _bound(self) -> Program:
-        """The program of one loop, where that is enough, or of all."""
+        """The program of one loop where that is enough, else the program of all."""
         return self._looped.one if self._looped else self.program
 
     @property
     def network(self) -> RoutedNetwork | Program:
-        """Links as the call has them."""
+        """The links as the call sees them."""
         return self.stream.network if self.stream else self._bound
 
     @property
@@ -71,7 +71,7 @@ class CallProgram:
 
     @cached_property
     def _few(self) -> tuple[Folded, Program] | None:
-        """The program of a few ranks that stand for all of a long stream."""
+        """The program of a few ranks that stand for all of a long stream; None where it is not folded."""
         whole = self.stream
         if whole is None or not isinstance(whole.stream, StreamedSchedule) or whole.transfers <= self.long:
             return None
@@ -99,22 +99,22 @@ class CallProgram:
 
     @cached_property
     def links(self) -> Numbers:
-        """The links that messages of the call go over."""
+        """The numbers of the links that messages of the call use."""
         if self._few is None:
             return distinct(self._bound.routes.links)
         return distinct(self._few[0].stands_for)
 
     @cached_property
     def longest_ps(self) -> int | None:
-        """The longest that the call takes from when its last rank comes, whenever the others did, if that is known;
-        also where calls of the same `turns` are ahead or behind."""
+        """The longest time in ps from when the last rank comes to the end of the call, whenever the others came; None
+        if not known. It holds also where calls of the same `turns` are ahead or behind."""
         if self._few is not None:
             return None
         return longest_ps(*self._in_loops, among=self.turns is not None)
 
     def quiet_ps(self, missing: int) -> int | None:
-        """The longest that the call goes on from when all its ranks but the `missing` one have come, if it then stands
-        still, on every rank, until that comes; None where that is not so or not known."""
+        """Return how long the call goes on at most, in ps, once all its ranks but the `missing` one have come, if every
+        rank then stands still until that comes; None where that is not so or not known."""
         if missing not in self._quiet:
             self._quiet[missing] = self._longest and self._longest.latest_ps(missing)
         return self._quiet[missing]
@@ -129,7 +129,7 @@ class CallProgram:
 
     @property
     def _in_loops(self) -> tuple[Program, int, int, int]:
-        """A program, how often it is run, the bytes of a piece at the most, and how many of these may be on the way."""
+        """A program, how often it is run, the most bytes of a piece, and how many pieces may be on the way."""
         if one := self._looped:
             return one.one, one.loops, one.piece, one.slots
         program = self.program
@@ -143,8 +143,8 @@ class CallProgram:
 
     @cached_property
     def turns(self) -> bytes | None:
-        """The same for calls that differ in sizes only, of which one may follow the other, rank by rank, before that is
-        over: no channel has messages of both on the way (see `longest.in_turn`). None where that is not so."""
+        """A digest, equal for calls that differ in sizes only and may follow one another, rank by rank, before the
+        first is over: no channel has messages of both on the way (see `longest.in_turn`). None for all other calls."""
         if self._few is not None:
             return None
         program, _, piece, slots = self._in_loops
@@ -158,8 +158,8 @@ class CallProgram:
         return found.digest()
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call by itself, its ranks coming at `came`, the first at 0, and its links `busy` until a time, all in ps
-        from then on. None if it cannot finish."""
+        """Run the call by itself and return its ends; None if it cannot finish. Its ranks come at `came`, the first at
+        0, and its links are `busy` until a time; all in ps from then on."""
         if self._few is None:
             return self._whole(came, busy)
         folded, program = self._few
@@ -179,7 +179,7 @@ class CallProgram:
         return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
 
     def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call of all its ranks by itself."""
+        """Run the call of all its ranks by itself."""
         if self._looped is None:
             return _alone(self.program, came, busy)
         one = replace(self._looped.one, arrivals=_of_all(came, self._looped.one))
@@ -191,5 +191,5 @@ def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | No
 
 
 def _of_all(came: Numbers, program: Program) -> Numbers:
-    """The arrivals of ranks and agents, which are there from the start."""
+    """Return the arrivals of ranks and agents; agents are there from the start."""
     return np.append(came, np.zeros(program.schedule.agents, np.int64))

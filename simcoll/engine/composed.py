@@ -1,16 +1,15 @@
-"""Plans put together from the times of their calls alone, where these do not get in each other's way.
+"""Compose the time of a plan from the times of its calls alone, where these do not get in each other's way.
 
-Calls are run one after the other. What a call does depends on when its ranks come and on how long its links are still
-busy with earlier calls; calls of which all that is alike are run once. It is checked of every link that the first
-message of a call came to it behind the last one of the calls before. Then the times of all calls together keep
-every rule of the joined program, and only one solution does. Where the check fails, the joined program has to be run.
+Calls are run one after the other. A call depends on when its ranks come and on how long its links are still busy with
+earlier calls; calls that agree in all of that are run once. Each link is checked: the first message of a call must come
+to it behind the last one of the calls before. Then the times of all calls together keep every rule of the joined
+program, and only one solution does. Where the check fails, the joined program has to be run.
 
-A call that has its links for itself is not run at first: it is known by when it is over at the latest (see `longest`).
-If all that waits for it waits longer for something else, as where a call lies beside computation, it never is. Nor is
-one that begins, rank by rank, when such a call is over: calls of such a chain are known by when each is over at the
-latest, whoever is ahead. Where some ranks come so late to a call of a chain that all else has come to a standstill
-before, what was ahead does not matter any more: a chain begins anew. Those calls of a chain that meet are run as one
-joined program.
+A call that has its links for itself is not run at first: only its latest possible end is known (see `longest`). If all
+that waits for it waits longer for something else, such as computation beside it, it never is run. Nor is a call that
+begins, rank by rank, when such a call is over: these form a chain, in which the latest possible end of each is known,
+whoever is ahead. Where some ranks come so late to a call of a chain that all else has come to a standstill, the past
+does not matter any more: a chain begins anew. Calls of a chain that meet are run as one joined program.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
 
 
 class Hidden(NamedTuple):
-    """An operation of which it is not known yet when it ends: a call that is not run as long as nobody needs to know,
-    or None, what launches such a call. Its ranks begin at `opened`, or in a `chain` behind its first, whose number that
-    is, perhaps later; it is over at `latest`, in ps, and on ranks that begin before others are `ahead` not after that
-    time. What it does before the last of its ranks come may end at `quiet`, where `opened` does not tell."""
+    """An operation whose end is not known yet: a `call` that is not run as long as nobody needs its end, or None, what
+    launches such a call. Its ranks begin at `opened`, behind the first of its `chain` (named by the number of that)
+    perhaps later. It is over at `latest`, in ps, and on ranks that begin before others at `ahead`, both at the latest.
+    Its work before the last rank comes may end at `quiet`, where `opened` does not tell."""
 
     number: int
     call: CallProgram | None
@@ -48,9 +47,9 @@ class Hidden(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The times at which ranks may begin an operation, and the first of them. In a `chain` of another one that is
-    hidden they are the soonest there may be, and those up to `ahead` may be as late as that, in ps; else it is 0. That
-    was `known` when hidden ones had been shown so often, and the chain ended with that one."""
+    """The times at which ranks may begin an operation, and the `first` of them. Behind the hidden operations of a
+    `chain` they are the soonest possible, and those up to `ahead` may be as late as that, in ps; else `ahead` is 0.
+    `known`: how often hidden operations had been shown by then, and the last one of the chain."""
 
     when: Numbers
     first: int
@@ -60,23 +59,23 @@ class Opened(NamedTuple):
 
     @property
     def latest(self) -> int:
-        """The time at which all ranks may begin, at the latest, in ps."""
+        """The latest time in ps by which all ranks may begin."""
         return max(int(np.maximum.reduce(self.when, initial=0)), self.ahead)
 
 
 class Taken(NamedTuple):
-    """Times by link: the last message came, and it is free again."""
+    """Times by link, in ps: when the last message came, and when the link is free again."""
 
     came: Numbers
     free: Numbers
 
     def copied(self) -> Taken:
-        """Columns of its own."""
+        """Return the same times in columns of its own."""
         return Taken(*(column.copy() for column in self))
 
 
 class Before(NamedTuple):
-    """The state when a part of a chain, which begins at a `place` of it, was run: by link, and the latest time."""
+    """The state before a part of a chain, from `place` on, was run: by link, and the latest time."""
 
     place: int
     met: bool
@@ -86,14 +85,14 @@ class Before(NamedTuple):
 
 
 class KnownCalls:
-    """Calls that were run: of those that are alike one is."""
+    """The results of calls that were run: calls that are alike are run once."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
 
     def alike(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call by itself, if one like it was run: see `CallProgram.alone`. A link that is free before its first
-        message comes may as well have been free from the start."""
+        """Return the ends of the call by itself if one like it was run, else None: see `CallProgram.alone`. A link that
+        is free before its first message comes may as well have been free from the start."""
         now = busy[call.links]
         for before, ends in self._runs.get((id(call), came.tobytes()), ()):
             if ((now == before) | (np.maximum(now, before) <= ends.first[call.links])).all():
@@ -101,13 +100,13 @@ class KnownCalls:
         return None
 
     def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """The call by itself, run if none like it was; None if it cannot finish."""
+        """Return the ends of the call by itself, run if none like it was; None if it cannot finish."""
         if (ends := self.alike(call, came, busy)) is None and (ends := call.alone(came, busy)) is not None:
             self._runs.setdefault((id(call), came.tobytes()), []).append((busy[call.links], ends))
         return ends
 
 
-least, most = np.minimum.reduce, np.maximum.reduce  # of a few numbers in half of the time that methods take
+least, most = np.minimum.reduce, np.maximum.reduce  # of a few numbers: methods take twice the time
 MOST_JOINED: Final = 5_000_000  # transfers of calls that meet, some 1 GB
 
 Joined = dict[tuple[tuple[CallProgram | None, tuple[int, ...]], ...], Program]
@@ -122,10 +121,10 @@ def composed_ps(
     joined: Joined | None = None,
     durations: Sequence[int | Numbers] | None = None,
 ) -> int | None:
-    """The time in ps of a plan of `operations` on `n` ranks, of which each but computations is a call of `calls`; None
-    where calls meet on a link, or cannot be run by themselves. Calls that `ran` by themselves are added to that set,
-    and only those in it may be left out where nobody needs to know when they end. Programs of calls of a chain that
-    meet are kept in `joined`, for other `durations` of the same plan, which stand for those of its operations."""
+    """Return the time in ps of a plan of `operations` on `n` ranks; None where calls meet on a link or cannot be run by
+    themselves. Each operation but computations is a call of `calls`. Calls that `ran` by themselves are added to that
+    set; only calls in it may be left out where nobody needs their end. `joined` keeps the programs of chained calls
+    that meet, for runs of the same plan with other `durations`, which replace those of its operations."""
     if not _apart(calls, network):
         return None
     known = set() if ran is None else ran, {} if joined is None else joined
@@ -137,7 +136,7 @@ def composed_ps(
 
 @functools.lru_cache(1)  # replications of one plan differ in durations
 def _behind(after: tuple[tuple[int, ...], ...]) -> tuple[Sequence[tuple[int, ...]], Sequence[int]]:
-    """For each operation those that wait for it, in order, and the number of those that it waits for."""
+    """Return for each operation the ones that wait for it, in order, and the number of those that it waits for."""
     behind = [list[int]() for _ in after]
     for number, all_before in enumerate(after):
         for before in dict.fromkeys(all_before):
@@ -146,8 +145,8 @@ def _behind(after: tuple[tuple[int, ...], ...]) -> tuple[Sequence[tuple[int, ...
 
 
 class _Composition:
-    """The times of a plan, operation by operation. By link: what was `taken`, and the operation of which the last
-    message was. By operation: when its work ends on each rank; of those `hidden`, at the least."""
+    """The times of a plan, found operation by operation. By link: what was `taken`, and the operation of the last
+    message. By operation: when its work ends on each rank; the soonest possible for `hidden` ones."""
 
     def __init__(
         self,
@@ -166,14 +165,14 @@ class _Composition:
         self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
         self.done, self.hidden = dict[int, Numbers](), dict[int, Hidden]()
         self.chains = dict[int, list[Hidden]]()  # by the number of the first
-        self.anew = dict[int, int]()  # by the number of the last of a chain, the first of the one that begins behind it
-        self.until = list[tuple[int, int]]()  # of hidden ones, in order: when over at the latest, number
+        self.anew = dict[int, int]()  # by the last operation of a chain: the first of the chain behind it
+        self.until = list[tuple[int, int]]()  # of hidden operations, sorted: latest end, number
         self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
         self.shown = 0  # how often hidden operations became known
         self.behind, self.awaited = _behind(tuple([op.after for op in operations]))
 
     def took(self) -> int | None:
-        """The time that all takes together; None where calls meet."""
+        """Return the time in ps that everything takes together; None where calls meet."""
         left = list(self.awaited)
         queue: list[tuple[int, int]] = []
         opened: dict[int, Opened] = {}
@@ -197,8 +196,8 @@ class _Composition:
         return self.last
 
     def _opened(self, number: int) -> Opened | None:
-        """The times at which ranks may begin an operation. Of what is hidden that is run which may end later than all
-        else, but for the end of a chain that the operation goes on with; None where something cannot finish."""
+        """Return when ranks may begin an operation; None where something cannot finish. Hidden operations that may end
+        later than all else it waits for are run, but for the end of a chain that the operation goes on with."""
         while True:
             when = self._since(number)
             first = int(least(when, initial=NEVER))
@@ -213,7 +212,7 @@ class _Composition:
                 return None
 
     def _since(self, number: int) -> Numbers:
-        """The times at which what an operation waits for ends on its ranks: of hidden ones, at the least."""
+        """Return when all that an operation waits for ends on its ranks; for hidden operations the soonest time."""
         op = self.operations[number]
         ends = list[Numbers]()
         for before in op.after:
@@ -224,13 +223,13 @@ class _Composition:
         return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
-        """The soonest of the times of an operation's ranks that have a part in an earlier one."""
+        """Return the soonest time of those of an operation's ranks that have a part in an earlier one."""
         shared = self._shared(before, self.operations[number])
         return int(least(when if shared is None else when[shared >= 0], initial=NEVER))
 
     def _shared(self, before: int, op: Operation) -> Numbers | None:
-        """The place of each rank of an operation among those of an earlier one, −1 where it has no part in that; None
-        where they have the same ranks."""
+        """Return the place of each rank of an operation among the ranks of an earlier one, −1 where it has no part in
+        that; None where both have the same ranks."""
         others, place = self.operations[before].ranks, self.place
         if others is op.ranks:
             return None
@@ -240,8 +239,8 @@ class _Composition:
         return found
 
     def _goes_on(self, number: int, late: Hidden) -> bool:
-        """Whether an operation goes on with the chain of which a hidden one is the last: a call of the same ranks that
-        may follow it, or what launches only that."""
+        """Return whether an operation goes on with the chain that ends with a hidden one: as a call of the same ranks
+        that may follow it, or as what launches only such a call."""
         if late is not self.chains[late.chain][-1]:
             return False
         if late.call is None:  # what launches this call
@@ -252,9 +251,9 @@ class _Composition:
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
     def _enter(self, number: int, opened: Opened) -> bool:
-        """Note when an operation begins. Says whether all that has to be run for that ends."""
+        """Note when an operation begins. Return whether all that has to be run for that ends."""
         call = self.calls[number]
-        if opened.chain != number and not self._stands(opened):  # some may be known by now, or has gone on
+        if opened.chain != number and not self._stands(opened):  # some may be known by now, or the chain has gone on
             if (now := self._opened(number)) is None:
                 return False
             opened = now
@@ -269,8 +268,7 @@ class _Composition:
         return True
 
     def _stands(self, opened: Opened) -> bool:
-        """Whether all is hidden that was when an operation was to go on with a chain, and the end of that is the
-        same."""
+        """Return whether hidden operations and the end of the chain are still those that `opened` was found with."""
         assert opened.known
         shown, last = opened.known
         return shown == self.shown and self.chains[opened.chain][-1] is last
@@ -281,8 +279,8 @@ class _Composition:
         self.chains.setdefault(new.chain, []).append(new)
 
     def _call(self, number: int, call: CallProgram, opened: Opened) -> bool:
-        """Hide a call that has its links for itself, if it is over some time later at the latest; else run it. Says
-        whether it does not meet others, and ends."""
+        """Hide a call that has its links for itself, if its latest possible end is known; else run it. Return whether
+        it ends and does not meet others."""
         when, first, _, chain, _ = opened
 
         def meets(late: Hidden) -> bool:
@@ -291,7 +289,7 @@ class _Composition:
         while late := next(filter(meets, self._under_way(first)), None):
             if not self._uncover(late):
                 return False
-        if chain != number and chain not in self.chains:  # of which some was run with that
+        if chain != number and chain not in self.chains:  # part of the chain was run with that call
             return self._enter(number, opened)
         met = self._met(self.taken, call, first)
         quiet = self._quiet(call, opened) if chain != number and not met else 0
@@ -309,9 +307,9 @@ class _Composition:
         return self._uncover(self.chains[chain][-1]) and self._enter(number, opened)
 
     def _quiet(self, call: CallProgram, opened: Opened) -> int:
-        """The time at which all that early ranks do in a call of a chain has ended, if the others come later than that:
-        then it does not matter any more when the early ones came, where the call has its links for itself. 0 where that
-        is not known."""
+        """Return the time in ps at which all that early ranks do in a call of a chain has ended, if the others come
+        later than that; 0 where it is not known. Then it does not matter when the early ones came, where the call has
+        its links for itself."""
         late = opened.when[opened.when > opened.ahead]
         standing = call.quiet_ps(int(opened.when.argmax())) if len(late) else None
         if standing is None:
@@ -322,19 +320,19 @@ class _Composition:
         return int(times[pauses[-1]]) + standing + 1 if len(pauses) else 0
 
     def _under_way(self, first: int) -> list[Hidden]:
-        """The hidden operations that may not be over at a time, in ps."""
+        """Return the hidden operations that may not be over at time `first`, in ps."""
         return [self.hidden[number] for _, number in self.until[bisect_left(self.until, (first, NONE)) :]]
 
     def _met(self, taken: Taken, call: CallProgram, first: int) -> bool:
-        """Whether messages on links of a call may come, or be served, when it begins."""
+        """Return whether messages on links of a call may still come, or be served, when it begins."""
         return any(most(column[call.links], initial=0) >= first for column in taken)
 
     def _uncover(self, late: Hidden) -> bool:
-        """Run a hidden call; all others on its links but those of its chain were over before, or begin after it. Of its
-        chain those are run that are ahead of it, and behind it as many as meet. Says whether they end."""
+        """Run a hidden call. All others on its links, but for its chain, were over before or begin after it. Of its
+        chain, all calls ahead of it are run, and as many behind it as meet. Return whether they end."""
         chain = self._shown(late.chain)
         wanted, parts = chain.index(late), list[tuple[Before, Taken]]()
-        for place, each in enumerate(chain):  # to which others may be added
+        for place, each in enumerate(chain):  # the chain may grow meanwhile
             when = self._begin(each, not place)
             if each.call is not None:
                 met = bool(parts) and self._met(parts[-1][1], each.call, int(when.min()))
@@ -355,7 +353,7 @@ class _Composition:
         return True
 
     def _shown(self, chain: int) -> list[Hidden]:
-        """The operations of a chain, which are hidden no more."""
+        """Take the operations of a chain out of the hidden ones; return them."""
         shown, self.shown = self.chains.pop(chain), self.shown + 1
         for each in shown:
             del self.hidden[each.number]
@@ -363,14 +361,14 @@ class _Composition:
         return shown
 
     def _begin(self, each: Hidden, first: bool) -> Numbers:
-        """Note when an operation of a chain begins, if what is ahead of it is known, and give that time."""
+        """Note when an operation of a chain begins, whose predecessors are known; return the time for each rank."""
         when = each.opened if first else self._since(each.number)
         self.done[each.number] = when + self.durations[each.number]
         self.last = max(self.last, int(most(self.done[each.number], initial=0)))
         return when
 
     def _part(self, chain: list[Hidden], last: int, parts: list[tuple[Before, Taken]], met: bool) -> bool:
-        """Run the `last` of some operations of a chain, or with it those before that it meets. Says whether they end,
+        """Run the `last` of some operations of a chain, or with it those before that it meets. Return whether they end,
         and do not meet what was ahead of the chain."""
         before = Before(last, met, self.taken.copied(), self.owner.copy(), self.last)
         while True:
@@ -385,8 +383,8 @@ class _Composition:
             self.taken, self.owner, self.last = before.taken.copied(), before.owner.copy(), before.last
 
     def _together(self, chain: Sequence[Hidden], first: bool, before: Taken | None) -> Taken | None:
-        """Run calls that follow each other, several as one joined program: see `_run`. Says `first` if nothing hidden
-        is ahead."""
+        """Run calls that follow each other, several as one joined program: see `_run`. `first`: nothing hidden is
+        ahead."""
         opened = [self._begin(each, first and not place) for place, each in enumerate(chain)]
         call, ranks = chain[0].call, self.operations[chain[0].number].ranks
         if len(chain) == 1 and call:
@@ -417,7 +415,7 @@ class _Composition:
         return taken
 
     def _key(self, chain: Sequence[Hidden]) -> tuple[tuple[CallProgram | None, tuple[int, ...]], ...]:
-        """The calls of a part of a chain, and for which places of it each operation waits."""
+        """Return the calls of a part of a chain, and the places in it that each operation waits for."""
         place = {each.number: i for i, each in enumerate(chain)}
         after = (self.operations[each.number].after for each in chain)
         waits = (tuple(place[before] for before in numbers if before in place) for numbers in after)
@@ -426,8 +424,8 @@ class _Composition:
     def _run(
         self, number: int, call: CallProgram, opened: Numbers, before: Taken | None, quiet: int = 0
     ) -> Taken | None:
-        """Run a call by itself, whose messages may meet those that were there `before`; see `Hidden.quiet`. Gives what
-        it takes; None where it does not end, or does meet them."""
+        """Run a call by itself and return what it takes of links; None where it does not end, or meets messages that
+        were there `before`. See `Hidden.quiet`."""
         first = int(opened.min())
         self.ran.add(call)
         alone = self.known.alone(call, opened - first, self._busy(before, first))
@@ -437,11 +435,11 @@ class _Composition:
         return took
 
     def _busy(self, before: Taken | None, first: int) -> Numbers:
-        """The time from the `first` one on for which links are busy with messages that were there `before`."""
+        """Return how long, in ps from `first` on, links are busy with messages that were there `before`."""
         return self.idle if before is None else np.maximum(before.free - first, 0)
 
     def _take(self, ends: fast.CallEnds, first: int, number: int, before: Taken | None, quiet: int) -> Taken | None:
-        """Take the links of what was run from the `first` time on, and give what it takes; None where it meets messages
+        """Take the links of what was run from time `first` on, and return what it takes; None where it meets messages
         that were there `before`."""
         head, uses = ends.first + first, ends.last > -NEVER
         if before is not None:
@@ -450,7 +448,7 @@ class _Composition:
                 return None
         came = np.maximum(ends.last + first, quiet)
         took = Taken(np.where(uses, came, -NEVER), np.where(uses, ends.free + first, 0))
-        uses &= took.came >= self.taken.came  # else there were later ones
+        uses &= took.came >= self.taken.came  # else later messages were there
         for column, new in zip(self.taken, took, strict=True):
             column[uses] = new[uses]
         self.owner[uses] = number
@@ -459,7 +457,7 @@ class _Composition:
 
 
 def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
-    """Whether calls may be run by themselves: links serve one message after the other, and are those of the network."""
+    """Return whether calls may be run by themselves: links serve messages in turn, and are the links of the network."""
     bound = list({id(call): call for call in calls if call is not None}.values())
     params = [call.params for call in bound]
     alone = all(p.sharing == "fifo" and not p.barrier and p.blocking == "no" for p in params)

@@ -5,7 +5,7 @@ each link, `receive`, `end`, `add`, `complete`. A process per task waits for wha
 Links, receive sides and the fabric decide once an instant, after everything else at that instant, lowest index first:
 SimPy's priorities say so (`simcoll.engine._event_servers`).
 
-When a transfer is sent is known as soon as its first link decides, so that a channel which waits for something else as
+It is known when a transfer is sent as soon as its first link decides. So a channel that waits for something else as
 well needs no event for it.
 """
 
@@ -35,14 +35,14 @@ Wait = Generator[Event, Any, None]
 
 
 def run(program: Program) -> Timeline:
-    """Replay a program; raises StuckError if it cannot finish."""
+    """Replay a program and return its timeline; raises StuckError if it cannot finish."""
     with no_garbage_collection():
         return _EventRun(program).finish()
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Leave the garbage of cycles where it is: events make none, and to look for it takes a quarter of the time."""
+    """Do not look for garbage in cycles: events make none, and the search takes a quarter of the time."""
     if not gc.isenabled():
         yield
         return
@@ -54,14 +54,14 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 class _EventRun:
-    """One replay: the processes and what they have written down."""
+    """One replay: its processes and the times that they note."""
 
     def __init__(self, program: Program):
         self.program, self.params, self.env = program, program.params, simpy.Environment()
         count = len(program)
-        self.started, self.arrived = [NONE] * count, [NONE] * count  # when; nobody waits for these
+        self.started, self.arrived = [NONE] * count, [NONE] * count  # times; nobody waits for these
         self.sent, self.ended, self.completed = (Milestone(self.env, count) for _ in range(3))
-        self.hops: list[tuple[int, ...]] = [()] * count  # when each link begins and ends to serve it
+        self.hops: list[tuple[int, ...]] = [()] * count  # begin and end of service at each link
         self.planned, self.way = program.way.tolist(), program.way.tolist()  # the way that each is to take, and takes
         self.chain, self.nbytes = program.chain.tolist(), program.nbytes.tolist()
         self.behind = dict(zip(self.chain, range(count), strict=True))  # the version that waits for each
@@ -83,7 +83,7 @@ class _EventRun:
         tasks = len(program.tasks) if program.tasks else 0
         self.opened, self.done = Milestone(self.env, tasks), Milestone(self.env, tasks)
         self.sender, self.receiver = self._ends()
-        late = tasks or any(self.there)  # what is there from the start, which one adds to, may come late
+        late = tasks or any(self.there)  # data that transfers add to may come late
         self.adds = (program.reduce & (program.chain == NONE) & bool(late)).tolist()
         self.spans: dict[int, list[BandwidthSpan]] = {}
         if program.changes:
@@ -97,7 +97,7 @@ class _EventRun:
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
     def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Yield milestones that transfers wait for besides their places in channels, and whose each of them needs."""
+        """Return the milestones that transfers await besides their channel's turn, each with the transfer it needs."""
         columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:
@@ -105,7 +105,7 @@ class _EventRun:
         return (column for column in columns if any(j != NONE for j in column[1]))
 
     def _ends(self) -> tuple[list[int], list[int]]:
-        """The tasks that send and receive each transfer, or NONE."""
+        """Return the tasks that send and that receive each transfer, or NONE."""
         program, tasks = self.program, self.program.tasks
         if not tasks:
             return [NONE] * len(program), [NONE] * len(program)
@@ -119,12 +119,12 @@ class _EventRun:
         return Fabric(self.env, capacity.tolist())  # more link, behind the real ones
 
     def reached(self) -> Reached:
-        """The milestones that each transfer has reached."""
+        """Return the milestones that each transfer has reached."""
         sent, ended, completed = (times.at for times in (self.sent, self.ended, self.completed))
         return Reached(self.started, sent, ended, completed, self.way, self.blocking)
 
     def finish(self) -> Timeline:
-        """Run until nothing is left to happen."""
+        """Run until nothing is left to happen; return the timeline."""
         try:
             self.env.run()
             hops = clocked(np.fromiter(chain.from_iterable(self.hops), np.int64))
@@ -148,7 +148,7 @@ class _EventRun:
     # --- changes ---
 
     def _announce(self) -> None:
-        """Have everything that changes do so, before all else of its instant."""
+        """Schedule every change before all else of its instant."""
         changes = self.program.changes
         assert changes
         for at, link, bandwidth, turn in changes:
@@ -159,7 +159,7 @@ class _EventRun:
                 how(None)
 
     def change(self, link: int, bandwidth: int, turn: int, _: Event | None) -> None:
-        """A link has another bandwidth; or is found dead, and what it has not served goes another way."""
+        """Give a link another bandwidth; or find it dead, and send what it has not served another way."""
         if turn == NONE:
             self.fabric.change(link, bandwidth)
             return
@@ -168,12 +168,12 @@ class _EventRun:
                 self.fabric.again(flow, self.take(i) + self.cap(i))
 
     def forced(self, i: int, when: int) -> int:
-        """The way that transfer `i` takes if it sets out then."""
+        """Return the way that transfer `i` takes if it sets out at time `when`."""
         changes, way = self.program.changes, self.planned[i]
         return int(changes.force[np.searchsorted(changes.turns, when, side="right"), way]) if changes else way
 
     def take(self, i: int) -> list[int]:
-        """Set out: the links of the way that is in force."""
+        """Set out: return the links of the way in force."""
         if self.program.changes:
             self.way[i] = self.forced(i, self.env.now)
         return self.paths[self.way[i]]
@@ -181,7 +181,7 @@ class _EventRun:
     # --- tasks ---
 
     def task(self, task: int, sends: list[int], receives: list[int]) -> Wait:
-        """The part of one rank in one operation: open when all before it is done, done when all of it is."""
+        """Play the part of one rank in one operation: open when all before it is done, done when all of it is."""
         tasks = self.program.tasks
         assert tasks
         for before in tasks.before[slice(*tasks.first[task : task + 2])].tolist():
@@ -199,7 +199,7 @@ class _EventRun:
     # --- sending ---
 
     def channel(self, transfers: list[int]) -> Wait:
-        """A channel: its transfers strictly in index order, a blocked one blocking those behind it."""
+        """Play a channel: its transfers go strictly in index order, and a blocked one blocks those behind it."""
         env, last = self.env, NONE
         yield env.timeout(self.there[self.src[transfers[0]]])
         yield from self.opened.wait(self.sender[transfers[0]])
@@ -217,7 +217,7 @@ class _EventRun:
             self.set_out(i)
 
     def set_out(self, i: int) -> None:
-        """Let a transfer go, the rest of the way by itself."""
+        """Let a transfer go; from here on it moves by itself."""
         if not self.paths[self.planned[i]]:
             self.sent.reach(i, self.env.now + 1)
             self.after(1, self.receive, i)
@@ -227,24 +227,24 @@ class _EventRun:
             _Head(self, i).set_out()
 
     def flowed(self, flow: Flow) -> None:
-        """All bytes of a flow are gone."""
+        """End a flow: all its bytes are gone."""
         i, now = flow.i, self.env.now
         self.hops[i] = (flow.came, now) * len(self.paths[self.way[i]])
         flow.all_gone.later(self.flight[self.way[i]], partial(self.receive, i))
         self.sent.reach(i, now)
 
     def cap(self, i: int) -> list[int]:
-        """The link that stands for the cap of its channel, if that has one."""
+        """Return the link that stands for the cap of its channel, if that has one."""
         return [len(self.bandwidths) + int(self.program.channel[i])] if self.caps[self.planned[i]] else []
 
     # --- on the way ---
 
     def after(self, wait: int, call: Callable[..., None], *given: Any) -> None:
-        """Call a method with what is `given`, so many ps from now."""
+        """Call a method with the arguments `given`, `wait` ps from now."""
         Recurring(self.env).later(wait, lambda _: call(*given))
 
     def legs(self, i: int) -> list[_Leg]:
-        """The links of the way that is in force, as transfer `i` meets them if it sets out now."""
+        """Return the links of the way in force, as transfer `i` meets them if it sets out now."""
         if self.spans:
             return [self.leg(link, i) for link in self.take(i)]
         which = self.way[i], self.nbytes[i]
@@ -253,14 +253,14 @@ class _EventRun:
         return self.known_legs[which]
 
     def leg(self, link: int, i: int) -> _Leg:
-        """A link, as transfer `i` meets it."""
+        """Return a link, as transfer `i` meets it."""
         service = 0 if link in self.spans else service_ps(self.nbytes[i], self.bandwidths[link])
         return _Leg(link % self.program.servers, service, self.latencies[link], self.spans.get(link, ()))
 
     # --- receiving ---
 
     def receive(self, i: int, _: Event | None = None) -> None:
-        """A transfer arrives, and keeps its receive side for a time."""
+        """Let a transfer arrive; it then keeps its receive side for a time."""
         self.arrived[i] = self.env.now
         wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
@@ -275,7 +275,7 @@ class _EventRun:
         self.after(self.sides[side] - now, self.end, i)
 
     def end(self, i: int) -> None:
-        """A transfer ends; it is complete once no earlier version is missing."""
+        """End a transfer; it is complete once no earlier version is missing."""
         self.ended.reach(i, self.env.now)
         if self.steps:
             self.steps.ended(i)
@@ -286,22 +286,22 @@ class _EventRun:
             self.complete(i)
 
     def add(self, i: int) -> None:
-        """A transfer is added to what was there from the start, which came with its rank."""
+        """Add a transfer to data that was there from the start, once the rank that brings this has come."""
         if (late := self.there[self.dst[i]] - self.env.now) > 0:
             self.after(late, self.add, i)
         else:
             self.opened.then(self.receiver[i], self.complete, i)
 
     def complete(self, i: int) -> None:
-        """A transfer is complete, and so are the versions behind it that have ended."""
+        """Complete a transfer, and the versions behind it that have ended."""
         while i != NONE and self.ended.at[i] != NONE:
             self.completed.reach(i, self.env.now)
             i = self.behind.get(i, NONE)
 
 
 class _Leg(NamedTuple):
-    """One link of a way: its `server`, how long that serves the transfer and the time over the wire behind it, in ps;
-    `spans` of its bandwidth, if that changes."""
+    """One link of a way: its `server`, the time in ps for which that serves the transfer, the latency behind it in ps,
+    and the `spans` of its bandwidth if that changes."""
 
     server: int
     service: int
@@ -310,19 +310,19 @@ class _Leg(NamedTuple):
 
 
 class _Head(Recurring):
-    """The head of a transfer, first in, first out: before link `hop` of its way, the tail due there at `tail`."""
+    """The head of a transfer under `fifo`: it is before link `hop` of its way; the tail is due there at `tail`."""
 
     def __init__(self, run: _EventRun, i: int):
         self.env, self.run, self.i = run.env, run, i
 
     def set_out(self, _: Event | None = None) -> None:
-        """The head is at the first link of the way in force."""
+        """Begin at the first link of the way in force."""
         self.legs, self.hop, self.tail = self.run.legs(self.i), 0, 0
         self.later(0, self.cross, LAST + self.i)
 
     def cross(self, _: Event) -> None:
-        """The link, to which all has come that comes now, serves the chunk: the head moves on as soon as that begins;
-        the tail follows at the slowest pace so far. A chunk that is lost sets out again."""
+        """Have the link serve the chunk, after all heads of this instant have come. The head moves on as soon as
+        service begins; the tail follows at the slowest pace so far. A chunk that is lost sets out again."""
         run, i, (server, service, latency, spans) = self.run, self.i, self.legs[self.hop]
         now, free, again = self.env.now, run.links[server], NONE
         if spans:
@@ -346,12 +346,12 @@ class _Head(Recurring):
             self.later(self.tail - now, self.arrive)
 
     def lost(self, when: int) -> bool:
-        """Whether another way is in force then."""
+        """Return whether another way is in force at time `when`."""
         way: int = self.run.way[self.i]
         return self.run.forced(self.i, when) != way
 
     def sent(self, begin: int, end: int) -> int:
-        """The time at which the tail leaves the first link: not before the channel has brought it there."""
+        """Return when the tail leaves the first link: not before the channel has brought it there."""
         cap = self.run.caps[self.run.planned[self.i]]
         tail = max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
         if self.run.sent.at[self.i] == NONE:  # a chunk that sets out again is sent no second time
@@ -359,7 +359,7 @@ class _Head(Recurring):
         return tail
 
     def arrive(self, _: Event) -> None:
-        """The tail has come to the end of the way."""
+        """Receive the transfer: its tail has come to the end of the way."""
         self.run.receive(self.i)
 
 

@@ -1,7 +1,7 @@
 """The fast engine: the rules of `event` without a Python object per event. Same integers, tested by `==`.
 
-A heap of (time, key) drives the loop `fifo` or `fair`. The loops of `kernels` run as they are for small programs and
-compiled by numba, where that is installed, for large ones.
+A heap of (time, key) drives the loop `fifo` or `fair`. Small programs run the loops of `kernels` as they are; for large
+ones numba compiles them, where it is installed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from simcoll.engine.timing_model import NEVER, too_late
 
 
 class CallEnds(NamedTuple):
-    """The times at which each rank has sent and received all that is its own, (ranks,), or each task is done, (tasks,);
-    at which the first and the last message comes to each link, and it is free again, (links,), NEVER, −NEVER and −NEVER
-    where none comes; and at which all is over."""
+    """The ends of a run, in ps. `done`: when each rank has sent and received all its own, (ranks,), or each task is
+    done, (tasks,). By link, (links,): when the `first` and the `last` message comes, and when it is `free` again;
+    NEVER, −NEVER and −NEVER where none comes. `over`: when everything has ended."""
 
     done: Array
     first: Array
@@ -36,18 +36,18 @@ class CallEnds(NamedTuple):
 def run(
     program: Program, compiled: bool | None = None, hops: bool = True, busy: Array | None = None
 ) -> Timeline | None:
-    """The timeline of a program; None if it cannot finish.
+    """Return the timeline of a program; None if it cannot finish.
 
     `compiled` forces or forbids numba; by default it is used where it is installed and pays. Without `hops` the
-    timeline has no intervals of links, which take the most room. Links that serve others at first are `busy` until a
-    time in ps, (links,), where they serve in turn and do not change.
+    timeline has no intervals of links, which take the most room. Links serve others at first, until the time `busy` in
+    ps, (links,); such links serve in turn and do not change.
     """
     _, result = _run(program, "hops" if hops else "times", compiled, busy)
     return result and Timeline(*(np.asarray(column, np.int64) for column in result.columns))
 
 
 def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> Totals | None:
-    """The sums of a run: the times of each transfer would take most of the memory. None if it cannot finish."""
+    """Return the sums of a run; the times of each transfer would take most of the memory. None if it cannot finish."""
     _, result = _run(program, "nothing", compiled)
     if result is None:
         return None
@@ -60,15 +60,15 @@ def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> To
 
 
 def end_ps(program: Program, until: int = NEVER) -> int | None:
-    """The end of a program in ps and nothing else of it, None if it cannot finish; of one that takes longer than
-    `until` (ps) any later time."""
+    """Return the end of a program in ps and nothing else of it; None if it cannot finish. For a program that takes
+    longer than `until` (ps) the result is any later time."""
     _, result = _run(program, "nothing", None, until=until)
     return result and result.latest
 
 
 def ends(program: Program | LoopedProgram, busy: Array, compiled: bool | None = None) -> CallEnds | None:
-    """The ends of a program by ranks, or tasks where it has these, and by links, which serve in turn and are `busy` at
-    first until a time in ps, (links,). None if it cannot finish."""
+    """Return the ends of a program by rank, or by task where it has tasks, and by link; None if it cannot finish. Links
+    serve in turn and are `busy` at first until a time in ps, (links,)."""
     run_, result = _run(program, "ends", compiled, busy)
     if result is None:
         return None
@@ -85,7 +85,7 @@ def _run(
     busy: Array | None = None,
     until: int = NEVER,
 ) -> tuple[KernelRun, KernelResult | None]:
-    """Run a program; there is no result if not all came to an end. Raises InputError beyond the clock."""
+    """Run a program; the result is None if not all transfers ended. Raises InputError beyond the clock."""
     one = program.one if isinstance(program, LoopedProgram) else program
     fair = one.params.sharing == "fair"
     chosen = choose(len(program), compiled, fair_kernel if fair else fifo_kernel)

@@ -1,16 +1,16 @@
 """Folding: where a rotation of the ranks turns schedule and network into themselves, some ranks stand for all.
 
 Every rank then does what the rank one turn on does, at the same time. So it is enough to run the ranks of one turn (or
-of a few, so that nobody sends to one who stands for itself) on links that stand for theirs. That is exact if
+of a few, so that nobody sends to a rank that stands for its sender) on links that stand for theirs. That is exact if
 
 * the rotation turns every step into itself (`Rotation.holds`), and every sender's list, in order, into another's;
 * it turns the links of routes into links of equal bandwidth and latency, and no link into itself before the turns come
   round: then a link never serves two transfers that stand for each other;
-* whatever a tie decides (on a link, at a receive side) is decided the same way everywhere: what one link or one
-  receiver serves in a step stands at different places in its senders' lists;
-* transfers of one pair that are to be distinguished (`slots`) are: no two receivers of a sender become one.
+* a tie (on a link, at a receive side) is decided the same way everywhere: what one link or one receiver serves in a
+  step stands at different places in its senders' lists;
+* transfers of one pair stay apart where that matters (`slots`): no two receivers of a sender become one.
 
-Anything else is refused, and the schedule run as it is.
+Anything else is refused, and the schedule is run as it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Rotation, Step, StepPattern, join, stable_order
 
-MOST_TURNS: Final = 8  # taken together so that nobody sends to one who stands for itself
+MOST_TURNS: Final = 8  # taken together so that nobody sends to a rank that stands for its sender
 
 # Of each pair of the few: the whole receiver, and the links to it.
 FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
@@ -36,8 +36,8 @@ FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """A schedule of a few ranks on a network of their links. Each stands for `times` ranks, each link i for the links
-    `stands_for[i]` (times,) of the whole."""
+    """A schedule of a few ranks on a network of their links. Each rank stands for `times` ranks, each link i for the
+    links `stands_for[i]` (times,) of the whole network."""
 
     schedule: Schedule
     bandwidths: Numbers
@@ -46,7 +46,7 @@ class Folded:
     routes_of: dict[tuple[int, int], tuple[int, ...]]
     times: int
     stands_for: Numbers
-    layout: Hashable = field(default_factory=object)  # its own: see `timing_model.RoutedNetwork`
+    layout: Hashable = field(default_factory=object)  # equal to no other: see `timing_model.RoutedNetwork`
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -54,22 +54,22 @@ class Folded:
         return tuple(map(str, range(self.schedule.participants)))
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
-        """Links from one rank to another, or to itself."""
+        """Return the links from one rank to another, or to itself."""
         return self.routes_of[int(src), int(dst)]
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """The routes of many pairs laid end to end: see `timing_model.RoutedNetwork`."""
+        """Return the routes of many pairs laid end to end: see `timing_model.RoutedNetwork`."""
         found = [self.routes_of[int(devices[a]), int(devices[b])] for a, b in zip(src, dst, strict=True)]
         hop = np.cumsum([0, *map(len, found)])
         return hop, np.asarray([link for route in found for link in route], np.int64)
 
 
 def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
-    """Return a stream of a few ranks that stand for all, also where only several turns of its rotation, such as a
-    node's or a leaf's, map the network onto itself; None where that would not be exact.
+    """Return a schedule of a few ranks that stand for all; None where that would not be exact. It may be that only
+    several turns of the rotation together, such as those of a node or a leaf, map the network onto itself.
 
-    All chunks must be of one size, nobody late, and every rank have one channel, or one for each peer: that is for the
-    caller to see to.
+    The caller makes sure that all chunks are of one size, nobody is late, and every rank has one channel, or one a
+    peer.
     """
     n = stream.n
     if stream.rotation is None or stream.agents:
@@ -106,7 +106,7 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
 
 
 def _sorts(network: RoutedNetwork) -> Numbers:
-    """The sort of each link: equal for equal bandwidths and latencies, in order of first use."""
+    """Return the sort of each link, equal for equal bandwidths and latencies, in order of first use."""
     columns = network.bandwidths, network.latencies
     (_, bandwidth), (latencies, latency) = (np.unique(column, return_inverse=True) for column in columns)
     both = bandwidth * len(latencies) + latency
@@ -118,7 +118,7 @@ def _sorts(network: RoutedNetwork) -> Numbers:
 def _repeated(
     turns: Sequence[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
 ) -> Rotation | None:
-    """The fewest of some turns after which the routes of the first step look alike; None if they do after none."""
+    """Return the fewest of some turns after which the routes of the first step look alike; None if none do."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
     place = _place(step.src)
@@ -132,7 +132,7 @@ def _repeated(
 
 
 def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
-    """A number for each route, equal for those over links of the same sorts in the same order."""
+    """Return a number for each route, equal for routes over links of the same sorts in the same order."""
     count, base = len(hop) - 1, int(sorts.max(initial=-1)) + 2
     found = np.zeros(count, np.int64)
     for at in range(int(np.diff(hop).max(initial=0))):
@@ -147,7 +147,7 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
 
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
-    """The least number of ranks to keep so that no rank sends to one for which it stands; 0: more than MOST_TURNS."""
+    """Return the least number of ranks to keep so that none sends to a rank it stands for; 0: more than MOST_TURNS."""
     apart = np.concatenate([(part.first.dst - part.first.src) % stream.n for part in stream.parts()])
     apart = distinct(apart[apart != 0])
     for turns in range(1, MOST_TURNS + 1):
@@ -162,7 +162,7 @@ def _kept(step: Step, few: int) -> Numbers:
 
 
 def _rows(part: StepPattern, kept: Numbers) -> Step:
-    """The kept rows of all steps of a part."""
+    """Return the kept rows of all steps of a part."""
     if isinstance(part, Repeat):
         first = Step._make(column[kept] for column in part.first)
         return Repeat(first, part.times, part.base[kept], part.span, part.shift).whole()
@@ -170,7 +170,7 @@ def _rows(part: StepPattern, kept: Numbers) -> Step:
 
 
 def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
-    """The slot at the receiver's stand-in: as many turns back as the receiver is away from it."""
+    """Return the slot at the receiver's stand-in: as many turns back as the receiver is away from it."""
     turns = rows.dst // few * (few // turn.ranks)
     within = rows.dst_slot % turn.span
     found: Numbers = rows.dst_slot - within + (within - turns.astype(np.int64) * turn.chunks) % turn.span
@@ -178,7 +178,7 @@ def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
 
 
 def _place(src: NDArray[Any]) -> Numbers:
-    """The place of each row in its sender's list."""
+    """Return the place of each row in its sender's list."""
     counts, place = np.bincount(src), np.empty(len(src), np.int64)
     before = (np.cumsum(counts) - counts).astype(np.int32)
     place[stable_order(src)] = np.arange(len(src), dtype=np.int32) - np.repeat(before, counts)
@@ -186,7 +186,7 @@ def _place(src: NDArray[Any]) -> Numbers:
 
 
 def _in_order(step: Step, turn: Rotation, n: int) -> bool:
-    """Whether what a rank sends first, second, … is turned into what the rank one turn on sends first, second, …."""
+    """Return whether the list of each sender, in order, is turned into that of the rank one turn on."""
     place, src = _place(step.src), (step.src + turn.ranks) % n
     turned = ((step.dst + turn.ranks) % n, turn.chunk(step.src_slot), turn.chunk(step.dst_slot), step.reduce)
     many = int(place.max(initial=0)) + 1
@@ -196,7 +196,7 @@ def _in_order(step: Step, turn: Rotation, n: int) -> bool:
 
 
 def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers, number: Numbers) -> bool:
-    """Whether rows at the same place of their senders' lists share no link and no receiver: only those could tie."""
+    """Return whether rows at one place of their senders' lists share no link or receiver: only those could tie."""
     dst, place = step.dst[kept] % few, _place(step.src[kept])
     lengths = np.diff(hop)[kept]
     own = np.concatenate([number[path[hop[row] : hop[row + 1]]] for row in kept]) if len(kept) else number[:0]
@@ -206,8 +206,8 @@ def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers
 
 
 class _Links:
-    """The links that stand for others: `number` (links,) of the one that stands for each, −1 as long as it is not
-    known, `place` (links,) of each among those that one stands for."""
+    """The links that stand for others, by link of the whole (links,): `number` is the one that stands for it, −1 as
+    long as that is not known, `place` its place among the links that this one stands for."""
 
     def __init__(self, network: RoutedNetwork, times: int):
         self.network, self.times = network, times
@@ -215,7 +215,7 @@ class _Links:
         self.members: list[Numbers] = []
 
     def turned(self, step: Step, few: int, hop: Numbers, path: Numbers) -> bool:
-        """Take in the routes of a step, all rows; False if they are not turned into each other."""
+        """Take in the routes of a step, all rows. Return whether they are turned into each other."""
         n = few * self.times
         _, rows = np.unique(step.src.astype(np.int64) * n + step.dst, return_index=True)  # one of each pair
         turns, src = np.divmod(step.src[rows].astype(np.int64), few)
@@ -235,7 +235,7 @@ class _Links:
         return True
 
     def _take(self, links: Numbers) -> bool:
-        """New links that are turned into each other, if they are of equal kind and each another one."""
+        """Take in links that are turned into each other; return whether they are alike and all different."""
         network = self.network
         alike = all((column[links] == column[links[0]]).all() for column in (network.bandwidths, network.latencies))
         if not alike or len(distinct(links)) < self.times or (self.number[links] >= 0).any():
@@ -252,7 +252,7 @@ def _assembled(
     routes: FoldedRoutes,
     links: _Links,
 ) -> Folded:
-    """The schedule of the few, on the links that stand for all."""
+    """Return the schedule of the few, on the links that stand for all."""
     rows = join(*(rows for _, rows in columns))
     schedule = Schedule(
         collective="all_reduce",  # whose sizes do not depend on who holds what

@@ -1,4 +1,4 @@
-"""Several operations as one program: collectives and computation that share ranks and links."""
+"""Join several operations, collectives and computation that share ranks and links, into one program."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ EMPTY: Final = np.zeros(0, np.int32)
 class Operation(NamedTuple):
     """Work that some ranks do together, or each for itself.
 
-    Rank r of `program` is `ranks[r]`, the same in all operations that have this program; without one the ranks only
-    compute. Each keeps at it for at least `duration` ps: one number, or one a rank. `after` are numbers of earlier
-    operations: each rank waits for its part in them, where it has one. Operations of one `stream` are, on each
-    rank, one behind the other.
+    Rank r of `program` is `ranks[r]`, the same in all operations that have this program; without a program the ranks
+    only compute. Each works for at least `duration` ps: one number, or one a rank. `after` are numbers of earlier
+    operations: each rank waits for its part in them, where it has one. Operations of one `stream` follow one another on
+    each rank.
     """
 
     ranks: Index
@@ -36,11 +36,10 @@ class Operation(NamedTuple):
 
 
 def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Program:
-    """The program of all `operations` on `n` ranks, in the order in which they are numbered.
+    """Return the program of all `operations` on `n` ranks, in the order in which they are numbered.
 
-    Programs may be bound to other networks than `network`, on which links have other bandwidths and latencies: links of
-    one name are one link that serves all. Raises InputError where their parameters do not go together, or there are too
-    many transfers.
+    Programs may be bound to other networks than `network`, with other bandwidths and latencies: links of one name are
+    one link that serves all. Raises InputError where their parameters do not go together, or for too many transfers.
     """
     bound = list({id(op.program): op.program for op in operations if op.program is not None}.values())
     links = _LinkViews(bound, network)
@@ -81,8 +80,8 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int
 
 
 class _LinkViews:
-    """The links of all programs: those of `network`, and behind them others that programs have. Programs that see
-    links alike have one view of them; `at` gives by program the number of each of its links."""
+    """The links of all programs: the links of `network`, then others that programs have. Programs that see links alike
+    share one view of them; `at` gives by program the number of each of its links."""
 
     def __init__(self, bound: Sequence[Program], network: RoutedNetwork):
         number = {name: i for i, name in enumerate(network.link_names)}
@@ -108,7 +107,7 @@ class _LinkViews:
 
 
 def _spread(at: Array, whole: Index, own: Index, count: int) -> Array:
-    """A column of `count` links: as the `whole` network has them, 1 where it does not, and `own` at the places `at`."""
+    """Return a column of `count` links: `own` at the places `at`, else as the `whole` network has it, else 1."""
     column = np.ones(count, np.int64)
     column[: len(whole)] = whole
     column[at] = own
@@ -123,8 +122,8 @@ class _Owners(NamedTuple):
 
 
 class _Laid:
-    """The columns of all programs end to end. What belongs to an operation (transfers, channels, receive sides, slots)
-    is there once an operation; routes and sizes once a program."""
+    """The columns of all programs end to end. Transfers, channels, receive sides and slots are there once an operation;
+    routes and sizes once a program."""
 
     def __init__(self, operations: Sequence[Operation], bound: Sequence[Program], tasks: Array, n: int):
         self.bound, self.participants = bound, n
@@ -167,7 +166,7 @@ class _Laid:
         self.lane = lane.ravel().astype(np.int32)
 
     def routes(self, links: _LinkViews) -> ProgramRoutes:
-        """The ways of all programs."""
+        """Return the ways of all programs."""
         pairs = list(zip(self.bound, self.places, strict=True))
         src, dst = (_joined([place[getattr(p.routes, end)] for p, place in pairs]) for end in ("src", "dst"))
         hop = np.cumsum([0, *np.concatenate([EMPTY, *(np.diff(p.routes.hop) for p in self.bound)]).tolist()])
@@ -175,7 +174,7 @@ class _Laid:
         return ProgramRoutes(src, dst, hop.astype(np.int32), taken)
 
     def schedule(self, n: int) -> Schedule:
-        """The schedules one after the other, each with steps and slots of its own."""
+        """Return the schedules one after the other, each with steps and slots of its own."""
         place = {id(program): places for program, places in zip(self.bound, self.places, strict=True)}
         columns: dict[str, list[Array]] = {name: [] for name in ("step", "src", "src_slot", "dst", "dst_slot")}
         for program, step, slot in self.order:
@@ -215,8 +214,8 @@ def _owners(program: Program) -> _Owners:
 
 
 def _lanes(owner: Array, op: Operation, n: int, stream: int, first: int) -> Array:
-    """A pair of numbers for each channel of an operation, (channels, 2): its stream and rank, and the how-manieth of
-    that rank it is. Others have a lane of their own."""
+    """Return a pair of numbers for each channel of an operation, (channels, 2): its stream and rank, and its place
+    among the channels of that rank. Channels without a stream have a lane of their own."""
     order = np.argsort(owner, kind="stable")
     place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
     lane = np.empty((len(owner), 2), np.int64)

@@ -37,10 +37,10 @@ class Served(NamedTuple):
 class LinkChanges:
     """Changes during a run: from `at` (changes,), in ps, a `link` has another `bandwidth` in B/s.
 
-    With a `turn` that is not NONE the link, which is down, is found dead: from then on row `turn` of `force`,
-    (turns + 1, ways) int32, says which way is taken in place of each, and what the link has not served goes that way.
-    Row 0 is the ways as they are. In order of time, and of the turn at one time; a turn for each time. `timeouts` says
-    for how long (ps) transfers wait for a link that stays down before the run has failed.
+    At a `turn` that is not NONE the link, which is down, is found dead. From then on row `turn` of `force`, (turns + 1,
+    ways) int32, says which way is taken in place of each; what the link has not served goes that way. Row 0 is the ways
+    as they are. Changes are in order of time, and at one time of turn; each turn has its time. `timeouts` says for how
+    long (ps) transfers wait for a link that stays down before the run has failed.
     """
 
     at: Index
@@ -52,18 +52,18 @@ class LinkChanges:
 
     @cached_property
     def turns(self) -> Index:
-        """The time at which each row of `force` but the first comes into force, int64 (turns,)."""
+        """The time in ps at which each row of `force` but the first comes into force, int64 (turns,)."""
         found = np.zeros(len(self.force) - 1, np.int64)
         found[self.turn[self.turn > 0] - 1] = self.at[self.turn > 0]
         return found
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        """Time, link, bandwidth and turn of each change."""
+        """Iterate over time, link, bandwidth and turn of each change."""
         columns = (self.at, self.link, self.bandwidth, self.turn)
         return zip(*(column.tolist() for column in columns), strict=True)
 
     def spans(self, bandwidths: Index) -> dict[int, list[BandwidthSpan]]:
-        """The spans of each link that changes, from 0 to NEVER."""
+        """Return the spans of each link that changes, from 0 to NEVER."""
         rows: dict[int, list[tuple[int, int, int]]] = {}
         for at, link, bandwidth, turn in self:
             rows.setdefault(link, [(0, int(bandwidths[link]), NONE)]).append((at, bandwidth, turn))
@@ -77,7 +77,7 @@ class LinkChanges:
         }
 
     def kept(self, bandwidths: Index, until: int) -> dict[int, float]:
-        """The mean bandwidth of each link that changes, from 0 to `until` ps, as a share of what it begins with."""
+        """Return by changing link its mean bandwidth from 0 to `until` ps, as a share of its first bandwidth."""
         return {
             link: sum(bandwidth * (min(end, until) - start) for start, end, bandwidth, _ in spans if start < until)
             / (until * int(bandwidths[link]))
@@ -87,10 +87,10 @@ class LinkChanges:
 
 
 def serve(spans: Sequence[BandwidthSpan], nbytes: int, came: int, free: int, lost: Callable[[int], bool]) -> Served:
-    """The service, by a link with these spans, of a chunk that came at `came` and is next when the link is `free`.
+    """Return how a link with these spans serves a chunk that came at `came` and is next when the link is `free`.
 
-    It begins when the link is up. What is left when the bandwidth changes goes on at the new one. If the link is found
-    dead first, and another way is in force since then (`lost`), the chunk is sent again.
+    Service begins when the link is up. What is left when the bandwidth changes goes on at the new one. If the link is
+    found dead first, and another way is in force since then (`lost`), the chunk is sent again.
     """
     begin, rest, whole = NONE, float(nbytes), True
     for start, until, bandwidth, turn in spans:

@@ -21,12 +21,12 @@ class Binding(NamedTuple):
 
 
 def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
-    """Bytes carried over what the link could have carried in the run, float64 (links,); 0 where it is down."""
+    """Return bytes carried over what each link could have carried in the run, float64 (links,); 0 where it is down."""
     return busy(program.carried, program.bandwidths * kept(program, makespan_ps), makespan_ps)
 
 
 def kept(program: Program, makespan_ps: int) -> NDArray[np.float64]:
-    """Share of its bandwidth that each link has in the mean of the run, float64 (links,): 1 without faults."""
+    """Return the mean share of its bandwidth that each link has in the run, float64 (links,): 1 without faults."""
     shares = np.ones(len(program.bandwidths))
     for link, share in (program.changes.kept(program.bandwidths, makespan_ps) if program.changes else {}).items():
         shares[link] = share
@@ -34,7 +34,7 @@ def kept(program: Program, makespan_ps: int) -> NDArray[np.float64]:
 
 
 def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:
-    """Bytes carried over what each link could have carried in so long, float64 (links,); 0 where it is down."""
+    """Return bytes carried over what each link could have carried in that time, float64 (links,); 0: it is down."""
     capacity = bandwidths.astype(float) * makespan_ps / PS_PER_S
     found = np.zeros(len(carried))
     np.divide(carried.astype(float), capacity, out=found, where=capacity > 0)
@@ -42,7 +42,7 @@ def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int)
 
 
 def binding(totals: Totals, bandwidths: NDArray[Any], makespan_ps: int) -> Binding | None:
-    """The busiest link, the first of equals; None if no link carried anything."""
+    """Return the busiest link, the first of equals; None if no link carried anything."""
     if not totals.carried.any() or not makespan_ps:
         return None
     shares = busy(totals.carried, bandwidths, makespan_ps)
@@ -51,8 +51,7 @@ def binding(totals: Totals, bandwidths: NDArray[Any], makespan_ps: int) -> Bindi
 
 
 def connected_flows(program: Program) -> int:
-    """The most ways that share links with one another, directly or by way of others: `fair` solves their rates at
-    once."""
+    """Return the most ways that share links, directly or by way of others: `fair` solves their rates at once."""
     (_, _, hop, links), used = program.routes, np.zeros(len(program.routes.src), np.bool_)
     used[program.way] = True
     way = np.repeat(np.arange(len(used)), np.diff(hop))

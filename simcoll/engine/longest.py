@@ -1,12 +1,12 @@
-"""The longest that a call may take, whenever its ranks come.
+"""Bound the time that a call may take, whenever its ranks come.
 
 The order in which links serve depends on when ranks come. Without that order it is still known how long a transfer may
-wait at a link: only for those which are ahead of it there and have not passed, and of these there are few. A channel
-has one transfer at the first link of its ways at a time, as the next one starts when the one before has passed it; of a
-connection at most `slots` are on their way. So times in which each transfer waits at each link for all that may be
-ahead of it are none that a run goes beyond: by induction over transfers, each of which waits for lower ones, with `max`
-and `+` alone. Times count from when the last rank has come, and from when links have served earlier calls; whatever
-happened before then can only have left fewer to wait for.
+wait at a link: only for transfers that are ahead of it there and have not passed, and these are few. A channel has one
+transfer at a time at the first link of its ways, as the next one starts when that has passed it; of a connection at
+most `slots` are on their way. So let each transfer wait at each link for all that may be ahead of it: no run goes
+beyond these times. This follows by induction over transfers, each of which waits for lower ones, with `max` and `+`
+alone. Times count from when the last rank has come, and from when links have served earlier calls; whatever happened
+before then can only have left fewer to wait for.
 
 It is no estimate: at each link a transfer waits for one of every channel that begins there, also where these never
 meet. For most calls it is one to three times what they take; where many channels share links, it may be fifty times.
@@ -29,7 +29,7 @@ from simcoll.engine.kernels.longest_kernel import LongestRun
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 
-MOST_ROWS: Final = 50_000  # of a program of which it is asked whether it runs in turn: some 0.1 s
+MOST_ROWS: Final = 50_000  # of a program that `in_turn` examines: some 0.1 s
 
 
 class Longest(NamedTuple):
@@ -40,8 +40,8 @@ class Longest(NamedTuple):
     run: LongestRun
 
     def latest_ps(self, missing: int | None = None) -> int | None:
-        """The longest that it may take from when all its ranks have come, and no other uses its links, in ps; of what
-        does not wait for the `missing` rank, if one is: None if a rank may be through without that."""
+        """Return the most time in ps that it may take once all ranks have come, no other using its links. With a
+        `missing` rank: of what does not wait for that; None if a rank may be through without it."""
         run, program = self.run, self.program
         if missing is None:
             return int(self.loops.like(longest_kernel).longest(run))
@@ -57,12 +57,11 @@ class Longest(NamedTuple):
 def longest_of(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
 ) -> Longest | None:
-    """The longest that a program may take which is run in `loops`, each of which moves at most `piece` bytes of a
-    transfer; of a connection `slots` may be on their way, 0: any number. None where links are dead or times may leave
-    the clock.
+    """Lay out a program that is run in `loops`, each of which moves at most `piece` bytes of a transfer; of a
+    connection `slots` may be on their way, 0: any number. None where links are dead or times may leave the clock.
 
     Links serve in turn, without barriers or blocking sends. `among` programs that run `in_turn` before and behind it,
-    with the same columns but sizes, it counts from when those before are over, too.
+    with the same columns but sizes, time counts from when those before are over, too.
     """
     sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
     kernel = Loops(waits, choose(len(program) * loops, compiled, longest_kernel))
@@ -104,18 +103,18 @@ def longest_of(
 def longest_ps(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
 ) -> int | None:
-    """The longest that a program may take from when all its ranks have come, in ps: see `longest_of`."""
+    """Return the longest time in ps that a program may take once all its ranks have come: see `longest_of`."""
     found = longest_of(program, loops, piece, slots, compiled, among)
     return found and found.latest_ps()
 
 
 def in_turn(program: Program) -> bool:
-    """Whether, where each rank begins a program when it is through with one that has the same columns but sizes, every
-    channel begins in the second when all that it sent in the first has ended; so that `longest_ps` counts as many ahead
-    as of one. False also where that would take long to say.
+    """Return whether ranks may begin a second program, with the same columns but sizes, each when it is through with
+    this one: every channel must begin in the second after all that it sent in the first has ended. Then `longest_ps`
+    counts as many ahead as of one. False also where this takes long to find.
 
-    A transfer begins when the ranks have begun that it hears of; these have then all that they receive in the first
-    program, and that all has ended of which they hear there.
+    A transfer begins when the ranks it hears of have begun. These have then received all of the first program, and all
+    that they hear of there has ended.
     """
     rows, ranks = len(program), program.schedule.n
     if rows > MOST_ROWS:
@@ -144,8 +143,8 @@ def in_turn(program: Program) -> bool:
 
 
 class _Visits(NamedTuple):
-    """Each link at which a row may wait for others, or receive side, which is one more link: the row, whether that is
-    its first link, and for how long the row is kept at the most there, or at the links that follow."""
+    """The links at which rows may wait for others; receive sides count as further links. By visit: the row, whether
+    this is its first link, and the most time in ps that the row is kept there, or at the links that follow."""
 
     row: Numbers
     opens: Numbers
@@ -154,8 +153,8 @@ class _Visits(NamedTuple):
 
 
 def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
-    """For each row: the longest from when its head comes to the first link until it has passed that, and until it has
-    ended; None where that may be beyond the clock."""
+    """Return for each row the longest time in ps from its head's coming to the first link until it has passed that, and
+    until it has ended; None where that may be beyond the clock."""
     (first, links), tables, rows = program.hops, run_.ways, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]
@@ -177,7 +176,7 @@ def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[N
 
 
 def _receive_ps(program: Program, tables: LinkTables) -> Numbers:
-    """The time for which each transfer keeps its receive side."""
+    """Return the time in ps for which each transfer keeps its receive side."""
     src, dst, *_ = program.routes
     o_recv, gamma = np.where(src == dst, 0, program.by_way("o_recv")), program.by_kind("gamma")
     found: Numbers = o_recv[program.way] + (tables.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else 0)
@@ -200,11 +199,12 @@ def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers
 
 
 def _heads(program: Program, tables: LinkTables) -> Numbers:
-    """For each link the one at which those wait that come to it: itself, or one before it on every way that takes it.
+    """Return for each link the one at which those wait that come to it: itself, or one before it on every way that
+    takes it.
 
-    Links behind each other are waited at once: the last of those that are ahead is behind them all after the sum of
-    the longest that each takes on any of them. Where channels begin, of which one transfer counts, only links of the
-    same rate and more are taken so: at these nobody waits.
+    Links behind each other are waited at once: the last of those ahead is behind them all after the sum of the longest
+    that each takes on any of them. Where channels begin, only one transfer of each counts; there, only links of the
+    same rate and more are joined, as nobody waits at these.
     """
     _, _, hop, links = program.routes
     rates, head = program.bandwidths, np.arange(len(program.bandwidths))
@@ -219,7 +219,7 @@ def _heads(program: Program, tables: LinkTables) -> Numbers:
 
 
 def _ahead(program: Program, visits: _Visits, loops: int, slots: int) -> Numbers | None:
-    """The time for which all that may be ahead of a row keeps it waiting, by visit; None beyond the clock."""
+    """Return by visit how long in ps all that may be ahead of a row keeps it waiting; None beyond the clock."""
     row, opens, link, takes = visits
     if not len(row):
         return takes

@@ -1,4 +1,4 @@
-"""Schedules that are repeated over a large buffer, as one loop and a number of loops: a transfer takes a few bytes,
+"""Schedules that are repeated over a large buffer, as one loop and the number of loops. A transfer takes a few bytes,
 not hundreds as in a program that holds all loops."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_BITS: Final = 62  # of a key
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
     """`one`, the program of a single loop over whole slots, run in `loops` that each move at most `piece` bytes of a
-    slot. `slots` of a connection may be on their way, 0: any number."""
+    slot. `slots` pieces of a connection may be on their way; 0: any number."""
 
     one: Program
     loops: int
@@ -57,7 +57,7 @@ class LoopedProgram:
 
     @property
     def sized(self) -> Program:
-        """`one` with the sizes of pieces: the rests of slots, which the last loop moves, and behind them whole ones."""
+        """`one` with the sizes of pieces: the rests of slots, which the last loop moves, then a whole piece."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32), memo={})
 
@@ -73,8 +73,8 @@ def looped(
     weights: object = None,
     arrivals: Mapping[int, int] | None = None,
 ) -> LoopedProgram | None:
-    """The loops that `bind` would write out; None where there is only one, where not all is sent in every loop, where
-    the transfers of a channel do not go loop by loop, or wait for others than those that make what they send.
+    """Return the loops that `bind` would write out. None where there is only one loop, where not all is sent in every
+    loop, or where transfers of a channel do not go loop by loop or wait for others than the makers of what they send.
 
     Raises like `bind`.
     """

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class ProgramRoutes(NamedTuple):
-    """The ways that transfers take: way r leads from participant `src[r]` to `dst[r]` (ways,) over
-    `links[hop[r]:hop[r + 1]]`, which is empty for a local copy without a memory link."""
+    """The ways that transfers take: way r leads from participant `src[r]` to `dst[r]` (ways,) over `links[hop[r]:hop[r
+    + 1]]`, which is empty for a local copy without a memory link."""
 
     src: Index
     dst: Index
@@ -32,7 +32,7 @@ class ProgramRoutes(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Bytes, or transfers: those over each link, (links,); those that each participant sends to others; and those to
+    """Counts of bytes, or of transfers: over each link, (links,); sent by each participant to others; and sent to
     others, summed over the links that they cross."""
 
     carried: NDArray[np.int64]
@@ -41,8 +41,8 @@ class Sums(NamedTuple):
 
 
 class Hops(NamedTuple):
-    """Every hop of every transfer, in the order of the timeline's: those of transfer i begin at `first[i]`, (transfers
-    + 1,), and take `links` (hops,)."""
+    """Every hop of every transfer, in the order of the timeline's hops: those of transfer i begin at `first[i]`,
+    (transfers + 1,), and take `links` (hops,)."""
 
     first: Index
     links: Index
@@ -54,16 +54,14 @@ class Program:
 
     Columns (one entry a transfer, in index order): `way` says which of the `routes` it takes, `kind` which of the
     `sizes` it has; `channel` and `side` number the sending channels and the receive sides densely in order of first
-    use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. What
-    follows from these is made when it is asked for: large programs are run without. `arrivals` (participants,): when
-    each comes. `sent` are the places of the transfers among all rows of all loops, None where each row is sent in each
-    loop. A program of several operations has `tasks`, and what differs between them in `parts`: way r is of an
-    operation with the parameters `parts[part[r]]`, (ways,); what holds for the whole run stands in `params`. With
-    `changes` some of the routes are ways that transfers only take when a link is found dead.
+    use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. Other
+    columns are derived on demand, as large programs run without them. `arrivals` (participants,): when each comes.
+    `sent` are the places of the transfers among all rows of all loops, None where each row is sent in each loop.
 
-    Operations may see links differently: then the columns of links have an entry for each view of each link, one view
-    of all behind the other, and the number of a link is one of these. Link i is served by server i % `servers`, which
-    serves all views of a link, one transfer after the other.
+    A program of several operations has `tasks`. Way r belongs to an operation with the parameters `parts[part[r]]`,
+    (ways,); `params` holds for the whole run. With `changes` some of the routes are only taken when a link is found
+    dead. Operations may see links differently: the columns of links then hold all links of one view, then those of the
+    next. Link i is served by server i % `servers`, which serves all views of a link, one transfer after the other.
     """
 
     schedule: Schedule
@@ -92,7 +90,7 @@ class Program:
     memo: Memo = field(default_factory=dict, repr=False, kw_only=True)
 
     def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
-        """The result of `make` for these columns; made once for all programs that share them."""
+        """Return the result of `make` for these columns; it is made once for all programs that share them."""
         known = self.memo.get(name)
         if known is None or any(a is not b for a, b in zip(known[0], columns, strict=True)):
             known = self.memo[name] = columns, make()
@@ -104,7 +102,7 @@ class Program:
 
     @property
     def servers(self) -> int:
-        """The number of links that serve, however many views there are of each."""
+        """The number of links that serve, each counted once for all its views."""
         return len(self.bandwidths) // self.views
 
     @property
@@ -122,7 +120,7 @@ class Program:
 
     @property
     def origin(self) -> Index:
-        """The row of the schedule that each transfer is."""
+        """The row of the schedule that each transfer comes from."""
         return self._order[1]
 
     @property
@@ -146,7 +144,7 @@ class Program:
 
     @property
     def connection(self) -> Numbers:
-        """A number for the channel and the receiver of each transfer."""
+        """A number for each transfer, equal for those of one channel to one receiver."""
         return self.channel * np.int64(self.schedule.participants) + self.routes.dst[self.way]
 
     @cached_property
@@ -161,7 +159,7 @@ class Program:
 
     @property
     def taken(self) -> Index:
-        """The links that lie on any way, by number."""
+        """The numbers of the links on any way."""
         return self.once("taken", (self.routes.links,), self._links_taken)
 
     def _links_taken(self) -> Index:
@@ -182,13 +180,13 @@ class Program:
         return Hops(first, links[np.repeat(hop[self.way], np.diff(first)) + within])
 
     def route(self, i: int) -> list[int]:
-        """The links of transfer `i`; empty for a local copy without a memory link."""
+        """Return the links of transfer `i`; none for a local copy without a memory link."""
         way = self.way[i]
         found: list[int] = self.routes.links[self.routes.hop[way] : self.routes.hop[way + 1]].tolist()
         return found
 
     def as_it_went(self, way: Index) -> Program:
-        """The same with the way that each transfer took in the end, for those who read a timeline."""
+        """Return the program with the way that each transfer took in the end, for readers of its timeline."""
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property
@@ -206,7 +204,7 @@ class Program:
         return Sums(*(each * self.sizes[self.kind[0]] for each in counts))
 
     def _counted(self) -> Sums | None:
-        """The transfers, where all are of one size."""
+        """Count the transfers, where all are of one size; else return None."""
         if not len(self) or self.kind.min() < self.kind.max():
             return None
         return self._summed(np.bincount(self.way, minlength=len(self.routes.src)))
@@ -250,7 +248,7 @@ class Program:
         return int(self.sent_bytes.max())
 
     def totals(self, makespan_ps: int, shortcut: str) -> Totals:
-        """The sums of a run, from the time that it took."""
+        """Return the sums of a run that took `makespan_ps`."""
         return Totals(
             makespan_ps=makespan_ps,
             carried=self.carried,
@@ -261,17 +259,17 @@ class Program:
         )
 
     def params_of(self, i: int) -> Params:
-        """The parameters of the operation that transfer `i` is of."""
+        """Return the parameters of the operation of transfer `i`."""
         return self.params if self.part is None else self.parts[self.part[self.way[i]]]
 
     def by_way(self, field: str) -> NDArray[np.int64]:
-        """A number of `Params` as each way has it, int64 (ways,)."""
+        """Return a number of `Params` for each way, int64 (ways,)."""
         if self.part is None:
             return np.broadcast_to(np.int64(getattr(self.params, field)), len(self.routes.src))  # takes no room
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:
-        """The same for each size, int64 (sizes,): one that several operations have stands there several times."""
+        """Return a number of `Params` for each size, int64 (sizes,): one entry per operation that has the size."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:
             kind, way = self.once("ways of kinds", (self.kind, self.way), self._ways_of_kinds)
@@ -279,21 +277,21 @@ class Program:
         return found
 
     def _ways_of_kinds(self) -> tuple[Index, Index]:
-        """The kinds that transfers have, and a way that transfers of each take: those of one are of one operation."""
+        """Return the kinds that transfers have, and a way taken by each: one kind belongs to one operation."""
         way = np.full(len(self.sizes), NONE, np.int32)
         way[self.kind] = self.way
         kinds = np.flatnonzero(way != NONE)
         return kinds, way[kinds]
 
     def receive_ps(self, i: int) -> int:
-        """The time for which transfer `i` keeps its receive side: `o_recv` unless local, and the reduction."""
+        """Return how long transfer `i` keeps its receive side, in ps: `o_recv` unless local, and the reduction."""
         params = self.params_of(i)
         reduction = service_ps(int(self.nbytes[i]), params.gamma) if params.gamma and self.reduce[i] else 0
         return reduction + (params.o_recv if self.src[i] != self.dst[i] else 0)
 
 
 def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
-    """Loop and row of the schedule of each transfer: by step, counting the stagger, then loop, then row."""
+    """Return loop and schedule row of each transfer: by step, counting the stagger, then loop, then row."""
     count = len(schedule)
     if loops == 1 or not schedule.pipelined:  # one loop after the other
         return np.repeat(np.arange(loops, dtype=np.int32), count), np.tile(np.arange(count, dtype=np.int32), loops)
@@ -307,9 +305,9 @@ def _stagger(schedule: Schedule) -> int:
 
 
 def blocking_predecessors(program: Program) -> list[tuple[int, int]]:
-    """With blocking sends: for each transfer the ones that must have ended before its sender, and its receiver, turn to
-    it. A rank does one thing at a time, in step order; within a step all its sends, then all its receives
-    (`sends-first`), or the other way round on odd ranks (`even-odd`)."""
+    """Return for each transfer, under blocking sends, the ones that must have ended before its sender, and its
+    receiver, turn to it. A rank does one thing at a time, in step order; within a step all its sends, then all its
+    receives (`sends-first`), or the other way round on odd ranks (`even-odd`)."""
     even_odd = program.params.blocking == "even-odd"
     todo: dict[int, list[tuple[int, bool, int]]] = {}
     for i, (step, src, dst) in enumerate(

@@ -28,8 +28,8 @@ from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, Index, Params, RoutedNetwork
 from simcoll.schedule.ir import AnySchedule, StreamedSchedule
 
-MOST_HELD: Final = 100_000  # transfers: longer schedules stay streams, and no timeline of theirs is kept by default
-MOST_ENDS: Final = 1024  # of programs that differ in numbers only that are remembered
+MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default without a timeline
+MOST_ENDS: Final = 1024  # remembered, of programs that differ in numbers only
 
 Keep = Literal["auto", "totals", "times", "hops"]
 
@@ -38,9 +38,9 @@ Keep = Literal["auto", "totals", "times", "hops"]
 class Policy:
     """The choices that a run leaves open; none of them changes a number.
 
-    `engine`: `event` forces the definition. `shortcuts`: whether replay, streams and folding are allowed. `keep`:
-    `totals` only, the `times` of each transfer, or those of its `hops` as well; `auto` keeps all up to `MOST_HELD`
-    transfers, and beyond that totals.
+    `engine`: `event` forces the definition. `shortcuts`: whether replay, streams and folding are allowed. `keep`: only
+    `totals`, also the `times` of each transfer, or also its `hops`; `auto` keeps everything up to `MOST_HELD`
+    transfers, and only totals beyond that.
     """
 
     engine: Literal["auto", "event"] = "auto"
@@ -52,7 +52,7 @@ class Policy:
 class Outcome:
     """The result of a run: its sums, and its timeline if that was `kept` (`event` always makes one).
 
-    `program` is the one that was run, with the ways that transfers took in the end; None where the engine made none.
+    `program` is the one that ran, with the ways that transfers took in the end; None where the engine made none.
     """
 
     engine: Literal["fast", "event"]
@@ -70,8 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class StreamedProgram:
-    """A schedule, or the stream of its steps, that may be too long to be bound at once, with all that `bind` needs; see
-    there."""
+    """A schedule, or a stream of its steps, that may be too long to be bound at once, with the arguments of `bind`."""
 
     stream: AnySchedule
     network: RoutedNetwork
@@ -83,7 +82,7 @@ class StreamedProgram:
     weights: object = None
 
     def bind(self) -> Program:
-        """The program of all its transfers."""
+        """Return the program of all its transfers."""
         return bind(
             written_out(self.stream),
             self.network,
@@ -97,7 +96,7 @@ class StreamedProgram:
 
     @property
     def transfers(self) -> int:
-        """Transfers of one loop."""
+        """The number of transfers in one loop."""
         return self.stream.transfers if isinstance(self.stream, StreamedSchedule) else len(self.stream)
 
 
@@ -125,7 +124,7 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
 
 
 def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, until: int = NEVER) -> int:
-    """The end of a program, in ps; of one that takes longer than `until` any later time. Raises like `run`."""
+    """Return the end of a program in ps; beyond `until` (ps) any later time. Raises like `run`."""
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if shortcuts else None
         return totals.makespan_ps if totals else makespan_ps(program.bind(), shortcuts, until)
@@ -134,8 +133,8 @@ def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, unti
 
 
 def _end_ps(program: Program, until: int = NEVER) -> int | None:
-    """The end of a program, which is not run where one with the same columns and numbers was: many explanations of a
-    slow machine slow down the same links. See `fast.end_ps`."""
+    """Return the end of a program in ps: see `fast.end_ps`. It is remembered by columns and numbers, as many
+    explanations of a slow machine slow down the same links."""
     columns = program.way, program.kind, program.routes, program.reads, program.chain, program.channel, program.side
     if program.tasks or program.part is not None or program.views > 1:
         return fast.end_ps(program, until)
@@ -144,7 +143,7 @@ def _end_ps(program: Program, until: int = NEVER) -> int | None:
     numbers = program.sizes, program.bandwidths[taken], program.latencies[taken], program.arrivals
     key = program.params, hashlib.sha256(b"".join(column.tobytes() for column in numbers)).digest()
     credit, limit, end = known.get(key, (None, 0, 0))
-    if credit is program.credit and (end <= limit or until <= limit):  # its end is known, or that it is not wanted
+    if credit is program.credit and (end <= limit or until <= limit):  # the end is known, or known to be beyond `until`
         return end
     ended = fast.end_ps(program, until)
     if ended is not None:
@@ -160,7 +159,7 @@ def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timel
 
 
 def _streamed(program: StreamedProgram) -> Totals | None:
-    """The totals of a long schedule, if it can be folded, replayed as a stream, or run with the columns of one loop."""
+    """Return the totals of a long schedule that can be folded, replayed as a stream, or run as one loop; else None."""
     stream, params = program.stream, program.params
     if program.weights is not None:
         return None
@@ -181,8 +180,8 @@ def _streamed(program: StreamedProgram) -> Totals | None:
 
 
 def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> Totals | None:
-    """The totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows share links: their
-    rates might be rounded otherwise."""
+    """Return the totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows share links,
+    whose rates might be rounded otherwise."""
     params = whole.params
     alike = params.channels <= 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
     turns = alike and params.blocking == "no" and params.sharing == "fifo"

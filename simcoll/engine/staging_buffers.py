@@ -25,7 +25,7 @@ class Staged:
 
 
 def staged(program: Program, timeline: Timeline) -> Staged:
-    """The writes that had to wait because the old version of its slot was still being read. O(t log t) for t
+    """Return the writes that had to wait because an old version of their slot was still read. O(t log t) for t
     transfers."""
     until = _last_read(program, timeline.sent)
     held = np.flatnonzero(timeline.end < until)
@@ -35,7 +35,7 @@ def staged(program: Program, timeline: Timeline) -> Staged:
 
 
 def _last_read(program: Program, sent: Numbers) -> Numbers:
-    """For each transfer when the last read of an older version of the slot that it writes is sent, 0 if there is none.
+    """Return by transfer when the last read of an older version of its slot is sent, 0 if there is none.
 
     Along each slot the latest read so far is carried, as its rank among all reads, so that slot and rank fit one
     number.
@@ -51,15 +51,15 @@ def _last_read(program: Program, sent: Numbers) -> Numbers:
 
 
 def _by_slot(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Reads, then writes, in the order of slot and step, within a step reads first; and a number for the slot of each,
-    by which ranks of different slots are apart."""
+    """Return the order of reads, then writes, by slot and step, reads first within a step; and a number for the slot of
+    each that keeps the ranks of different slots apart."""
     slot, step = _slots(program), np.concatenate([2 * program.step, 2 * program.step + 1])
     order = np.lexsort((step, slot))
     return order, np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (len(program) + 1)
 
 
 def _slots(program: Program) -> NDArray[np.int64]:
-    """A number for the slot that each transfer reads, then for the one that each writes; every loop has its own."""
+    """Return a number for the slot that each transfer reads, then for those written; every loop has its own."""
     schedule, origin = program.schedule, program.origin
     places = np.concatenate([program.src, program.dst]) + np.tile(program.loop, 2) * np.int64(schedule.participants)
     found: NDArray[np.int64] = places * schedule.n_slots + np.concatenate(
@@ -69,6 +69,6 @@ def _slots(program: Program) -> NDArray[np.int64]:
 
 
 def _peak(begin: Numbers, end: Numbers, nbytes: NDArray[np.int64]) -> int:
-    """The largest sum of `nbytes` at one time; what leaves at an instant makes room for what comes then."""
+    """Return the largest sum of `nbytes` at one time; what leaves at an instant makes room for what comes then."""
     order = np.lexsort((np.repeat([1, 0], len(begin)), np.concatenate([begin, end])))
     return int(np.cumsum(np.concatenate([nbytes, -nbytes])[order]).max(initial=0))

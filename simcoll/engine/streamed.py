@@ -1,8 +1,8 @@
 """The streamed engine: replay for schedules too long to be held. It keeps no timeline, only the sums of the run.
 
 Steps are pulled, bound to links, replayed in schedule order and dropped. Where a pattern repeats between participants
-that share no link (rings), its steps are run as whole columns. The replay checks that its order is that of time; where
-it is not, there is no result, and an engine with a heap runs the program.
+that share no link (rings), its steps are run as whole columns. The replay checks that its order is the order of time;
+if not, there is no result, and an engine with a heap runs the program.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from simcoll.schedule.ir import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, StepPattern
 from simcoll.units import format_count
 
-CHEAP: Final = 1000  # how many times quicker it is, about, to run a row in a column than by itself uncompiled
+CHEAP: Final = 1000  # about how many times quicker a row runs in a column than by itself, uncompiled
 
 
 class RoutedPart(NamedTuple):
-    """A part on its links: row i takes `links[hop[i]:hop[i + 1]]` and is of the pair `connection[i]` (empty where
-    nothing limits what is in flight). `before`: for each row the row that writes what it reads next; None unless the
+    """A part on its links: row i takes `links[hop[i]:hop[i + 1]]` and belongs to the pair `connection[i]` (empty where
+    nothing limits messages in flight). `before`: for each row the row that writes what it reads next; None unless the
     part is a repeat whose rows share nothing."""
 
     part: StepPattern
@@ -43,14 +43,14 @@ class RoutedPart(NamedTuple):
 
 
 class RoutedParts:
-    """The parts of a stream, bound once if the stream keeps them and each time anew if not."""
+    """The parts of a stream on their links, bound once if the stream keeps them, else anew each time."""
 
     def __init__(self, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], params: Params):
         self.stream, self.network, self.devices, self.params = stream, network, devices, params
         self._connections: dict[int, int] = {}
 
     def bound(self) -> Iterator[RoutedPart]:
-        """One after the other."""
+        """Iterate over the bound parts."""
         return iter(self._kept) if self.stream.held else map(self._bind, self.stream.parts())
 
     @property
@@ -59,8 +59,7 @@ class RoutedParts:
         return len(self._connections)
 
     def work(self, whole: bool, single: int) -> float:
-        """About the number of rows that have to be replayed by themselves; of a repeat that is run as columns `single`
-        steps."""
+        """Return about how many rows are replayed by themselves; `single` steps of a repeat that is run as columns."""
         if not self.stream.held or not whole:
             return self.stream.transfers
         return sum(
@@ -84,7 +83,7 @@ class RoutedParts:
 
 
 def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
-    """For each row the row that writes what it reads in the step after; None unless the rows share nothing."""
+    """Return for each row the row that writes what it reads in the next step; None unless the rows share nothing."""
     if not isinstance(part, Repeat):
         return None
     step, n = part.first, part.rows
@@ -102,21 +101,21 @@ def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
     return before.astype(np.int64) if matched.all() else None
 
 
-WIDTH: Final = 8  # versions a participant is remembered by, before a table of all its slots takes over
+WIDTH: Final = 8  # versions remembered of a participant, before a table of all its slots takes over
 MOST_SLOTS: Final = 1 << 27  # entries of such a table
-BLOCK: Final = 1024  # rows that are run together at a time: what they need fits a core's cache
+BLOCK: Final = 1024  # rows that are run together at a time: their data fits a core's cache
 PEELED: Final = 3  # steps of a repeat that are replayed one by one at most, before all or none are taken together
 
 REPLAYED_S: Final = 4e-9  # of the processor, for each message that is replayed by itself
 MADE_S: Final = 2e-7  # of the processor, for each row of a step that is made
 
 NOTHING: Final[Array] = np.zeros(0, np.int64)
-IDLE: Final = -(2**61)  # stands for the links that a shorter route has not: never busy
+IDLE: Final = -(2**61)  # in place of the links that a shorter route lacks: never busy
 
 
 def check_steps(messages: int, rows: int = 0, key: str = "ranks") -> None:
-    """Raise InputError where replaying so many messages one by one, and making so many rows of steps, takes longer than
-    it may."""
+    """Raise InputError where replaying so many messages one by one, and making so many rows, takes longer than
+    allowed."""
     cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
     took_s = messages * REPLAYED_S + rows * MADE_S
     check_time(took_s, f"{format_count(max(messages, rows))} messages, one by one,", cure, key)
@@ -132,7 +131,7 @@ def run(
     compiled: bool | None = None,
     whole: bool = True,
 ) -> Totals | None:
-    """Replay a stream; None where its order is not that of time, or where it cannot be streamed.
+    """Replay a stream and return its totals; None where its order is not that of time, or where it cannot be streamed.
 
     `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), the same wherever it is held.
     `compiled` forces or forbids numba. `whole` allows steps that repeat to be run as columns.
@@ -141,7 +140,7 @@ def run(
         return None
     parts = RoutedParts(stream, network, devices, params)
     if compiled is None:
-        even = all(loop.min() == loop.max() for loop in sizes)  # else no step is run as columns
+        even = all(loop.min() == loop.max() for loop in sizes)  # if uneven, no step is run as columns
         work = parts.work(whole and even, PEELED + 1) * len(sizes)
         compiled = numba_loader.have_numba() and work >= WORTH_COMPILING
     for width in (WIDTH, 0):
@@ -153,7 +152,7 @@ def run(
 
 
 def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
-    """For each loop the bytes of every slot of the buffer, int64 (n_chunks,); `chunk` 0: one loop.
+    """Return for each loop the bytes of every slot of the buffer, int64 (n_chunks,); `chunk` 0: one loop.
 
     Raises InputError when the size cannot be cut.
     """
@@ -170,8 +169,8 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
 
 
 def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
-    """Whether loops follow each other, each row is sent in each, channels are the sender's alone, sizes go by slot, and
-    no link is down."""
+    """Return whether loops follow each other, each row is sent in each, channels are the sender's alone, sizes go by
+    slot, and no link is down."""
     looped = len(sizes) > 1 and (stream.pipelined or not sizes[-1].all())
     if looped or stream.agents or params.blocking != "no" or not network.bandwidths.all():
         return False
@@ -184,9 +183,9 @@ def _keeps_slots(stream: StreamedSchedule) -> bool:
 
 
 class _Alone(NamedTuple):
-    """The durations of each row on links that it shares with none, in ps: from start to `sent`, to where its channel
-    may start again, to head and tail behind the first link; links (−1: none), service times and latencies (depth,
-    rows); receive side."""
+    """Durations of each row on links that it shares with none, in ps. From start: to `sent`, to where its channel may
+    start again, to head and tail behind the first link. Links (−1: none), service times and latencies (depth, rows);
+    receive side."""
 
     sent: Array
     hold: Array
@@ -242,7 +241,7 @@ class _Replay:
         return np.full(length, value, np.int64) if self.compiled else [value] * length
 
     def run(self, whole: bool) -> Totals | int:
-        """The totals, or the code of the reason why there are none."""
+        """Return the totals, or a code that says why there are none."""
         for loop, sizes in enumerate(self.sizes):
             self._open_loop(loop, sizes)
             for bound in self.parts.bound():
@@ -259,7 +258,7 @@ class _Replay:
         )
 
     def _open_loop(self, loop: int, sizes: Array) -> None:
-        """Fresh chunks: nothing is remembered of the last loop's."""
+        """Begin a loop with fresh chunks: nothing is remembered of the last loop."""
         params, (distinct, kind) = self.params, np.unique(sizes, return_inverse=True)
         self.bytes_of, self.kind = distinct, kind.astype(np.int64) if len(distinct) > 1 else NOTHING
         table = [[service_ps(size, rate) for rate in self.rates.tolist()] for size in distinct.tolist()]
@@ -282,7 +281,7 @@ class _Replay:
     # --- a part ---
 
     def _make_room(self, connections: int) -> None:
-        """For the last ends of connections that were not known before."""
+        """Make room for the last ends of new connections."""
         more = connections * self.params.channels - len(self.state.used)
         if more > 0:
             ends, used = (
@@ -361,7 +360,7 @@ class _Replay:
         )
 
     def _in_time(self, alone: _Alone, steps: int) -> bool:
-        """Whether the clock cannot run out: nothing takes longer than all that it does, one after the other."""
+        """Return whether the clock cannot run out: no run takes longer than all its work, one after the other."""
         columns = (alone.hold, alone.to_head, alone.to_tail, alone.busy, alone.away, alone.receive)
         most = sum(int(column.max(initial=0)) for column in columns) * len(alone.busy)
         return int(self.state.clock[0]) + (steps + 1) * most < NEVER

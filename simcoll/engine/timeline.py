@@ -18,9 +18,9 @@ class Timeline:
 
     `start` (the channel takes it up), `sent` (its tail has left the source), `arrive` (its tail is there), `end` (after
     the receive side), `complete` (its version can be read): int64 (transfers,). `hop_begin`, `hop_end`: int64 (hops,),
-    the interval in which each link of each route, in the program's order of hops, is occupied by the transfer.
-    `opened`, `done`: int64 (tasks,), of a program of several operations: when each task may begin, and its end.
-    `way`: int64 (transfers,), of a program with changes: the way that each took in the end, of which the hops are.
+    the interval in which each link of each route serves the transfer, in the program's order of hops. `opened`, `done`:
+    int64 (tasks,), when each task of several operations may begin, and when it ends. `way`: int64 (transfers,), with
+    changes: the way that each took in the end, to which the hops belong.
     """
 
     start: Numbers

@@ -40,11 +40,10 @@ NEVER: Final = 2**62  # service time of a dead link; also the limit of any sum o
 class Params:
     """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `one-port`.
 
-    LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of
-    the reduction in B/s (0: free), `channels` the number of channels (0: one for each peer), `channels_by` what goes to
-    them in turn, chunks over all loops or steps, `channel_bandwidth` the cap of one of them (0: none), `slots` the
-    number of messages in flight per connection (0: no limit), `chunk` the largest piece of a slot moved at once (0:
-    whole).
+    LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of the
+    reduction in B/s (0: free), `channels` the number of channels (0: one for each peer). `channels_by`: chunks, over
+    all loops, or steps take channels in turn. `channel_bandwidth` is the cap of a channel (0: none), `slots` the number
+    of messages in flight per connection (0: no limit), `chunk` the largest piece of a slot moved at once (0: whole).
     """
 
     sharing: Sharing = "fair"
@@ -74,22 +73,22 @@ class RoutedNetwork(Protocol):
 
     @property
     def layout(self) -> Hashable:
-        """The same for networks whose routes are the same; None where that is not known."""
+        """Equal for networks with equal routes; None where that is not known."""
 
     @property
     def link_names(self) -> Sequence[str]:
         """The name of each link, for messages."""
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
-        """Links from one device to another; from a device to itself its memory link, if it has one."""
+        """Return the links from one device to another; from a device to itself its memory link, if it has one."""
 
     def routes(self, devices: Sequence[str], src: Index, dst: Index) -> tuple[Index, Index]:
-        """The routes from `devices[src[i]]` to `devices[dst[i]]` laid end to end: where each begins, and the links."""
+        """Return routes from `devices[src[i]]` to `devices[dst[i]]` end to end: where each begins, and the links."""
 
 
 @lru_cache(maxsize=1 << 16)
 def service_ps(nbytes: int, bandwidth: int) -> int:
-    """The time for which `nbytes` occupy a server of `bandwidth` B/s: max(1, ⌈nbytes · 10¹² / bandwidth⌉) ps, exactly.
+    """Return how long `nbytes` occupy a server of `bandwidth` B/s: max(1, ⌈nbytes · 10¹² / bandwidth⌉) ps, exactly.
 
     A dead server (bandwidth 0) takes for ever. Raises InputError beyond the range of the clock (53 days).
 
@@ -105,12 +104,12 @@ def service_ps(nbytes: int, bandwidth: int) -> int:
 
 
 def piece_bytes(chunk: int, itemsize: int) -> int:
-    """The bytes of a slot that are moved at once: the whole elements of a chunk, at least one; 0: all of them."""
+    """Return the bytes of a slot that are moved at once: the whole elements of a chunk, at least one; 0: all bytes."""
     return max(itemsize, chunk // itemsize * itemsize) if chunk else 0
 
 
 def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
-    """Times as a column; raises InputError if one is beyond the range of the clock, or was and came out negative."""
+    """Return times as a column. Raises InputError for a time beyond the range of the clock, or negative by overflow."""
     try:
         found = np.asarray(times, np.int64)
     except OverflowError:
@@ -121,20 +120,20 @@ def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
 
 
 def too_late(what: str) -> InputError:
-    """The error for a time beyond the range of the clock."""
+    """Return the error for a time beyond the range of the clock."""
     return InputError(f"{what} longer than the clock runs (53 days)", "use a faster link or a smaller size")
 
 
 class Dependencies(NamedTuple):
-    """For each transfer the version it reads and the version of the slot it writes that must be complete before its
-    own is; both as the index of the transfer that made that version, or NONE for what was there at the start."""
+    """The transfers that made, for each transfer, the version it reads, and the version of the slot it writes that must
+    be complete before its own is. NONE: the version was there at the start."""
 
     reads: Index
     chain: Index
 
 
 def dependencies(schedule: Schedule, compiled: bool = False) -> Dependencies:
-    """Derive the true dependencies of a schedule: read-after-write, and the order of reductions into one slot.
+    """Return the true dependencies of a schedule: read-after-write, and the order of reductions into one slot.
 
     A transfer reads the newest version made by an earlier step. Its own version waits for the previous one if it
     reduces, or if that one was made in the same step. Nothing waits for a read. `compiled`: by numba.

@@ -1,4 +1,4 @@
 """The schedule: who sends which chunk to whom, and the proof that the collective keeps its contract.
 
-Takes a collective, a number of ranks and the name of an algorithm. Gives a proved `Schedule`, or a stream of its steps.
+From a collective, a number of ranks and an algorithm's name to a proved `Schedule`, or a stream of its steps.
 """

@@ -1,7 +1,7 @@
 """The moves that algorithms are composed of.
 
-Each is a generator of steps over `ranks`, an array (rings, m): any number of equal groups that do the same side by
-side; a flat list is one group. `slots` (rings, m, w) or broadcastable gives the w slots of each of the m shards.
+Each is a generator of steps over `ranks`, an array (rings, m) of equal groups that do the same side by side; a flat
+list is one group. `slots` (rings, m, w), or broadcastable to it, gives the w slots of each of the m shards.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def _shards(slots: ArrayLike, groups: Ranks) -> Ranks:
 
 
 def ring_reduce_scatter(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """m−1 steps around the ring; the rank at position i ends with shard i reduced."""
+    """Yield m−1 steps around the ring; the rank at position i ends with shard i reduced."""
     yield from _around(ranks, slots, lag=1, reduce=True)
 
 
 def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """m−1 steps around the ring; position i starts with shard i and all end with all."""
+    """Yield m−1 steps around the ring; position i starts with shard i, and all end with all shards."""
     yield from _around(ranks, slots, lag=0, reduce=False)
 
 
 def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Iterator[StepPattern]:
-    """m−1 steps in which position i sends shard i − lag − s on: a Repeat where shards are evenly spaced."""
+    """Yield m−1 steps in which position i sends shard i − lag − s on: one Repeat where shards are evenly spaced."""
     groups = _groups(ranks)
     shards, m = _shards(slots, groups), groups.shape[1]
     i = np.arange(m)
@@ -58,13 +58,13 @@ def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Itera
 
 
 def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """Reduce-scatter, then all-gather: 2(m−1) steps."""
+    """Yield a reduce-scatter, then an all-gather: 2(m−1) steps."""
     yield from ring_reduce_scatter(ranks, slots)
     yield from ring_all_gather(ranks, slots)
 
 
 def grid_reduce_scatter(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
-    """Rings along the last axis of a grid of ranks, then along the one before, and so on.
+    """Yield rings along the last axis of a grid of ranks, then along the one before, and so on.
 
     `chunks` has the shape of the grid: each rank ends with its own chunk reduced.
     """
@@ -73,13 +73,13 @@ def grid_reduce_scatter(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
 
 
 def grid_all_gather(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
-    """Rings along the first axis of a grid of ranks, then along the next: each rank starts with its own chunk."""
+    """Yield rings along the first axis of a grid of ranks, then along the next: each rank starts with its own chunk."""
     for axis in range(grid.ndim):
         yield from ring_all_gather(*rings_along(grid, chunks, axis))
 
 
 def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
-    """The rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
+    """Return the rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
 
     A rank has by then only the chunks that agree with it on all inner axes; those of all outer places are one shard.
     """
@@ -114,7 +114,7 @@ def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> 
 
 
 def _rounds(m: int, radix: int) -> list[int]:
-    """The ranks that swap in each round: `radix` as long as m has room, then the largest smaller number that fits.
+    """Return how many ranks swap in each round: `radix` while m has room, then the largest smaller number.
 
     >>> _rounds(8, 4), _rounds(7, 2)
     ([4, 2], [2, 2])
@@ -138,7 +138,7 @@ def fold(groups: Ranks, size: int) -> tuple[Ranks, Ranks]:
 
 
 def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """Up a binomial tree to the first rank, ⌈log2 m⌉ steps, every slot of `slots` (w)."""
+    """Reduce up a binomial tree to the first rank, in ⌈log2 m⌉ steps, every slot of `slots` (w)."""
     order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
     distance = 1
     while distance < len(order):
@@ -148,7 +148,7 @@ def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
 
 
 def binomial_broadcast(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """Down a binomial tree from the first rank, ⌈log2 m⌉ steps, the farthest first."""
+    """Send down a binomial tree from the first rank, in ⌈log2 m⌉ steps, the farthest first."""
     order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
     distance = 1 << max(0, (len(order) - 1).bit_length() - 1)
     while distance and len(order) > 1:
@@ -158,7 +158,7 @@ def binomial_broadcast(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPatte
 
 
 def rooted(n: int, root: int) -> Ranks:
-    """All ranks in order, the root first.
+    """Return all ranks in order, the root first.
 
     >>> rooted(4, 2).tolist()
     [2, 3, 0, 1]
@@ -167,7 +167,7 @@ def rooted(n: int, root: int) -> Ranks:
 
 
 def tree_reduce(parent: Ranks, slot: int) -> Iterator[StepPattern]:
-    """Up any tree (`parent`, −1 at the root), each node once its children have: as many steps as the tree is high."""
+    """Reduce up any tree (`parent`, −1 at the root), each node after its children: a step for each level."""
     height = _heights(parent)
     for step in range(int(height.max())):
         node = np.flatnonzero((height == step) & (parent >= 0))
@@ -175,7 +175,7 @@ def tree_reduce(parent: Ranks, slot: int) -> Iterator[StepPattern]:
 
 
 def tree_broadcast(parent: Ranks, slot: int) -> Iterator[StepPattern]:
-    """Down any tree from its root, one level a step, the lower child first."""
+    """Send down any tree from its root, one level a step, the lower child first."""
     depth = _depths(parent)
     for step in range(int(depth.max())):
         node = np.flatnonzero(depth == step + 1)
@@ -183,15 +183,15 @@ def tree_broadcast(parent: Ranks, slot: int) -> Iterator[StepPattern]:
 
 
 def two_trees(n: int) -> tuple[Ranks, Ranks]:
-    """Parents (−1 at the root) in two binary trees of which a leaf of one is an inner node of the other."""
+    """Return the parents (−1 at the root) in two binary trees: a leaf of one is an inner node of the other."""
     first, node = bit_tree(n), np.arange(n)
-    # A node's name in the second tree: mirrored for even n, shifted for odd n; both turn odd names into even ones.
+    # A node's name in the second tree: mirrored for even n, shifted for odd n. Both turn odd names into even ones.
     alias = n - 1 - node if n % 2 == 0 else (node - 1) % n
     return first, np.where(first[alias] < 0, -1, np.argsort(alias)[first[alias]])
 
 
 def bit_tree(n: int) -> Ranks:
-    """Parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
+    """Return the parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
 
     A node's lowest set bit b gives its level: its parent has bit 2b set instead, or none where that is beyond n.
 
@@ -221,12 +221,12 @@ def _heights(parent: Ranks) -> Ranks:
 
 
 def binary_heap(n: int) -> Ranks:
-    """Parents in the tree that a binary heap of n nodes is: (i−1)//2, and −1 for node 0."""
+    """Return the parents in a binary heap of n nodes: (i−1)//2, and −1 for node 0."""
     return (np.arange(n) - 1) // 2
 
 
 def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
-    """log2 p steps over a power of two of ranks, the far half first; slot b ends reduced at `core[owner[b]]`."""
+    """Yield log2 p steps over a power of two of ranks, the far half first; slot b ends reduced at `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = len(core) // 2
     while distance:
@@ -236,7 +236,7 @@ def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
 
 
 def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
-    """log2 p steps over a power of two of ranks, the nearest first; slot b starts at `core[owner[b]]`."""
+    """Yield log2 p steps over a power of two of ranks, the nearest first; slot b starts at `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = 1
     while distance < len(core):
@@ -246,7 +246,7 @@ def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
 
 
 def peers(n: int) -> tuple[Ranks, Ranks]:
-    """Every rank (n, 1) and all others by distance (n, n−1): r+1 first.
+    """Return every rank, (n, 1), and all others by distance, (n, n−1), r+1 first.
 
     >>> peers(3)[1].tolist()
     [[1, 2], [2, 0], [0, 1]]
@@ -256,17 +256,17 @@ def peers(n: int) -> tuple[Ranks, Ranks]:
 
 
 def lowest_bit(number: Ranks) -> Ranks:
-    """The largest power of two that divides each number; 0 for 0."""
+    """Return the largest power of two that divides each number; 0 for 0."""
     return number & -number
 
 
 def highest_bit(number: Ranks) -> Ranks:
-    """The largest power of two not above each number; numbers from 1."""
+    """Return the largest power of two not above each number; numbers from 1."""
     return np.int64(1) << (np.frexp(number)[1] - 1).astype(np.int64)
 
 
 def power_of_two(n: int) -> bool:
-    """Whether n is 1, 2, 4, ….
+    """Return whether n is 1, 2, 4, ….
 
     >>> [n for n in range(1, 9) if power_of_two(n)]
     [1, 2, 4, 8]
@@ -275,5 +275,5 @@ def power_of_two(n: int) -> bool:
 
 
 def several(n: int) -> bool:
-    """Whether there is anyone to talk to."""
+    """Return whether there is more than one rank."""
     return n > 1

@@ -44,10 +44,10 @@ Held = Callable[[Numbers, Numbers, int, int, int], tuple[ArrayLike, ArrayLike]]
 class Collective:
     """A contract.
 
-    `before` and `after` say of each rank and slot (arrays that broadcast) what it holds; see `table`. `blocks(n)` is
-    the smallest number of chunks that the contract can be said in; a schedule uses a multiple of it. `busbw(n)` is
-    nccl-tests' factor from algbw to busbw. `turns` says what leaves the contract as it is: `ranks`: any renaming of
-    ranks and any of chunks; `blocks`: one of ranks that renames their blocks alike; empty: nothing need.
+    `before` and `after` give what each rank and slot holds (arrays that broadcast); see `table`. `blocks(n)` is the
+    smallest number of chunks that the contract can be said in; a schedule uses a multiple of it. `busbw(n)` is
+    nccl-tests' factor from algbw to busbw. `turns` says which renamings keep the contract: `ranks`: any of ranks and
+    any of chunks; `blocks`: any of ranks that renames their blocks alike; empty: perhaps none.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Collective:
     turns: Literal["ranks", "blocks", ""] = ""
 
     def table(self, held: Held, n: int, n_chunks: int, root: int = 0, slots: Numbers | None = None) -> Numbers:
-        """The contract `held` (`before` or `after`) of every rank and of some slots (default: all).
+        """Return the contract `held` (`before` or `after`) of every rank and of some slots (default: all).
 
         int64 (n, slots, 2): the rank whose value a slot holds (or NOTHING, ALL), and the block of that value.
         """
@@ -74,10 +74,10 @@ class Collective:
     def sizes(
         self, nbytes: int, n: int, n_chunks: int, root: int = 0, itemsize: int = 1, weights: object = None
     ) -> NDArray[np.int64]:
-        """Bytes of each slot of each rank before the first step, (n, n_chunks); 0 where nothing is held.
+        """Return the bytes of each slot of each rank before the first step, (n, n_chunks); 0 where nothing is held.
 
-        `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank.
-        Raises ValueError when they do not fit.
+        `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank. Raises ValueError
+        when they do not fit.
         """
         held = self.table(self.before, n, n_chunks, root)
         nothing, block = held[..., 0] == NOTHING, held[..., 1]
@@ -89,7 +89,7 @@ class Collective:
 
 
 def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, blocks: int) -> NDArray[np.int64]:
-    """Sizes of the chunks of a buffer: one row for all ranks, or one a rank when weights differ by rank.
+    """Return the sizes of a buffer's chunks: one row for all ranks, or one a rank when weights differ by rank.
 
     A buffer is first cut into the contract's blocks (one a rank, for most), and each block into equal chunks.
     """
@@ -204,7 +204,7 @@ COLLECTIVES: Final[dict[str, Collective]] = {c.name: c for c in _CONTRACTS}
 
 
 def collective(name: str) -> Collective:
-    """The contract called `name`; raises ValueError with the nearest name."""
+    """Return the contract called `name`; raises ValueError with the nearest name."""
     if name not in COLLECTIVES:
         raise ValueError(f"{name!r} is no collective; {did_you_mean(name, COLLECTIVES)}")
     return COLLECTIVES[name]
@@ -216,7 +216,7 @@ def collective(name: str) -> Collective:
 def contracts(
     schedule: AnySchedule, which: Literal["before", "after"], slots: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """The contract of every group over all ranks, ranks named globally: (n, slots, 2); `slots`: default all."""
+    """Return the contract of every group, its ranks named globally: (n, slots, 2); `slots`: default all."""
     contract = collective(schedule.collective)
     table = np.full((schedule.n, schedule.n_chunks if slots is None else len(slots), 2), NOTHING, np.int64)
     for group in schedule.groups:
@@ -230,7 +230,7 @@ def contracts(
 
 
 def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict[int, list[slice]]:
-    """For every rank of a group the range of each slot in its buffer of `elements`, whether it holds the slot or not.
+    """Return for every rank of a group the range of each slot in its buffer of `elements`, held or not.
 
     Raises ValueError when the weights do not fit.
     """
@@ -246,18 +246,17 @@ def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict
 
 
 def promised(schedule: Schedule, rank: int) -> list[int]:
-    """The slots about which the contract promises a rank something."""
+    """Return the slots about which the contract promises a rank something."""
     return np.flatnonzero(contracts(schedule, "after")[rank, :, 0] != NOTHING).tolist()
 
 
 def expected(
     schedule: Schedule, rank: int, buffer_of: Callable[[int], NDArray[Any]], op: str, weights: object = None
 ) -> NDArray[Any]:
-    """The contents that the promised slots of a rank must have, end to end.
+    """Return the contents that the promised slots of a rank must have, end to end.
 
-    `buffer_of(r)` is the whole buffer of rank r before the collective.
-
-    Depends on the contract alone, not on the schedule. One buffer at a time is in memory.
+    `buffer_of(r)` is the whole buffer of rank r before the collective. The result depends on the contract alone, not on
+    the schedule. One buffer at a time is in memory.
     """
     slots = promised(schedule, rank)
     after, cuts = contracts(schedule, "after")[rank], cut_slots(schedule, len(buffer_of(rank)), weights)
@@ -279,7 +278,7 @@ def expected(
 
 
 def scaled(schedule: Schedule, rank: int, values: NDArray[Any], dtype: np.dtype[Any], op: str) -> NDArray[Any]:
-    """With `avg` a sum divided by the number of ranks that made it, integers rounded down; other values as they are."""
+    """Return sums of `avg` divided by the number of their ranks, integers rounded down; other values as they are."""
     if op != "avg" or not collective(schedule.collective).reduces:
         return values
     members = next(len(group) for group in schedule.groups if rank in group)

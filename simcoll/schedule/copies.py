@@ -1,4 +1,4 @@
-"""Copies of a schedule side by side, each with its share of the data and played by the ranks in another order."""
+"""Copies of a schedule side by side: each moves its share of the data, with the ranks in another order."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from simcoll.config.arrays import Numbers
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.ir import Schedule
 
-Order = tuple[int, ...]  # the rank that plays each place of a schedule, and the agents', if they too are moved
+Order = tuple[int, ...]  # the rank that plays each place of a schedule; agents too, if they are moved
 
 
 def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
-    """A schedule of one group, once for each order: rank `order[r]` does what rank r does in the schedule, and so do
-    agents, which stay in their places where an order has ranks only.
+    """Return a schedule of one group, once for each order: rank `order[r]` does what rank r does in the schedule.
+    Agents do so too; they stay in their places where an order has ranks only.
 
     Every block of the buffer is cut into as many parts as there are copies, and a copy moves its part of each. Where
     the contract has a block for each rank, blocks are renamed with their ranks. An order must leave the root in its
-    place, and for send_recv the rank behind it; the proof finds one that does not.
+    place, and for send_recv the rank behind it; the proof finds an order that does not.
     """
     each, width = _parts(schedule), schedule.n_slots - schedule.n_chunks
     names = ("src", "src_slot", "dst", "dst_slot")
@@ -45,7 +45,7 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
 
 
 def _parts(schedule: Schedule) -> int:
-    """Chunks of a block."""
+    """Return the number of chunks of a block."""
     return schedule.n_chunks // collective(schedule.collective).blocks(schedule.n)
 
 
@@ -53,7 +53,7 @@ def _parts(schedule: Schedule) -> int:
 
 
 def turns(n: int) -> list[Order]:
-    """Every rank first, the others behind it as they follow in a ring.
+    """Return orders with every rank first once, the others behind it as they follow in a ring.
 
     >>> turns(3)
     [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
@@ -62,7 +62,7 @@ def turns(n: int) -> list[Order]:
 
 
 def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
-    """Every group in the place of the first, the others behind it as they follow in a ring, each with its agent.
+    """Return orders with each group once in the place of the first, the others behind as in a ring, with agents.
 
     >>> of_groups([[0, 1], [2, 3]])
     [(0, 1, 2, 3, 4, 5), (2, 3, 0, 1, 5, 4)]
@@ -79,9 +79,9 @@ def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
 
 
 def paths(n: int) -> list[Order]:
-    """Paths through all ranks that between them take every pair, each way, equally often, and begin and end at each
-    rank equally often: for even n the n turns of a zigzag, 0, 1, −1, 2, −2, … (mod n), for odd n these and the
-    same backwards.
+    """Return paths through all ranks that together take every pair, each way, equally often, and begin and end at each
+    rank equally often. For even n they are the n turns of a zigzag, 0, 1, −1, 2, −2, … (mod n), for odd n also their
+    reverses.
 
     Walecki's construction; see B. Alspach, "The wonderful Walecki construction" (2008).
 
@@ -94,8 +94,8 @@ def paths(n: int) -> list[Order]:
 
 
 def cycles(n: int) -> list[Order]:
-    """Rings of all ranks that between them take every pair, each way, equally often: the `paths` of n − 1 ranks, closed
-    over the last rank.
+    """Return rings of all ranks that together take every pair, each way, equally often: the `paths` of n − 1 ranks,
+    closed over the last rank.
 
     >>> cycles(3)
     [(2, 0, 1), (2, 1, 0)]

@@ -47,7 +47,7 @@ class Transfer(NamedTuple):
 
 
 COLUMNS: Final = Transfer._fields
-HELD: Final = 5_000_000  # rows up to which the parts of a stream are kept, and the whole of it: some 90 MB each
+HELD: Final = 5_000_000  # rows; a stream of at most so many is kept, in parts and as a whole: some 90 MB each
 ROW_BYTES: Final = 21  # of a transfer in a table: five int32 and a bool
 
 
@@ -114,7 +114,7 @@ class Schedule:
         step, src, src_slot, dst, dst_slot = (np.empty(total, np.int32) for _ in range(5))
         columns = Step(src, src_slot, dst, dst_slot, np.empty(total, np.bool_))
         at = number = 0
-        for part in ordered:  # straight into place: a long schedule is in memory once
+        for part in ordered:  # straight into place, so that a long schedule is in memory once
             whole = part.whole() if isinstance(part, Repeat) else part
             rows = slice(at, at + part.transfers)
             for column, values in zip(columns, whole, strict=True):
@@ -228,7 +228,7 @@ class Schedule:
 
 
 def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
-    """Schedules of disjoint groups in one world, run at the same time."""
+    """Return schedules of disjoint groups in one world as one schedule, run at the same time."""
     first = schedules[0]
     if len(schedules) == 1:
         return first
@@ -266,11 +266,11 @@ class StreamedSchedule:
 
     @property
     def participants(self) -> int:
-        """Ranks and agents."""
+        """The number of ranks and agents."""
         return self.n + self.agents
 
     def parts(self) -> Iterator[StepPattern]:
-        """Steps and repeats in turn, rows in the order in which a schedule has them; short ones are kept."""
+        """Return steps and repeats in turn, rows in the order of a schedule; short streams keep them."""
         return iter(self._held) if self._held is not None else map(self._checked, self.make())
 
     @property
@@ -289,7 +289,7 @@ class StreamedSchedule:
         return held
 
     def _checked(self, part: StepPattern) -> StepPattern:
-        """In order; raises ScheduleError if it names what is not there."""
+        """Return the part in order; raises ScheduleError if it names what is not there."""
         rows = part.first
         for low, high in ((rows.src, self.participants), (rows.dst, self.participants)):
             if len(low) and not 0 <= low.min() <= low.max() < high:
@@ -320,20 +320,19 @@ class StreamedSchedule:
 
     @cached_property
     def n_slots(self) -> int:
-        """Buffer and scratch."""
+        """The number of slots, buffer and scratch."""
         return max(self.n_chunks, self._sums[2] + 1)
 
     @cached_property
     def _sums(self) -> tuple[int, int, int]:
-        """Steps, transfers and the highest slot, from one look at the parts, which may have to be made."""
+        """Steps, transfers and the highest slot, from one pass over the parts, which may have to be made."""
         each = [(part.steps, part.transfers, _highest(part)) for part in self.parts()]
         steps, transfers, slots = zip(*each, strict=True) if each else ((), (), ())
         return sum(steps), sum(transfers), max(slots, default=-1)
 
     def schedule(self) -> Schedule:
-        """The schedule with all its transfers in memory; the same each time where these are few enough to be kept.
-
-        Raises InputError where they need more memory than there is."""
+        """Return the schedule with all its transfers in memory, each time the same one where these are few enough to be
+        kept. Raises InputError where they need more memory than there is."""
         return self._whole if self.transfers <= HELD else self._written_out()
 
     @cached_property
@@ -347,7 +346,7 @@ class StreamedSchedule:
 
 
 def _highest(part: StepPattern) -> int:
-    """The highest slot that a part uses; of a `Repeat`, whose slots go round, an upper bound."""
+    """Return the highest slot that a part uses; for a `Repeat`, whose slots go round, an upper bound."""
     if isinstance(part, Step):
         return max(int(part.src_slot.max(initial=-1)), int(part.dst_slot.max(initial=-1)))
     stride = math.gcd(part.shift, part.span)
@@ -360,11 +359,11 @@ AnySchedule = Schedule | StreamedSchedule
 
 
 def split(nbytes: int, parts: int, itemsize: int = 1, weights: ArrayLike | None = None) -> NDArray[np.int64]:
-    """Cut a buffer into `parts` by whole elements: sizes in bytes, int64, adding to `nbytes`.
+    """Cut a buffer into `parts` by whole elements; return sizes in bytes, int64, adding to `nbytes`.
 
     Each part gets the floor of its share; what remains goes, one element each, to the largest remainders, the lowest
-    index first. Equal weights are thus cut as `numpy.array_split` cuts. Raises ValueError if `nbytes` is no multiple
-    of `itemsize` or the weights are not `parts` non-negative integers.
+    index first. Equal weights are thus cut as `numpy.array_split` cuts. Raises ValueError if `nbytes` is no multiple of
+    `itemsize` or the weights are not `parts` non-negative integers.
 
     >>> split(40, 4, 8).tolist(), split(10, 3, weights=[1, 0, 3]).tolist()
     ([16, 8, 8, 8], [3, 0, 7])

@@ -124,7 +124,7 @@ Row = TypeVar("Row", bound=_Named)
 
 
 def spellings(rows: Iterable[Row], tool: Callable[[Row], str]) -> dict[str, str]:
-    """A tool's spelling by our name, for the rows that the tool knows.
+    """Return a tool's spelling by our name, for the rows that the tool knows.
 
     >>> spellings(NCCL_PROTOCOLS, lambda row: row.tuner)
     {'LL': 'll', 'LL128': 'll128', 'Simple': 'simple'}
@@ -133,7 +133,7 @@ def spellings(rows: Iterable[Row], tool: Callable[[Row], str]) -> dict[str, str]
 
 
 def names_by(rows: Iterable[Row], tool: Callable[[Row], Iterable[str]]) -> dict[str, str]:
-    """Our name by each of a tool's spellings.
+    """Return our name by each of a tool's spellings.
 
     >>> names_by(DTYPES, lambda row: [row.kernel])["bf16"]
     'bfloat16'
@@ -142,7 +142,7 @@ def names_by(rows: Iterable[Row], tool: Callable[[Row], Iterable[str]]) -> dict[
 
 
 def squashed(text: str) -> str:
-    """A spelling without what spellings differ in most: in small letters, without spaces, `_` and `-`.
+    """Return a text in small letters, without spaces, `_` and `-`: spellings differ in these most.
 
     >>> squashed("Reduce-Scatter")
     'reducescatter'
@@ -155,7 +155,7 @@ _IN_TABLES: Final = names_by(COLLECTIVES, lambda row: row.measured)
 
 
 def collective_named(text: str, *, in_table: bool = False) -> str | None:
-    """The collective that a text names; None if it names none.
+    """Return the collective that a text names; None if it names none.
 
     Case, spaces, `_` and `-` do not count. A text that stands `in_table` may have the looser names of measured tables.
 

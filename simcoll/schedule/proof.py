@@ -1,14 +1,13 @@
-"""The proof that a schedule does what its collective promises. Two readings of the same rules:
+"""Prove that a schedule does what its collective promises. Two readings of the same rules:
 
 * `full`: symbolic. Which ranks' contributions does each slot hold, and does any count twice? Exact.
-* `fingerprint`: 64-bit random values added modulo 2⁶⁴: a wrong schedule passes with probability 2⁻⁶⁴ a slot, for a
-  fraction of the memory. Where nothing is reduced it is exact as well, and `full` is this: no two blocks of ranks have
-  the same value, and none has 0, as they are drawn by a bijection.
+* `fingerprint`: 64-bit random values added modulo 2⁶⁴. A wrong schedule passes with probability 2⁻⁶⁴ a slot, for a
+  fraction of the memory. Where nothing is reduced it is exact, too, and `full` uses it: a bijection draws the values,
+  so that no two blocks of ranks have the same value, and none has 0.
 
-Chunks that are never mixed are proved some at a time, so that memory is bounded; of those that a verified rotation of
-ranks turns into each other one is proved for all.
-
-In-network agents start with nothing; reducing into nothing stores the value.
+Chunks that are never mixed are proved some at a time, which bounds memory. Of chunks that a verified rotation of ranks
+turns into each other one is proved for all. In-network agents start with nothing; reducing into nothing stores the
+value.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from simcoll.schedule.ir import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Step, singles
 
 Proof = Literal["full", "fingerprint"]
-SPARSE: Final = 4  # with this many times more places than touched ones, only touched ones are numbered
-MOST_BYTES: Final = 1 << 26  # of what is known of some chunks at a time
+SPARSE: Final = 4  # with so many times more places than touched places, only these are numbered
+MOST_BYTES: Final = 1 << 26  # of the state of the chunks that are proved at a time
 
 
 def prove(source: AnySchedule, reading: Proof = "full") -> None:
@@ -42,7 +41,7 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
     >>> prove(build("all_reduce", "ring", 4))
     """
     check_shape(source)
-    twice = collective(source.collective).at_least_once  # where some count twice, sums say nothing
+    twice = collective(source.collective).at_least_once  # where contributions count twice, sums say nothing
     full = twice or (reading == "full" and any(part.first.reduce.any() for part in source.parts()))
     check = _check_symbols if full else _check_fingerprints
     for chosen in _portions(source, (source.n // 4 + 9) if full else 16):
@@ -55,8 +54,8 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
 class Places:
     """The (participant, slot) pairs that matter, numbered densely.
 
-    `slots`: of these all participants have a place each; `others`: further (participant, slot) keys, participant ×
-    `width` + slot, that are used.
+    All participants have a place for each of `slots`; `others` are the keys, participant × `width` + slot, of further
+    places that are used.
     """
 
     def __init__(self, participants: int, width: int, slots: Numbers, others: Numbers | None = None):
@@ -68,7 +67,7 @@ class Places:
 
     @classmethod
     def touched(cls, source: AnySchedule, chosen: Numbers | None = None) -> Places:
-        """The places that a schedule touches; of the buffer only the slots `chosen`."""
+        """Return the places that a schedule touches; of the buffer only the slots `chosen`."""
         buffer = np.arange(source.n_chunks) if chosen is None else chosen
         width = source.n_slots
         if width == source.n_chunks:
@@ -81,7 +80,7 @@ class Places:
         return self.dense + len(self._others)
 
     def of(self, participant: NDArray[Any], slot: NDArray[Any]) -> Numbers:
-        """The numbers of places."""
+        """Return the numbers of places."""
         column = self._column[slot]
         numbers: Numbers = participant.astype(np.int64) * self._columns + column
         outside = np.flatnonzero(column < 0)
@@ -112,7 +111,7 @@ NumberedStep = tuple[int, Step, Numbers, Numbers]  # its number, rows, the place
 
 
 def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
-    """The chunks to prove, some at a time so that memory is bounded; None: all at once. A place takes `nbytes`."""
+    """Yield the chunks to prove, some at a time to bound memory; None: all at once. A place takes `nbytes`."""
     if not _keeps_chunks(source):
         yield None
         return
@@ -124,14 +123,14 @@ def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
 
 
 def _keeps_chunks(source: AnySchedule) -> bool:
-    """Whether every value goes to the slot that it comes from, so that no chunk has to do with another."""
+    """Return whether every value goes to the slot that it comes from, so that no chunk affects another."""
     if source.n_slots > source.n_chunks or source.participants > source.n:
         return False
     return all(np.array_equal(part.first.src_slot, part.first.dst_slot) for part in source.parts())
 
 
 def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers, Step]]:
-    """The rows that carry the `chosen` chunks, some steps at a time, with the number of each row's step."""
+    """Yield the rows that carry the `chosen` chunks, some steps at a time, with the number of each row's step."""
     number = 0
     wanted = np.zeros(source.n_slots, np.bool_)
     wanted[slice(None) if chosen is None else chosen] = True
@@ -146,7 +145,7 @@ def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers
 
 
 def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[NumberedStep]:
-    """Step by step."""
+    """Yield the numbered steps one by one."""
     for numbers, rows in _rows(source, chosen):
         yield from _by_step(numbers, rows, *_ends(rows, places))
 
@@ -158,12 +157,12 @@ def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Ite
 
 
 def _ends(rows: Step, places: Places) -> tuple[Numbers, Numbers]:
-    """The places that rows read and those that they write."""
+    """Return the places that rows read and those that they write."""
     return places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
 
 
 def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Rows of one step in rounds: no round writes a place twice, and index order is kept for each place."""
+    """Return the rows of one step in rounds: no round writes a place twice, and each place keeps the index order."""
     if len(write) == 1:
         return [np.zeros(1, np.intp)]
     if all_differ(write):
@@ -180,8 +179,8 @@ def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
 
 @dataclass
 class _Symbols:
-    """For each place: which block it holds (NOTHING if undefined) and, as bit sets over ranks, whose contributions it
-    has at least once and more than once."""
+    """For each place: the block it holds (NOTHING if undefined) and, as bit sets over ranks, whose contributions it has
+    at least `once`, and `more` than once."""
 
     block: NDArray[np.int64]
     once: NDArray[np.uint8]
@@ -277,7 +276,7 @@ def _complaint(source: AnySchedule, rank: int, slot: int) -> str:
 
 
 def _described(block: int, once: NDArray[np.uint8], more: NDArray[np.uint8] | None) -> str:
-    """Contents in words: `chunk 2 of ranks 0, 1, 3 (1 twice)`."""
+    """Return contents in words: `chunk 2 of ranks 0, 1, 3 (1 twice)`."""
     if block == NOTHING:
         return "nothing"
     if block == _MIXED:
@@ -316,11 +315,11 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
     whole = owner == ALL
     wanted[whole] = _sums(source, draw, chosen)[_group_of(source)[rank[whole]], slot[whole]]
     if (state[places.of(rank, _slots(chosen, slot))] != wanted).any():
-        _check_symbols(source, chosen)  # refuses it in words: equal symbols have equal numbers
+        _check_symbols(source, chosen)  # refuses the schedule in words: equal symbols have equal numbers
 
 
 def _played(state: NDArray[np.uint64], numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> bool:
-    """Play some steps; False if a row sends what was never put there."""
+    """Play some steps; return False if a row sends from a place that holds nothing."""
     if (np.diff(numbers) > 0).all():  # a row each, as of one chunk on a ring: plain numbers take a tenth of the time
         held = state.data
         for source, place, adds in zip(read.tolist(), write.tolist(), rows.reduce.tolist(), strict=True):
@@ -339,7 +338,7 @@ def _played(state: NDArray[np.uint64], numbers: Numbers, rows: Step, read: Numbe
 
 
 def _draw(n_chunks: int, owner: Numbers, block: Numbers) -> NDArray[np.uint64]:
-    """A random value for each rank's block, the same each time: the finaliser of SplitMix64 (Steele, Lea and Flood,
+    """Return a random value for each rank's block, always the same: the finaliser of SplitMix64 (Steele, Lea and Flood,
     "Fast splittable pseudorandom number generators", 2014) over the number of the block."""
     x = ((owner * n_chunks + block + 1).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -350,7 +349,7 @@ def _draw(n_chunks: int, owner: Numbers, block: Numbers) -> NDArray[np.uint64]:
 def _sums(
     source: AnySchedule, draw: Callable[[Numbers, Numbers], NDArray[np.uint64]], chosen: Numbers | None
 ) -> NDArray[np.uint64]:
-    """The reduction over each group of every chunk, (groups, chunks)."""
+    """Return the reduction over each group of every chunk, (groups, chunks)."""
     slots = np.arange(source.n_chunks) if chosen is None else chosen
     rows = [draw(np.asarray(group)[:, None], slots[None, :]).sum(axis=0, dtype=np.uint64) for group in source.groups]
     return np.stack(rows)

@@ -58,19 +58,19 @@ class Request:
 
 
 def flat(group: int | Groups) -> list[int]:
-    """All ranks of nested groups, in order."""
+    """Return all ranks of nested groups, in order."""
     return [group] if isinstance(group, int) else [rank for part in group for rank in flat(part)]
 
 
 def _shape(groups: int | Groups) -> str:
-    """The sizes of nested groups: `[[2, 3], [2, 2]]`."""
+    """Return the sizes of nested groups: `[[2, 3], [2, 2]]`."""
     if isinstance(groups, int) or all(isinstance(part, int) for part in groups):
         return "1" if isinstance(groups, int) else str(len(groups))
     return f"[{', '.join(_shape(part) for part in groups)}]"
 
 
 def default_groups(n: int) -> Groups:
-    """g equal groups of consecutive ranks, g the largest divisor of n with g² ≤ n.
+    """Return g equal groups of consecutive ranks, g the largest divisor of n with g² ≤ n.
 
     >>> default_groups(6)
     ((0, 1, 2), (3, 4, 5))
@@ -80,7 +80,7 @@ def default_groups(n: int) -> Groups:
 
 
 class AnyNumber(tuple[str, ...]):
-    """Choices of an option that takes any whole number from 1 on; its items are those that help and tests show."""
+    """Choices of an option that takes any whole number from 1 on; its items are the ones that help and tests show."""
 
     __slots__ = ()
 
@@ -92,11 +92,11 @@ class AnyNumber(tuple[str, ...]):
 class Algorithm:
     """A registry entry.
 
-    `chunks(request)` is the number of chunks the buffer is cut into; `cost` the closed-form time of n ranks on a full
-    mesh of links with latency α and β time units per byte, m bytes, as a Python expression in `n, alpha, beta, m`
-    (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what the algorithm lets one choose.
-    `needs_agent`: a switch that reduces takes part, or one in each group (`agent_a_group`).
-    `library`: NCCL has it, so `auto` may choose it. `rotation(request)` turns the schedule into itself.
+    `chunks(request)` is the number of chunks the buffer is cut into. `cost` is the closed-form time of n ranks on a
+    full mesh of links with latency α and β time units per byte, for m bytes: a Python expression in `n, alpha, beta, m`
+    (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what a user may choose.
+    `needs_agent`: a switch that reduces takes part, or one in each group (`agent_a_group`). `library`: NCCL has it, so
+    `auto` may choose it. `rotation(request)` turns the schedule into itself.
     """
 
     collective: str
@@ -114,7 +114,7 @@ class Algorithm:
     rotation: Callable[[Request], Rotation] | None = None
 
     def spelt(self, options: Mapping[str, str]) -> str:
-        """The one spelling of this algorithm with options: `hierarchical(across=ring)`."""
+        """Return the one spelling of this algorithm with options: `hierarchical(across=ring)`."""
         return self.name + (f"({','.join(f'{key}={value}' for key, value in options.items())})" if options else "")
 
     @property
@@ -123,8 +123,8 @@ class Algorithm:
         return (inspect.getdoc(self.steps) or "").split("\n", 1)[0]
 
     def stream(self, request: Request, label: str = "") -> StreamedSchedule:
-        """The schedule step by step; raises RefusedError when this algorithm cannot serve, InputError for groups that
-        are none."""
+        """Return the schedule step by step; raises RefusedError when this algorithm cannot serve, InputError for groups
+        that do not hold each rank once."""
         if request.groups and sorted(flat(request.groups)) != list(range(request.n)):
             raise InputError(f"groups must hold each of the ranks 0 … {request.n - 1} once", "mend the groups")
         if self.needs_agent and not request.agents:
@@ -156,7 +156,7 @@ class Algorithm:
 
     @property
     def shipped(self) -> bool:
-        """Whether it is one of simcoll's own."""
+        """Whether simcoll ships this algorithm."""
         return self.steps.__module__.startswith(_SHIPPED)
 
     @contextlib.contextmanager
@@ -186,17 +186,17 @@ ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 
 
 def one_chunk(request: Request) -> int:
-    """The buffer is never cut."""
+    """Return 1: the buffer is never cut."""
     return 1
 
 
 def around(request: Request) -> Rotation:
-    """Everyone one place on, one chunk a rank."""
+    """Return the rotation by one place, with one chunk a rank."""
     return Rotation(1, 1, request.n)
 
 
 def chunk_per_rank(request: Request) -> int:
-    """One chunk a rank."""
+    """Return one chunk a rank."""
     return request.n
 
 
@@ -268,7 +268,7 @@ _SPEC: Final = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(?:\((.*)\))?\s*")
 
 
 def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
-    """The entry and the options that a spec such as `ring` or `hierarchical(across=tree)` names.
+    """Return the entry and the options that a spec such as `ring` or `hierarchical(across=tree)` names.
 
     Raises InputError for an unknown collective, algorithm, option or value.
     """
@@ -296,11 +296,11 @@ def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
 
 
 def names(collective: str) -> Sequence[str]:
-    """The algorithms of a collective, in the order they were registered."""
+    """Return the algorithms of a collective, in the order they were registered."""
     return tuple(ALGORITHMS.get(collective, {}))
 
 
 def library(collective: str) -> Sequence[str]:
-    """The algorithms of a collective that NCCL has: what `auto` chooses from, those that need a switch last."""
+    """Return the algorithms of a collective that NCCL has, for `auto` to choose; those that need a switch last."""
     entries = [entry for entry in ALGORITHMS.get(collective, {}).values() if entry.library]
     return tuple(entry.name for entry in sorted(entries, key=lambda entry: entry.needs_agent))

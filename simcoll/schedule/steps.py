@@ -60,8 +60,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """`times` steps between the same participants whose slots go round: in the k-th (from 0) a row uses slot
-    `base + (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's cycle."""
+    """`times` steps between the same participants whose slots go round: in the k-th (from 0) a row uses slot `base +
+    (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's cycle."""
 
     first: Step
     times: int
@@ -85,16 +85,16 @@ class Repeat:
         return self.times
 
     def __iter__(self) -> Iterator[Step]:
-        """The steps one by one."""
+        """Iterate over the steps one by one."""
         return (self.at(k) for k in range(self.times))
 
     def at(self, k: int) -> Step:
-        """The k-th step."""
+        """Return the k-th step."""
         src_slot, dst_slot = self._slots(k)
         return self.first._replace(src_slot=src_slot, dst_slot=dst_slot)
 
     def whole(self) -> Step:
-        """All rows of all steps, one step after the other."""
+        """Return all rows of all steps, one step after the other."""
         src_slot, dst_slot = self._slots(np.arange(self.times)[:, None])
         rows = Step._make(np.tile(column, self.times) for column in self.first)
         return rows._replace(src_slot=src_slot.ravel(), dst_slot=dst_slot.ravel())
@@ -105,7 +105,7 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """The rows of all steps that send one of some slots (`wanted`, by slot), and the number of each row's step.
+        """Return the rows of all steps that send one of some slots (`wanted`, by slot), and each row's step number.
 
         The numbers never decrease.
         """
@@ -127,7 +127,7 @@ class Repeat:
         return when, rows._replace(src_slot=src_slot, dst_slot=dst_slot)
 
     def in_order(self) -> Repeat:
-        """Rows of each step sorted as `Step.in_order` does."""
+        """Return the repeat with the rows of each step sorted as `Step.in_order` does."""
         order = _sender_order(self.first.src)
         return replace(self, first=_in_order(self.first, order), base=self.base[order])
 
@@ -136,7 +136,7 @@ StepPattern = Step | Repeat
 
 
 def _in_order(step: Step, order: NDArray[np.intp]) -> Step:
-    """The rows of a step in this order."""
+    """Return the rows of a step in this order."""
     return Step._make(column[order] for column in step)
 
 
@@ -154,12 +154,12 @@ def send(
 
 
 def join(*steps: Step) -> Step:
-    """Several sets of transfers as one step."""
+    """Return several sets of transfers as one step."""
     return Step._make(np.concatenate(column) for column in zip(*steps, strict=True))
 
 
 def singles(parts: Iterable[StepPattern]) -> Iterator[Step]:
-    """Every step by itself."""
+    """Yield every step by itself."""
     for part in parts:
         if isinstance(part, Repeat):
             yield from part
@@ -183,7 +183,7 @@ def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
 
 
 def _alike(known: Sequence[Sequence[StepPattern]]) -> bool:
-    """Whether all consist of repeats, each as long as the one beside it and going round as it does."""
+    """Return whether all parts are repeats, each as long as the one beside it and going round as it does."""
     turns = [
         [(part.times, part.span, part.shift) if isinstance(part, Repeat) else None for part in parts] for parts in known
     ]
@@ -199,7 +199,7 @@ def _step_by_step(iterators: Sequence[Iterator[Step]]) -> Iterator[Step]:
 
 
 def _sender_order(src: Ints) -> NDArray[np.intp]:
-    """Rows by (place in the sender's list, sender)."""
+    """Return the order of rows by (place in the sender's list, sender)."""
     counts = np.bincount(src)
     each = len(src) // max(1, len(np.flatnonzero(counts)))
     if (src[1:] >= src[:-1]).all() and counts.max(initial=0) == each:  # a table, which needs no sorting
@@ -212,7 +212,7 @@ def _sender_order(src: Ints) -> NDArray[np.intp]:
 
 
 def stable_order(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """The places of numbers from 0 on in their order; equal ones keep theirs."""
+    """Return the places of numbers from 0 on in sorted order; equal numbers keep their order."""
     short = numbers.astype(np.uint16) if numbers.max(initial=0) < 1 << 16 else numbers  # sorted in linear time
     return np.argsort(short, kind="stable")
 
@@ -221,33 +221,32 @@ def stable_order(numbers: NDArray[Any]) -> NDArray[np.intp]:
 
 
 class Rotation(NamedTuple):
-    """A renaming under which a schedule stays itself: what holds for one chunk then holds for all that it becomes.
-
-    Rank r becomes r + `ranks` (mod n); chunk c of each run of `span` chunks becomes c + `chunks` (mod span)."""
+    """A renaming under which a schedule stays itself: what holds for one chunk then holds for all that it becomes. Rank
+    r becomes r + `ranks` (mod n); chunk c of each run of `span` chunks becomes c + `chunks` (mod span)."""
 
     ranks: int
     chunks: int
     span: int
 
     def chunk(self, chunk: NDArray[Any]) -> NDArray[Any]:
-        """The chunks that chunks become."""
+        """Return what chunks become."""
         within = chunk % self.span
         turned: NDArray[Any] = chunk - within + (within + self.chunks) % self.span
         return turned
 
     def repeated(self, n: int) -> Iterator[Rotation]:
-        """It, and several of its turns as one, as far as `n` ranks come round by whole ones; not all of them."""
+        """Yield this rotation, and several of its turns as one, where whole turns bring `n` ranks round; not all."""
         for ranks in range(self.ranks, n, self.ranks):
             if n % ranks == 0:
                 yield Rotation(ranks, self.chunks * (ranks // self.ranks) % self.span, self.span)
 
     def representatives(self, n_chunks: int) -> NDArray[np.int64]:
-        """One chunk of each orbit."""
+        """Return one chunk of each orbit."""
         chunks = np.arange(n_chunks)
         return chunks[chunks % self.span < math.gcd(self.chunks, self.span)]
 
     def holds(self, parts: Iterable[StepPattern], turns: str, n: int, n_chunks: int) -> bool:
-        """Whether it turns every part into itself, and a contract that `turns` so (see `Collective`)."""
+        """Return whether it turns every part into itself, and a contract that `turns` so (see `Collective`)."""
         if n_chunks % self.span:
             return False
         kept = {
@@ -275,7 +274,7 @@ class Rotation(NamedTuple):
         return once and all(map(np.array_equal, _sorted(step, n, n_chunks), _sorted(turned, n, n_chunks)))
 
     def _keeps_cycles(self, part: Repeat, n_chunks: int) -> bool:
-        """Whether a slot that goes on in its cycle and is then turned is the slot that is turned and then goes on."""
+        """Return whether turning a slot and moving it on in its cycle give one result, in either order."""
         stride = math.gcd(part.shift, part.span)
         base, slots = part.base.astype(np.int64), (part.first.src_slot, part.first.dst_slot)
         starts = distinct([base * stride + (slot - base) % part.span % stride for slot in slots])
@@ -291,7 +290,7 @@ class Rotation(NamedTuple):
 
 
 def _sorted(step: Step, n: int, n_chunks: int) -> list[NDArray[Any]]:
-    """The rows in an order of their own, as two numbers each."""
+    """Return the rows in an order of their own, as two numbers each or one."""
     who = step.src.astype(np.int64) * n + step.dst
     data = (step.src_slot.astype(np.int64) * n_chunks + step.dst_slot) * 2 + step.reduce
     if n * n_chunks < 2**30:  # both make one number, which is quicker to sort

@@ -1,4 +1,4 @@
 """The loops of the fast and the streamed engine, in the subset of Python that numba compiles.
 
-Takes columns of integers. Gives the times of transfers in the same columns, or totals.
+They take columns of integers, and write the times of transfers into such columns or return totals.
 """

@@ -14,7 +14,7 @@ jit = jit_for(__name__)
 
 @jit
 def versions(step: Any, read: Any, write: Any, reduce: Any, newest: Any, reads: Any, chain: Any) -> None:
-    """For each transfer the version that it reads and the one that its own waits for; see `timing_model.dependencies`.
+    """Find for each transfer the version it reads and the one that its own waits for; see `timing_model.dependencies`.
 
     `read` and `write` number the slots that a transfer reads and writes, `newest` (slots,) is filled with −1.
     """
@@ -33,7 +33,7 @@ def versions(step: Any, read: Any, write: Any, reduce: Any, newest: Any, reads: 
 
 @jit
 def inherit(reads: Any, kind: Any) -> None:
-    """Pass on what is known of the values that were there from the start to the transfers that read their copies."""
+    """Give each transfer that reads a copy the kind of the value from the start that was copied."""
     for i in range(len(reads)):
         if reads[i] >= 0:
             kind[i] = kind[reads[i]]
@@ -41,7 +41,7 @@ def inherit(reads: Any, kind: Any) -> None:
 
 @jit
 def number(keys: Any, table: Any) -> Any:
-    """Replace keys by numbers in order of first use; returns how many there are. `table` (keys,) is filled with −1."""
+    """Replace keys by numbers in order of first use; return how many there are. `table` (keys,) is filled with −1."""
     used = 0
     for i in range(len(keys)):
         if table[keys[i]] < 0:
@@ -53,7 +53,7 @@ def number(keys: Any, table: Any) -> Any:
 
 @jit
 def predecessors(group: Any, last: Any, before: Any) -> None:
-    """For each transfer the one before it in its group. `last` (groups,) is filled with −1."""
+    """Find for each transfer the one before it in its group. `last` (groups,) is filled with −1."""
     for i in range(len(group)):
         before[i] = last[group[i]]
         last[group[i]] = i
@@ -61,7 +61,7 @@ def predecessors(group: Any, last: Any, before: Any) -> None:
 
 @jit
 def credits(group: Any, slots: Any, last: Any, oldest: Any, flying: Any, behind: Any, credit: Any) -> None:
-    """For each transfer the one `slots` places before it in its group, or −1.
+    """Find for each transfer the one `slots` places before it in its group, or −1.
 
     By group: `last` (filled with −1), the `oldest` in flight and how many are `flying` (0); `behind` (transfers,) is
     room for who comes after whom.

@@ -1,9 +1,9 @@
 """The loop of the fast engine where flows share links max-min fairly (`fair`); see docs/time.md.
 
-A channel sends one transfer at a time, so flows are numbered by channel. A link that a single channel takes is left out
-of `records.Paths`: there is nothing to share, and it only caps the rate of that channel's flow. Of all links of a flow
-the `narrowest` is the cap, the lowest number among equals. It may be a shared link too: that gives a flow no more than
-its bandwidth anyway.
+A channel sends one transfer at a time, so flows are numbered by channel. A link that only one channel takes is left out
+of `records.Paths`: nothing is shared there, and it only caps the rate of that channel's flow. The `narrowest` link of a
+flow is its cap, the lowest number among equals. It may be a shared link, which gives a flow no more than its bandwidth
+anyway.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ value = waits.value
 
 @jit
 def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
-    """Run max-min fair flows. Returns how many transfers ended, and the latest time of all.
+    """Run max-min fair flows. Return how many transfers ended, and the latest time of all.
 
-    `routes` are without the links that only one channel takes. A transfer that takes no other is never a flow: nobody
-    changes its rate, and when its bytes will be gone is known when it is ready. With `changes` all links are there;
-    without, numba leaves out all that depends on them.
+    `routes` lack the links that only one channel takes. A transfer that takes no other link is never a flow: nobody
+    changes its rate, so the end of its bytes is known when it is ready. With `changes` all links are there; without,
+    numba leaves out all that depends on them.
     """
     progress, side, free_side, fabric = run.progress, run.plan.side, run.free_side, run.fabric
     state, heap, queue = progress.state, progress.starts.heap, progress.tasks.queue
@@ -50,7 +50,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
             t = changes.at[row]
         elif t < NEVER:
             latest = max(latest, t)
-        if t >= NEVER or t > progress.until:  # what is left comes beyond the range of the clock, or is not asked for
+        if t >= NEVER or t > progress.until:  # the rest is beyond the range of the clock, or not asked for
             break
         if changes is not None:
             row, n_touched = change(row, t, now, run, changes)
@@ -86,8 +86,8 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
 
 @inline
 def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None) -> Any:
-    """The bytes of transfer `i`, which `began` then, are gone at `t`. Returns when it ends, −1 if it has to queue at
-    the receive side."""
+    """Note that the bytes of transfer `i`, which `began` then, are gone at `t`. Return when it ends, −1 if it has to
+    queue at the receive side."""
     progress, w = run.progress, run.plan.way[i]
     arrive = progress.times.arrive
     waits.send(i, 0, t, began + value(run.costs.gap, w), progress)
@@ -105,7 +105,7 @@ def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None
 
 @inline
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
-    """Transfer `i` is ready at `t`. Returns when its bytes are gone (−1 if that is not known), when it began, and how
+    """Let transfer `i`, ready at `t`, set out. Return when its bytes are gone (−1 if not known), when it began, and how
     many links are touched."""
     (hop, links), limits, net, ready, fabric = run.routes, run.limits, run.net, run.ready, run.fabric
     (path, length, width, _), flows, capacity = fabric.paths, fabric.flows, fabric.levels.capacity
@@ -144,7 +144,7 @@ def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
 
 @jit
 def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
-    """Flow `c` sets out at time `t` over way `w`, on links as they are then."""
+    """Let flow `c` set out at time `t` over way `w`, on links as they are then."""
     (path, length, width, _), (hop, links), flows = run.fabric.paths, run.routes, run.fabric.flows
     for e in range(hop[w + 1] - hop[w]):
         path[c * width + e] = links[hop[w] + e]
@@ -158,7 +158,7 @@ def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime)
 
 @jit
 def tightest(c: Any, run: FairRun) -> Any:
-    """The narrowest of the links that flow `c` takes, the lowest of equals."""
+    """Return the narrowest of the links that flow `c` takes, the lowest of equals."""
     path, length, width, _ = run.fabric.paths
     least = path[c * width]
     for e in range(c * width + 1, c * width + length[c]):
@@ -169,7 +169,7 @@ def tightest(c: Any, run: FairRun) -> Any:
 
 @inline
 def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> Any:
-    """Links change at `t`. Returns the next row, and how many links are touched."""
+    """Change links at `t`. Return the next row, and how many links are touched."""
     fabric, n_touched = run.fabric, 0
     while row < len(changes.at) and changes.at[row] == t:
         link = changes.link[row]
@@ -194,7 +194,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
 
 @inline
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
-    """Flow `c` is on a link that is found dead: it sets out again, from the start, if another way is in force."""
+    """Restart flow `c`, on a link found dead, if another way is in force; return how many links are touched."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
     w = turns.force[turns.passed[0] * turns.ways + run.plan.way[i]]
     if w != turns.taken[i]:
@@ -209,18 +209,18 @@ def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n
     return n_touched
 
 
-# --- max-min fair rates, solved anew for flows that are connected with a link where flows come or go ---
+# --- max-min fair rates, solved anew for all flows connected with a link where flows come or go ---
 
 
 @inline
 def narrower(link: Any, other: Any, capacity: Any) -> Any:
-    """Whether `link` limits more than `other`."""
+    """Return whether `link` limits more than `other`."""
     return capacity[link] < capacity[other] or (capacity[link] == capacity[other] and link < other)
 
 
 @jit
 def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Flow `c` enters the lists of its links; returns how many links are touched."""
+    """Enter flow `c` in the lists of its links; return how many links are touched."""
     path, length, width, _ = fabric.paths
     head, after, before, count = fabric.lists
     for e in range(c * width, c * width + length[c]):
@@ -237,7 +237,7 @@ def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Flow `c` leaves the lists of its links; returns how many links are touched."""
+    """Take flow `c` out of the lists of its links; return how many links are touched."""
     path, length, width, _ = fabric.paths
     head, after, before, count = fabric.lists
     for e in range(c * width, c * width + length[c]):
@@ -255,7 +255,7 @@ def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @inline
 def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Note that a link is to be solved again, once an instant."""
+    """Note that a link is to be solved again, once an instant; return how many links are touched."""
     if fabric.marked[link] != now:
         fabric.marked[link] = now
         fabric.touched[n_touched] = link
@@ -265,7 +265,7 @@ def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
-    """Find the flows that are connected with link `seed`, and the links that they share; returns how many."""
+    """Find the flows connected with link `seed`, and the links that they share; return how many there are."""
     path, length, width, owner = fabric.paths
     links, flows, link_mark, flow_mark = fabric.component
     capacity, available, share, unfixed = fabric.levels
@@ -315,7 +315,7 @@ def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
 
 @jit
 def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
-    """The flow without a rate that one of its links limits most."""
+    """Return the flow without a rate that one of its links limits most."""
     least, (_, flows, _, _), capacity = -1, fabric.component, fabric.levels.capacity
     solved, narrowest = fabric.flows.solved, fabric.flows.narrowest
     for a in range(n_flows):
@@ -327,8 +327,8 @@ def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
 
 @jit
 def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
-    """Progressive filling of the `component`: solves the rate of every flow in it. Rates never fall from one round to
-    the next. No link is narrower than `bound`."""
+    """Solve the rates of all flows in the `component`, by progressive filling. Rates never fall from one round to the
+    next. No link is narrower than `bound`."""
     owner, (head, after, _, _), links = fabric.paths.owner, fabric.lists, fabric.component.links
     (capacity, _, share, _), solved, narrowest = fabric.levels, fabric.flows.solved, fabric.flows.narrowest
     left, first = n_flows, -1
@@ -377,9 +377,9 @@ def replan(c: Any, t: Any, flows: Flows) -> None:
 
 @jit
 def solve(seed: Any, t: Any, now: Any, fabric: FairFabric) -> None:
-    """New rates for all that is connected with link `seed`.
+    """Solve new rates for all that is connected with link `seed`.
 
-    Of these only the flows that end first are in that heap: their end changes the rates of the others.
+    Only the flows among them that end first are in the heap `ends`: their end changes the rates of the others.
     """
     members, flows, ends = fabric.component.flows, fabric.flows, fabric.ends
     solved, rate, due = flows.solved, flows.rate, flows.due

@@ -20,11 +20,11 @@ value = waits.value
 
 @jit
 def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Serve whole chunks by (time the head came, key). Returns how many transfers ended, and the latest time of all.
+    """Serve whole chunks by (time the head came, key). Return how many transfers ended, and the latest time of all.
 
-    Parts of the network take turns: each goes on alone for as long as nothing that happens meanwhile in another can be
-    felt there. Its heap is short, and the columns that it works on stay in the processor's cache. Without `changes`,
-    numba leaves out all that depends on them.
+    Parts of the network take turns: each goes on alone as long as no event in another part can affect it. Its heap is
+    short, and the columns that it works on stay in the processor's cache. Without `changes`, numba leaves out all that
+    depends on them.
     """
     heap, (classes, ahead, clock, _) = run.progress.starts.heap, run.parts
     waits.begin(run.progress)
@@ -46,7 +46,7 @@ def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
 
 @inline
 def earliest(heap: Heaps) -> Any:
-    """The time of the first event in any part, BEYOND if there is none."""
+    """Return the time of the first event in any part, BEYOND if there is none."""
     soonest = BEYOND
     for part in range(len(heap.size)):
         if heap.size[part]:
@@ -56,7 +56,7 @@ def earliest(heap: Heaps) -> Any:
 
 @inline
 def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
-    """The first event of a part happens. Returns how many transfers have ended by then, and the latest time."""
+    """Let the first event of a part happen. Return how many transfers have ended by then, and the latest time."""
     progress, side, free_side = run.progress, run.plan.side, run.free.side
     repeats, heap, arrive, state = progress.starts.repeats, progress.starts.heap, progress.times.arrive, progress.state
     t, key = heap.times[heap.top[part]], heap.items[heap.top[part]]
@@ -87,13 +87,12 @@ def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory
 
 @inline
 def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
-    """The head of a transfer, number `i` of all, comes to its next link at `t`, and passes that and those that follow
-    it. Returns whether its tail is behind the last link, when, and the latest time.
+    """Move the head of transfer `i` of all, which comes to its next link at `t`, over that link and those that follow
+    it. Return whether its tail is behind the last link, when, and the latest time.
 
-    A link that `follows` another needs no event. All heads that come to it come from that other
-    link, directly, so they come in the order in which that served them: it serves one after the other, each for at
-    least 1 ps, and its latency is the same for all. Thus no head comes to the second link between two of them, nor two
-    at once, and how it will serve a head is known as soon as the first link has begun to serve it.
+    A link that `follows` another needs no event. All heads that come to it come directly from that other link, which
+    serves one after the other, each for at least 1 ps, and has one latency for all. So no two heads come at once, none
+    comes between two others, and how the second link will serve a head is known as soon as the first has begun to.
     """
     progress, links, follows, free_link, hops, heads = (
         run.progress, run.routes.links, run.follows, run.free.link, run.hops, run.heads
@@ -155,7 +154,7 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
 
 @inline
 def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
-    """The way that transfer `i` takes at `t`: the one in force."""
+    """Return the way that transfer `i` takes at `t`: the one in force."""
     turns = changes.turns
     while turns.passed[0] < len(turns.at) and turns.at[turns.passed[0]] <= t:
         turns.passed[0] += 1
@@ -166,8 +165,8 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 
 @jit
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
-    """Let `link` serve transfer `i`, which came at `came` and is next when the link is `free`: when it begins, when it
-    ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
+    """Let `link` serve transfer `i`, which came at `came` and is next when the link is `free`. Return when service
+    begins and ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
     first, at, kind = changes.first, changes.at, run.plan.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
     for e in range(first[link], first[link + 1]):
@@ -199,8 +198,8 @@ def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, cha
 
 @jit
 def lost_at(e: Any, came: Any, way: Any, taken: Any, changes: LinkHistory) -> Any:
-    """The time at which the chunk is sent again that came to a link which row `e` has dead; −1 if the way in force is
-    the one that was taken, or nobody finds out."""
+    """Return when a chunk is sent again that came to a link which row `e` has dead; −1 if the way in force is the one
+    that was taken, or nobody finds out."""
     turns, k = changes.turns, changes.turn[e]
     if k < 0:
         return -1

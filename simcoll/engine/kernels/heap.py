@@ -12,7 +12,7 @@ jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
 
 @inline
 def sooner(heaps: Heaps, a: Any, b: Any) -> Any:
-    """Whether the entry at `a` is before that at `b`: without branches, which a processor would often guess wrong."""
+    """Return whether entry `a` is before entry `b`: without branches, which a processor would often guess wrong."""
     times, items = heaps.times, heaps.items
     return (times[a] < times[b]) | ((times[a] == times[b]) & (items[a] < items[b]))
 
@@ -91,7 +91,7 @@ def pop(heaps: Heaps, part: Any) -> None:
 
 @inline
 def use(heaps: Heaps, part: Any) -> None:
-    """The first entry is used up: the next that is entered takes its place."""
+    """Mark the first entry as used up: the next that is entered takes its place."""
     heaps.used[0] = part
 
 

@@ -17,9 +17,9 @@ SENDER: Final = -2  # in place of the link before the first
 class LinkTables:
     """Columns that follow from routes and sizes, by route, by link or by size.
 
-    `rates` are the distinct bandwidths, `rate_of` is the number of that of each link, `service[size * len(rates) +
-    rate]` is how long a size takes at a rate: each computed once, in exact integers, NEVER where nothing is sent.
-    `later` are the rates that links have after each change.
+    `rates` are the distinct bandwidths, `rate_of` the number of each link's rate. `service[size * len(rates) + rate]`
+    is the service time in ps of a size at a rate, in exact integers, NEVER where nothing is sent. `later` are the rates
+    that links have after each change.
     """
 
     def __init__(self, program: Program):
@@ -40,26 +40,26 @@ class LinkTables:
         self.service = service.ravel()
 
     def at_rate(self, rate: int) -> Array:
-        """Service time of each size that is sent, at one rate."""
+        """Return the service time of each size that is sent, at one rate."""
         times = [service_ps(size, rate) if used else NEVER for size, used in zip(self.sizes, self.used, strict=True)]
         return np.asarray(times, np.int64)
 
     def at_rates(self, rates: Array) -> Array:
-        """Service time of each size that is sent, each at another rate; 0 where that is 0."""
+        """Return the service time of each size that is sent, each at its own rate; 0 where that is 0."""
         each = zip(self.sizes, rates.tolist(), self.used.tolist(), strict=True)
         return np.asarray([service_ps(size, rate) if used and rate else 0 for size, rate, used in each], np.int64)
 
     def slowest(self) -> Array:
-        """The number of the least rate on each route, 0 for none."""
+        """Return the number of the least rate on each route, 0 for none."""
         return self._along(np.minimum, self.rate_of)
 
     def most(self) -> Array:
-        """The least capacity of each route and of the channel's cap, in B/s."""
+        """Return the least capacity of each route and of the channel's cap, in B/s."""
         least: Array = self.rates[self.slowest()].astype(np.float64)
         return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf)) if self.cap.any() else least
 
     def away(self) -> Array:
-        """The latencies of each route together."""
+        """Return the sum of the latencies of each route."""
         return self._along(np.add, self.latencies)
 
     def _along(self, combine: np.ufunc, column: Array, none: int = 0) -> Array:
@@ -70,8 +70,8 @@ class LinkTables:
         return found
 
     def follows(self) -> Array:
-        """Whether a link comes directly behind one and the same other link on every route that takes it; not where the
-        views of a link are several, since the heads that come to it do so by several ways."""
+        """Return whether a link comes directly behind one and the same other link on every route that takes it. A link
+        with several views does not, since heads come to it by several ways."""
         _, _, hop, links = self.routes
         before, several = np.full(self.links, NONE, np.int32), np.zeros(self.links, np.bool_)
         for ways in pieces(len(hop) - 1):
@@ -87,7 +87,7 @@ class LinkTables:
         return follows
 
     def narrowest(self) -> Array:
-        """The narrowest link of each route, the lowest of equals, or NONE."""
+        """Return the narrowest link of each route, the lowest of equals, or NONE."""
         order = np.lexsort((np.arange(self.links), self.rate_of)).astype(np.int32)
         rank = np.empty(self.links, np.int32)
         rank[order] = np.arange(self.links)
@@ -95,8 +95,8 @@ class LinkTables:
         return found
 
     def shared(self) -> tuple[Array, Array]:
-        """The routes without the links that only one channel ever takes, or one lane: where each begins, and the
-        links. Where links change all are there."""
+        """Return the routes without the links that only one channel, or one lane, ever takes: where each begins, and
+        the links. With changes all links stay."""
         _, _, hop, links = self.routes
         if self.changes:
             return hop, links
@@ -107,7 +107,7 @@ class LinkTables:
         return np.append(0, np.cumsum(several))[hop].astype(np.int32), links[several]
 
     def rows_of(self, changes: LinkChanges) -> tuple[Array, ...]:
-        """The changes of each link, from time 0: where its rows begin; time, rate and turn of each."""
+        """Return the changes of each link, from time 0: where its rows begin; time, rate and turn of each."""
         changing = distinct(changes.link)
         link = np.append(changing, changes.link)
         at = np.append(np.zeros(len(changing), np.int64), changes.at)
@@ -119,7 +119,7 @@ class LinkTables:
 
 
 def _least(count: int, where: Array, what: Array) -> Array:
-    """The least of `what` for each of `count` places, a large number for none."""
+    """Return the least of `what` for each of `count` places, a large number for none."""
     found = np.full(count, np.iinfo(np.int32).max, np.int32)
     np.minimum.at(found, where, what)
     return found

@@ -14,11 +14,11 @@ value = load_like(__name__, plain_waits).value
 
 
 class LongestRun(NamedTuple):
-    """The columns of one loop by row, of which there are so many `loops`: what each row waits for, `before` of a first
-    row of a channel is its last, in the loop before; the end that lets it go is that of `credit_row`, `credit_loops`
-    earlier. For how long it may keep its channel (`held`), and take to its end (`takes`); `lead` and `gap` are empty
-    where they are 0; so is `unsent`, 1 where a rank sends that does not come. The other columns are written, NEVER
-    where a row waits for such a rank; `ends` for the last `deep` loops."""
+    """The columns of one loop by row; there are `loops` of them. Each row waits for `reads`, `chain` and `before`,
+    which for the first row of a channel is its last, in the loop before, and for the end of `credit_row`,
+    `credit_loops` earlier. `held` is how long it may keep its channel, `takes` how long to its end, in ps. `lead` and
+    `gap` are empty where they are 0; so is `unsent`, 1 where the sender does not come. The other columns are written,
+    NEVER where a row waits for such a sender; `ends` for the last `deep` loops."""
 
     loops: int
     reads: Column
@@ -40,8 +40,8 @@ class LongestRun(NamedTuple):
 
 @jit
 def longest(run: LongestRun) -> Any:
-    """The latest time at which anything may be over that does not wait for ranks that do not come, also the pause of a
-    channel before its next row, counted from when all others have come."""
+    """Return the latest time at which anything may be over, but for what waits for ranks that do not come. It counts
+    from when all others have come, and includes the pause of a channel before its next row."""
     rows, latest = len(run.reads), 0
     reads, chain, before, held, takes, deep = run.reads, run.chain, run.before, run.held, run.takes, run.deep
     credit_row, credit_loops, lead, gap = run.credit_row, run.credit_loops, run.lead, run.gap

@@ -12,7 +12,7 @@ Column = Any
 
 
 class Heaps(NamedTuple):
-    """Heaps of (time, key), four entries below each. By heap where it begins (`top`), and its `size`; `place`, where
+    """Heaps of (time, key), four entries below each. By heap: where it begins (`top`), and its `size`. `place`, where
     it is tracked, is the place of each key; `used` (1,) is the heap whose first entry is used up, or −1."""
 
     times: Column
@@ -24,9 +24,9 @@ class Heaps(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Parts of the network, which feel each other late: see `_network_parts`. Where the parts of each class begin,
-    `ahead` from class to class in ps, and the `clock` before which each class has run; the part of each link, empty
-    where there is one."""
+    """Parts of the network that affect each other late: see `_network_parts`. `classes` is where the parts of each
+    class begin, `ahead` from class to class in ps, `clock` the time before which each class has run; `of_link` is the
+    part of each link, empty where there is one part."""
 
     classes: Column
     ahead: Column
@@ -36,8 +36,8 @@ class Parts(NamedTuple):
 
 class Repeats(NamedTuple):
     """A schedule of so many `rows` is run in so many `loops`: row r of loop l is number r + l · `rows`. Its key has,
-    from the right, `row_bits` for the row and `loop_bits` for the loop, then `step` + loop, which is empty where one
-    loop follows the other. Behind the last row of a channel comes, a loop later, the `first` row of that channel."""
+    from the right, `row_bits` for the row and `loop_bits` for the loop, then `step` + loop; `step` is empty where one
+    loop follows the other. A loop after the last row of a channel comes the `first` row of that channel."""
 
     loops: int
     rows: int
@@ -48,8 +48,8 @@ class Repeats(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """By row: the way, the number of the size, the receive side, and whether it reduces. By size the number of loops in
-    which that is a whole `piece`, the number of a size; empty where rows are sent whole."""
+    """By row: the way, the number of the size, the receive side, and whether it reduces. By size: in how many loops it
+    is a whole `piece`, which is the number of a size; empty where rows are sent whole."""
 
     way: Column
     kind: Column
@@ -77,7 +77,7 @@ class Routes(NamedTuple):
 
 
 class Net(NamedTuple):
-    """Number of the rate and latency of each link; `service[size * rates + rate]` is a service time."""
+    """The number of each link's rate, and its latency; `service[size * rates + rate]` is a service time."""
 
     rate_of: Column
     latency: Column
@@ -111,16 +111,16 @@ class Heads(NamedTuple):
 
 
 class Servers(NamedTuple):
-    """A time for each link and each receive side."""
+    """A time for each link and each receive side, at which it is free."""
 
     link: Column
     side: Column
 
 
 class Starts(NamedTuple):
-    """The state of what has not started, by number: `when` it may at the earliest, for how many things it is `pending`.
-    By row the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies between a start
-    and its event on the heap; `start` takes the times."""
+    """What has not started yet. By number: `when` it may start at the earliest, and how many things it is `pending`
+    for. By row: the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies between a
+    start and its event on the heap; `start` takes the times."""
 
     repeats: Repeats
     when: Column
@@ -134,8 +134,8 @@ class Starts(NamedTuple):
 
 class Successors(NamedTuple):
     """The rows that wait for each: see `waits.turn_round`. `chain` is the version before. The end of a row lets
-    `credit_after` go, `credit_later` loops later, empty where that is 0. `turn` (2 × rows,) are those that blocking
-    sends let go."""
+    `credit_after` go, `credit_later` loops later (empty: 0). `turn` (2 × rows,) are the rows that blocking sends let
+    go."""
 
     chain: Column
     chain_after: Column
@@ -148,11 +148,11 @@ class Successors(NamedTuple):
 
 
 class TaskColumns(NamedTuple):
-    """The columns of tasks. By transfer: the task that sends it, the one that receives it, and the one that brings
-    what it adds to. By task: how many others it waits for, when it is `opened`, how many things are `left` to be
-    done, when it is `done`, how long it takes; the tasks behind it, the transfers that begin its channels, and those
-    that add to what its rank brings, each behind where they begin. `queue` holds the tasks that are done and not yet
-    followed up, behind their number."""
+    """The columns of tasks. By transfer: the task that sends it, the one that receives it, and the one that brings the
+    data it adds to. By task: how many others it waits for, when it is `opened`, how many things are `left` until it is
+    done, when it is `done`, and its duration; then the tasks behind it, the transfers that begin its channels, and
+    those that add to its rank's data, each with where they begin. `queue` is a count, and so many tasks that are done
+    but not followed up."""
 
     sender: Column
     receiver: Column
@@ -172,8 +172,8 @@ class TaskColumns(NamedTuple):
 
 
 class Barriers(NamedTuple):
-    """The step of each transfer; of each step its first transfer and how many are left; in `passed` how many steps are
-    over, and when the last was."""
+    """The step of each transfer; the first transfer of each step and how many are `left`; in `passed` how many steps
+    are over, and when the last was."""
 
     step: Column
     first: Column
@@ -182,9 +182,9 @@ class Barriers(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The state of a run, whichever way links are shared; what happens after `until` (ps) is left out. `state` by
-    number: see `waits`. No version of a row is complete before the time `came`. `done` by participant is when all that
-    it sends is sent, and all that it receives complete; empty where nobody asks. `src` and `dst` by way."""
+    """The state of a run, however links are shared; events after `until` (ps) are left out. `state` by number: see
+    `waits`. No version of a row is complete before the time `came`. `done` by participant is when all that it sends is
+    sent, and all that it receives complete; empty where nobody asks. `src` and `dst` by way."""
 
     starts: Starts
     state: Column
@@ -200,8 +200,8 @@ class Progress(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Turns, counted from 1, are the times `at` which a dead link is found dead; `force[turn * ways + way]` is the way
-    that is taken since then, `taken` the one that each transfer took, `passed` (1,) the turn that is in force."""
+    """Turns, counted from 1, are the times `at` which a dead link is found dead. `force[turn * ways + way]` is the way
+    that is taken from then on, `taken` the one that each transfer took, `passed` (1,) the turn in force."""
 
     at: Column
     force: Column
@@ -211,8 +211,8 @@ class Turns(NamedTuple):
 
 
 class LinkHistory(NamedTuple):
-    """Links that change, for `fifo`: the rows of link l are `first[l]` … `first[l + 1]`, and begin at time 0. Time,
-    number of the rate since then, and turn, by row; B/s of rates; bytes of sizes; the transfers that were sent once."""
+    """Links that change, for `fifo`: the rows of link l are `first[l]` … `first[l + 1]`, and begin at time 0. By row:
+    time, rate number since then, and turn. Then B/s of rates, bytes of sizes, and the transfers that were sent once."""
 
     first: Column
     at: Column
@@ -225,8 +225,8 @@ class LinkHistory(NamedTuple):
 
 
 class ChangesInTime(NamedTuple):
-    """Links that change, for `fair`: link, time, number of the rate since then, and turn, by row in order of time; B/s
-    of rates, and the number of the rate that each link has now."""
+    """Links that change, for `fair`. By row, in order of time: link, time, number of the rate since then, and turn.
+    Then B/s of rates, and the number of each link's rate now."""
 
     link: Column
     at: Column
@@ -281,8 +281,7 @@ class Component(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Rates by link, in B/s: its capacity, what is available, the share of each flow; and how many flows have no rate
-    yet."""
+    """By link: capacity, available rate and share of each flow, in B/s, and how many flows have no rate yet."""
 
     capacity: Column
     available: Column
@@ -291,9 +290,9 @@ class Levels(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """Columns by flow: the transfer `on` it, when that `began`; the bytes of `rest` at time `since`, its rate in B/s,
-    whether it is `whole`; the `most` that its links give it alone, and how long it takes in `full` at that; when it is
-    `due`; the rate that is `solved`; the `narrowest` link."""
+    """By flow: the transfer `on` it, and when that `began`; the bytes of `rest` at time `since`, its rate in B/s,
+    whether it is `whole`; the `most` B/s that its links give it alone, and how long it takes in `full` at that; when it
+    is `due`; the rate that is `solved`; the `narrowest` link."""
 
     on: Column
     began: Column
@@ -309,8 +308,8 @@ class Flows(NamedTuple):
 
 
 class FairFabric(NamedTuple):
-    """The flows under way: on links of capacity `bound` and more. `ends` has those that end first; `touched` are the
-    links to be solved again, each `marked` with the instant."""
+    """The flows under way, on links of capacity `bound` and more. `ends` has the flows that end first; `touched` are
+    the links to be solved again, each `marked` with the instant."""
 
     paths: Paths
     lists: FlowLists
@@ -324,7 +323,7 @@ class FairFabric(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Columns by way: the number of the least rate, the least capacity, all latencies, the narrowest link; `caps` is
+    """By way: the number of the least rate, the least capacity, the sum of latencies, the narrowest link. `caps` is
     where the links begin that stand for the caps of channels, or −1."""
 
     slowest: Column
@@ -369,8 +368,8 @@ class StreamRows(NamedTuple):
 
 
 class StreamNet(NamedTuple):
-    """Latency of each link; service times by size and rate; the size of each slot; the number of rates, and the rate of
-    each link."""
+    """The latency of each link; service times by size and rate; the size of each slot; the number of rates, then the
+    rate of each link."""
 
     latency: Column
     service: Column
@@ -379,7 +378,7 @@ class StreamNet(NamedTuple):
 
 
 class StreamCosts(NamedTuple):
-    """Overheads in ps; service at the channel's cap and duration of a reduction by size; bytes by size."""
+    """Overheads in ps; by size the service at the channel's cap, the duration of a reduction, and the bytes."""
 
     o_send: int
     o_recv: int
@@ -400,9 +399,9 @@ class StreamRules(NamedTuple):
 
 
 class StreamState(NamedTuple):
-    """The past, as far as it matters: when channels are free and `began` their last transfer; when links and receive
-    sides are free and were last asked; the last `ends` of each connection, and how many were `used`; in `clock` the
-    latest end, that of the steps before, and the number of the step."""
+    """The past that still matters: when channels are free and `began` their last transfer; when links and receive sides
+    are free and were last asked; the last `ends` of each connection, and how many were `used`; in `clock` the latest
+    end, that of the steps before, and the number of the step."""
 
     free: Column
     began: Column

@@ -1,8 +1,8 @@
-"""The loops of the streamed engine: replay of one part of a schedule after the other, nothing kept of what is done.
+"""The loops of the streamed engine: they replay one part of a schedule after the other, and keep nothing of it.
 
-What has to be known of the past is small: when each channel, link and receive side is free, the last ends of each
-connection, and when the versions were complete that somebody may still wait for. A version that is complete before
-its sender's channel is free is forgotten: whoever reads it later waits for the channel longer.
+Little has to be known of the past: when each channel, link and receive side is free, the last ends of each connection,
+and when the versions were complete that a transfer may still wait for. A version that is complete before its sender's
+channel is free is forgotten: whoever reads it later waits for the channel longer.
 
 In the subset of Python that numba compiles; see `simcoll.config.numba_loader`.
 """
@@ -24,8 +24,8 @@ COMPILED = is_compiled(__name__)
 
 @jit
 def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
-    """The place where the version in `slot` of participant `p` is remembered; −1 if it is forgotten, or was there
-    before."""
+    """Return the place where the version in `slot` of participant `p` is remembered; −1 if forgotten or there from the
+    start."""
     if width == 0:
         at = p * slots + slot
         return at if keys[at] >= 0 else -1
@@ -39,8 +39,8 @@ def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
 
 @jit
 def room(keys: Any, when: Any, width: Any, free: Any, lanes: Any, offset: Any, p: Any) -> Any:
-    """The place where participant `p` can remember one version more, maybe in place of one that may be forgotten; −1:
-    nowhere.
+    """Return the place where participant `p` can remember one version more, maybe instead of one that may be forgotten;
+    −1: nowhere.
 
     Slots go to its `lanes` channels in turn, after `offset` chunks of earlier loops.
     """
@@ -63,7 +63,7 @@ def play(
     wait: Any,
     sent: Any,
 ) -> Any:
-    """Replay some steps of one pattern in index order. Returns DONE or why it stopped.
+    """Replay some steps of one pattern in index order. Return DONE or why it stopped.
 
     Exact if DONE: the order used is that of (ready, index) everywhere. With fair links, exact as no two flows meet.
     `replay` applies the same rules to a program that is held. One loop for both was measured: this one, which looks
@@ -168,7 +168,7 @@ def play(
 
 @jit
 def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
-    """Each row's slot goes on by `shift` (0 … span − 1) in its cycle."""
+    """Move each row's slot on by `shift` (0 … span − 1) in its cycle."""
     if shift:
         for r in range(len(slot)):
             moved = slot[r] + shift
@@ -177,7 +177,7 @@ def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
 
 @jit
 def settled(rows: StreamRows, memory: StreamMemory, free: Any, before: Any, done: Any) -> Any:
-    """Whether nobody in a ring can wait for any version but those that are read next; `done` takes their times.
+    """Return whether nobody in a ring can wait for versions other than those read next; `done` takes their times.
 
     `before[r]` is the row that writes what row r reads. One channel a participant.
     """
@@ -210,13 +210,13 @@ def go_round(
     ends: Any,
     work: Any,
 ) -> None:
-    """Many steps of rows that share nothing: every row has its channel, its links, its receive side for itself.
+    """Run many steps of rows that share nothing: every row has its channel, its links, its receive side for itself.
 
-    A row waits for the row `before` it, its channel and its credit; on its first link nothing is ever in its way,
-    on link l > 0 only what it has sent itself before. `free` (rows,): when the channel may start again; `row`: from
-    start to that, to the head and the tail behind the first link; `hops` (depth × rows,): free times, service times
-    and latencies of the links; `side`: free times and service times of the receive sides; `ends`: the last ends.
-    `done`: when what each row writes is complete, in the step before and in the one after, which take turns.
+    A row waits for the row `before` it, its channel and its credit; on its first link for nothing, on link l > 0 only
+    for what it has sent itself before. `free` (rows,): when the channel may start again; `row`: from start to that, to
+    the head and the tail behind the first link; `hops` (depth × rows,): free times, service times and latencies of the
+    links; `side`: free times and service times of the receive sides; `ends`: the last ends. `done`: when the writes of
+    each row are complete, in two columns that take turns, the step before and the one after.
     """
     hold, to_head, to_tail = row
     free_link, busy, latency = hops
@@ -245,41 +245,41 @@ def go_round(
                 copy(tail, ends[place + lo : place + hi])
 
 
-# Each loop writes few arrays: so the compiler sees that they do not overlap, and works on many rows at once.
+# Each loop writes few arrays, so that the compiler sees that they do not overlap, and works on many rows at once.
 # Uncompiled, NumPy does (below).
 
 
 @jit
 def meet(done: Any, before: Any, free: Any, out: Any) -> None:
-    """The later of when the row before is done and when the channel is free."""
+    """Take the later of when the row before is done and when the channel is free."""
     for r in range(len(free)):
         out[r] = max(done[before[r]], free[r])
 
 
 @jit
 def later(times: Any, out: Any) -> None:
-    """The later of two."""
+    """Take the later of two times."""
     for r in range(len(times)):
         out[r] = max(out[r], times[r])
 
 
 @jit
 def add(times: Any, durations: Any, out: Any) -> None:
-    """A duration later."""
+    """Add durations to times."""
     for r in range(len(durations)):
         out[r] = times[r] + durations[r]
 
 
 @jit
 def copy(times: Any, out: Any) -> None:
-    """The same."""
+    """Copy times."""
     for r in range(len(out)):
         out[r] = times[r]
 
 
 @jit
 def pass_link(head: Any, tail: Any, free: Any, busy: Any, latency: Any, begin: Any) -> None:
-    """Head and tail from before a link to behind it."""
+    """Move head and tail from before a link to behind it."""
     for r in range(len(free)):
         begin[r] = max(head[r], free[r])
     for r in range(len(free)):

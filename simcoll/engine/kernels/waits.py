@@ -1,11 +1,10 @@
-"""Waiting of transfers for each other: the part of a run that does not depend on how links are shared.
+"""The waiting of transfers for each other: the part of a run that does not depend on how links are shared.
 
-A transfer is a row of the schedule in a loop; `records.Loops` says how its place among all and its key follow from
-both.
+A transfer is a row of the schedule in a loop; `records.Repeats` says how its number and its key follow from both.
 
-A server is assigned when its request is popped, which is the second phase of an instant, because every cause precedes
-its effect by at least 1 ps. When a link begins to serve a transfer, the time at which that is sent is known, so whoever
-waits for it can be given its time at once.
+A server is assigned when its request is popped, in the second phase of an instant, because every cause precedes its
+effect by at least 1 ps. When a link begins to serve a transfer, the time at which that is sent is known, so its
+successors can be given their time at once.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ heaps = load_like(__name__, plain_heap)
 
 @inline
 def value(column: Any, i: Any) -> Any:
-    """Entry `i` of a column that is left empty where all entries are 0."""
+    """Return entry `i` of a column that is left empty where all entries are 0."""
     return column[i] if len(column) else 0
 
 
 @inline
 def key_of(row: Any, loop: Any, repeats: Repeats) -> Any:
-    """The key of a transfer, which orders transfers as their indices in the program of all loops do."""
+    """Return the key of a transfer, which orders transfers as their indices in the program of all loops do."""
     step, row_bits, loop_bits = repeats.step, repeats.row_bits, repeats.loop_bits
     return (((value(step, row) + loop) << loop_bits | loop) << row_bits) | row if repeats.loops > 1 else row
 
 
 @inline
 def kind_of(row: Any, loop: Any, plan: Plan) -> Any:
-    """The number of a transfer's size: that of a whole piece, or of the rest in the last loop."""
+    """Return the number of a transfer's size: that of a whole piece, or of the rest in the last loop."""
     kind, whole = plan.kind[row], plan.whole
     return plan.piece if len(whole) and loop < whole[kind] else kind
 
 
 @inline
 def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
-    """The time for which a transfer keeps its receive side."""
+    """Return how long a transfer keeps its receive side, in ps."""
     took = value(costs.o_recv, plan.way[row])
     if len(costs.gamma) and plan.reduce[row]:
         took += costs.gamma[kind_of(row, loop, plan)]
@@ -52,9 +51,9 @@ def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
 
 @jit
 def turn_round(waits: Any, after: Any, pending: Any) -> None:
-    """Turn "waits for" round into "is awaited by": `waits` are reads, chain, credit and channel_before,
-    `after` first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1; `pending`, filled
-    with 0, counts what each waits for. Credit and its counterpart are empty where there are none."""
+    """Turn "waits for" round into "is awaited by": `waits` are reads, chain, credit and channel_before, `after`
+    first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1; `pending`, filled with 0,
+    counts what each waits for. Credit and its counterpart are empty where there are none."""
     reads, chain, credit, before = waits
     first_reader, next_reader, chain_after, credit_after, channel_after = after
     for i in range(len(reads) - 1, -1, -1):
@@ -73,7 +72,7 @@ def turn_round(waits: Any, after: Any, pending: Any) -> None:
 
 @jit
 def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
-    """One of the things that a transfer waits for happens at `t`; the last of them starts it."""
+    """Note that one of the things that a transfer waits for happens at `t`; the last of them starts it."""
     i = row + loop * starts.repeats.rows
     t = max(t, starts.when[i])
     starts.when[i] = t
@@ -84,7 +83,7 @@ def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
 
 @inline
 def start(row: Any, loop: Any, t: Any, starts: Starts) -> None:
-    """A transfer starts at `t`."""
+    """Start a transfer at `t`."""
     if len(starts.start):
         starts.start[row] = t
     part = value(starts.part, row)
@@ -106,7 +105,7 @@ def begin(progress: Progress) -> None:
 
 @inline
 def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
-    """A transfer is sent at `t`; its channel is not `ready` for the next before that time."""
+    """Note that a transfer is sent at `t`; its channel is not `ready` for the next before that time."""
     starts, successors, tasks, sent = progress.starts, progress.successors, progress.tasks, progress.times.sent
     after, then = successors.channel_after[row], loop
     if after < 0 and loop + 1 < starts.repeats.loops:
@@ -124,7 +123,7 @@ def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
 
 @jit
 def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """A version is complete at `t`: its readers may go, and so may the versions that were waiting for it."""
+    """Complete a version at `t`: its readers may go, and so may the versions that were waiting for it."""
     starts, state, successors = progress.starts, progress.state, progress.successors
     complete, receiver, done = progress.times.complete, progress.tasks.receiver, progress.done
     while True:
@@ -149,7 +148,7 @@ def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
 
 @jit
 def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """A transfer ends at `t`."""
+    """End a transfer at `t`."""
     starts, state, successors, tasks = progress.starts, progress.state, progress.successors, progress.tasks
     end, credit_after, turn = progress.times.end, successors.credit_after, successors.turn
     base = loop * starts.repeats.rows
@@ -177,7 +176,7 @@ def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
 
 @inline
 def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
-    """Transfer `i` ends at `t`: after the last of its step the next step starts."""
+    """Note that transfer `i` ends at `t`: after the last of its step the next step starts."""
     step, first, left, passed = barriers
     left[step[i]] -= 1
     passed[1] = max(passed[1], t)
@@ -193,7 +192,7 @@ def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
 
 @jit
 def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
-    """One of the things that task `k` is done with happens at `t`; after the last of them it is to be followed up."""
+    """Note at `t` that one thing task `k` waits for to be done has happened; after the last, queue the task."""
     left, done, queue = tasks.left, tasks.done, tasks.queue
     if k < 0:
         return
@@ -206,7 +205,7 @@ def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
 
 @jit
 def open_task(k: Any, progress: Progress) -> None:
-    """All that task `k` waited for is done: its channels may go, and the data that its rank brings is there."""
+    """Open task `k`, as all before it is done: its channels may go, and the data that its rank brings is there."""
     starts, state, tasks = progress.starts, progress.state, progress.tasks
     t = tasks.opened[k]
     for e in range(tasks.first_begun[k], tasks.first_begun[k + 1]):
