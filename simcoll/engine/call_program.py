@@ -22,7 +22,7 @@ from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
 from simcoll.schedule.ir import StreamedSchedule
 
-LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
+LONG: Final = 2_000_000  # transfers; a shorter call is bound in about the time that folding takes
 
 
 class CallSums(NamedTuple):

@@ -71,7 +71,7 @@ class _EventRun:
         self.paths: list[list[int]] = [links[a:b] for a, b in pairwise(first)]
         self.flight = [sum(self.latencies[link] for link in path) for path in self.paths]
         routed = (program.routes.src != program.routes.dst) & (np.diff(program.routes.hop) > 0)
-        self.lead = np.where(routed, program.by_way("o_send"), 0).tolist()  # of each way, as are the next two
+        self.lead = np.where(routed, program.by_way("o_send"), 0).tolist()  # by way, as are the next two
         self.gap, self.caps = program.by_way("g").tolist(), program.by_way("channel_bandwidth").tolist()
         self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
         self.links, self.sides = defaultdict[int, int](int), defaultdict[int, int](int)  # when each is free
@@ -115,8 +115,8 @@ class _EventRun:
         program, count = self.program, len(self.bandwidths)
         capacity = np.zeros(count + program.channel.max(initial=NONE) + 1)
         capacity[:count] = program.bandwidths
-        capacity[count + program.channel] = program.by_way("channel_bandwidth")[program.way]  # a channel's cap is one
-        return Fabric(self.env, capacity.tolist())  # more link, behind the real ones
+        capacity[count + program.channel] = program.by_way("channel_bandwidth")[program.way]  # a channel's cap is
+        return Fabric(self.env, capacity.tolist())  # one more link, behind the real ones
 
     def reached(self) -> Reached:
         """Return the milestones that each transfer has reached."""

@@ -54,7 +54,7 @@ COLLECTIVES: Final = (
 )  # fmt: skip
 
 
-WORKLOAD: Final = "workload"  # stands in place of a collective's name where it is a whole job; the size is 0
+WORKLOAD: Final = "workload"  # in place of a collective's name for a whole job; the size is 0
 
 
 class DtypeNames(NamedTuple):

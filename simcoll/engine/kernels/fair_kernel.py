@@ -55,7 +55,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
         if changes is not None:
             row, n_touched = change(row, t, now, run, changes)
         while (ends.size[0] and ends.times[0] == t) or (heap.size[0] and heap.times[0] == t):
-            left, began, tail = -1, 0, -1  # if they come to be known
+            left, began, tail = -1, 0, -1  # −1: not known
             if ends.size[0] and ends.times[0] == t:
                 c = ends.items[0]
                 heaps.pop(ends, 0)

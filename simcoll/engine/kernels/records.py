@@ -118,9 +118,9 @@ class Servers(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """What has not started yet. By number: `when` it may start at the earliest, and how many things it is `pending`
-    for. By row: the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies between a
-    start and its event on the heap; `start` takes the times."""
+    """Transfers before their start. By number: `when` each may start at the earliest, and how many things it is
+    `pending` for. By row: the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies
+    between a start and its event on the heap; `start` takes the times."""
 
     repeats: Repeats
     when: Column
