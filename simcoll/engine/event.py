@@ -269,7 +269,7 @@ class _EventRun:
             self.end(i)
 
     def take_in(self, i: int, wait: int, _: Event) -> None:
-        """The receive side takes a transfer in."""
+        """Let the receive side take a transfer in, after those before it."""
         side, now = int(self.program.side[i]), self.env.now
         self.sides[side] = max(now, self.sides[side]) + wait
         self.after(self.sides[side] - now, self.end, i)
@@ -364,7 +364,7 @@ class _Head(Recurring):
 
 
 class _Barrier:
-    """Barriers between steps: which step everyone may be in."""
+    """Barriers between steps: they decide which step everyone may be in."""
 
     def __init__(self, env: simpy.Environment, program: Program):
         self.env, self.step = env, program.step.tolist()

@@ -33,7 +33,7 @@ MOST_ROWS: Final = 50_000  # of a program that `in_turn` examines: some 0.1 s
 
 
 class Longest(NamedTuple):
-    """A program laid out for the kernel that finds how long it may take, and the kernel."""
+    """A program laid out for the kernel that bounds its time, and the loops to run that with."""
 
     program: Program
     loops: Loops

@@ -161,8 +161,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Turn any error in an algorithm of a user's own into a ScheduleError with its name and `file:line`: the line
-        that raised, or the function whose schedule is wrong."""
+        """Turn any error in a user's algorithm into a ScheduleError with its name and `file:line`: the line that
+        raised, or the function whose schedule is wrong."""
         if self.shipped:
             yield
             return

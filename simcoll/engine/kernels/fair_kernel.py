@@ -135,7 +135,7 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
 
 @inline
 def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
-    """Return that link or the one that stands for the cap of channel `c`, behind the real ones, if that is narrower."""
+    """Return `link`, or the link behind the real ones that stands for the cap of channel `c` if that is narrower."""
     return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
 
 
