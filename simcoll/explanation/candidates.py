@@ -1,6 +1,4 @@
-"""List the candidates for a point: algorithms, protocols, groups, chunks, channels, and bucket sizes of
-training steps.
-"""
+"""List the candidates for a point: algorithms, protocols, groups, chunks, channels, and buckets of training steps."""
 
 from __future__ import annotations
 
@@ -23,22 +21,22 @@ from simcoll.units import format_size
 from simcoll.workload.templates import plan_of
 from simcoll.workload.workload_keys import Bucketed, Fsdp, with_algorithm
 
-LARGE: Final = 64  # ranks: beyond, only algorithms that NCCL has or that use groups are tried, as the others take long
-MOST_ROWS: Final = 1_000_000  # messages of one schedule, if none repeats: of more each run takes minutes, and gigabytes
-CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms to which the scenario gives none
-CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, where a channel has a cap
+LARGE: Final = 64  # ranks up to which all algorithms are tried; beyond, only NCCL's and those with groups
+MOST_ROWS: Final = 1_000_000  # messages of a schedule without repetitions: more take minutes and gigabytes
+CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms if the scenario has no chunk
+CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, if a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
-_VARIABLE: Final[Mapping[str, str]] = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as NCCL_ALGO has them
+_VARIABLE: Final[Mapping[str, str]] = {row.name: row.nccl for row in NCCL_ALGORITHMS}  # as in NCCL_ALGO
 _LEFT_TO_NCCL: Final = {"algorithm": "auto", "protocol": "auto"}
 PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice; None leaves a setting as the scenario has it.
+    """One choice; None keeps the scenario's setting.
 
-    `groups` is their number; `executor` is who runs it, where that is open; `nccl` is NCCL's name of the algorithm, if
-    it has it.
+    `groups` is their number; `executor` runs the choice, if the scenario leaves that open; `nccl` is NCCL's name of the
+    algorithm, if NCCL has it.
     """
 
     algorithm: str
@@ -54,18 +52,18 @@ class Candidate:
 
     @property
     def method(self) -> tuple[str, str, str | None]:
-        """The choice without its settings."""
+        """Return the choice without its settings."""
         return self.algorithm, self.protocol, self.executor
 
     @property
     def settings(self) -> dict[str, int]:
-        """The settings in which the choice differs from the scenario."""
+        """Return the settings in which the choice differs from the scenario."""
         names = ("groups", "chunk", "copies", "channels", "bucket_cap", "prefetch")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
     def env(self) -> dict[str, str]:
-        """NCCL's variables that leave it this choice alone; empty where they do not reach it."""
+        """Return the variables that force NCCL to this choice; empty if they cannot."""
         algorithm = _VARIABLE.get(self.nccl or "")
         protocol = {} if self.protocol == "none" else {"NCCL_PROTO": self.protocol}
         return {"NCCL_ALGO": algorithm, **protocol} if algorithm else {}
@@ -85,7 +83,7 @@ class Candidate:
             of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
             spec = with_algorithm(scenario.workload, changed.pop("algorithm"), changed["protocol"])
             changed["workload"] = spec.model_copy(update=of_step)
-            if changed["protocol"] == "none":  # as the scenario has it
+            if changed["protocol"] == "none":  # keep the scenario's protocol
                 del changed["protocol"]
         if self.executor:
             changed = {**changed, "executor": self.executor}
@@ -107,9 +105,9 @@ def _spelt(name: str, value: int) -> str:
 def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | None = None) -> list[Candidate]:
     """List the candidates for a point, NCCL's algorithms first.
 
-    `named` are the algorithms of the scenario, whose files and spellings with options are candidates, too; `among`
-    allows these algorithms only. Raises InputError for a name in `among` that is no candidate, and RefusedError where
-    nothing can run.
+    `named` are the scenario's algorithms: their files, and spellings with options, are candidates, too. `among` allows
+    only these algorithms. Raises InputError for a name in `among` that is no candidate, and RefusedError if nothing can
+    run.
     """
     listed = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
     served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
@@ -132,7 +130,7 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
         raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or leave it out")
     nccl_names = names(collective)
     ranks = rank_count(scenario)
-    topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # which takes long to build
+    topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # building it takes long
     asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in CHOSEN]
     own = [run.algorithm for one in asked for run in runs.alternatives(one)]
     tried = [*registry.library(collective), *registry.names(collective), *own]
@@ -153,8 +151,8 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
 
 
 def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
-    """Pairs that NCCL could take, then schedules that one kernel runs, or those of the executor that the scenario
-    names."""
+    """Yield the pairs that NCCL could take, then schedules that one kernel runs; only those of the scenario's executor
+    if it names one."""
     nccl_names, refused, found = names(scenario.collective), list[RefusedError](), False
     for by in [scenario.executor] if scenario.executor else ["nccl", "msccl"]:
         own = scenario.model_copy(update={"algorithm": "auto", "executor": by})
@@ -178,7 +176,7 @@ def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]
 
 
 def _schedule_named(name: str, collective: str) -> str:
-    """A schedule's file, or its name with the options that it takes."""
+    """Return a schedule's file, or its name with its options."""
     if schedule_json.is_file(name):
         return name
     entry, options = registry.find(collective, name)
@@ -186,18 +184,18 @@ def _schedule_named(name: str, collective: str) -> str:
 
 
 def _runs(scenario: Scenario) -> PlainExecutor:
-    """The executor that a scenario names, or NCCL's."""
+    """Return the executor that a scenario names, or NCCL's."""
     return executor(_any_algorithm(scenario))
 
 
 def _any_algorithm(scenario: Scenario) -> Scenario:
-    """A scenario before an algorithm is chosen, whatever it has."""
+    """Return a scenario without its choice of an algorithm."""
     return scenario.model_copy(update={"algorithm": "auto"})
 
 
 def nccl_choice(scenario: Scenario) -> Candidate | None:
-    """NCCL's own choice of a call, by the scenario's protocol if it names one; None where calls are not NCCL's, or of a
-    workload."""
+    """Return NCCL's own choice for a call, with the scenario's protocol if it names one; None for a workload, or if
+    calls are not NCCL's."""
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "auto"
     return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", forced, "nccl")
 
@@ -213,12 +211,12 @@ def _splits(n: int) -> list[int | None]:
 
 
 def rank_count(scenario: Scenario) -> int:
-    """The number of ranks; a topology is built for it only where the scenario's own numbers do not say."""
+    """Return the number of ranks; a topology is built only if the scenario's own numbers do not say it."""
     return ranks_of(scenario) or len(placed(scenario, topology_of(_any_algorithm(scenario))))
 
 
 def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates without those that name as many groups as there are where none are named."""
+    """Return the candidates without those that name as many groups as there are by default."""
     if not any(candidate.groups for candidate in of):
         return list(of)
     topology = topology_of(_any_algorithm(scenario))
@@ -228,11 +226,11 @@ def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, copies: int = 0) -> Iterator[Candidate]:
-    """Yield a candidate, then the same with each chunk, or number of channels, that is worth a try; so many `copies`
-    are, with a channel for each peer, unless it is 0."""
+    """Yield a candidate, then the candidate with each chunk or number of channels that is worth a try; and, unless
+    `copies` is 0, with so many copies and one channel per peer."""
     params = scenario.params()
     yield candidate
-    if load_profile(scenario.profile).bound:  # which tries them by itself
+    if load_profile(scenario.profile).bound:  # a bound tries them itself
         return
     if copies:
         apart = _with(candidate, channels=0)
@@ -252,8 +250,8 @@ def _with(candidate: Candidate, **settings: int) -> Candidate:
 
 
 def _of_step(scenario: Scenario) -> Iterator[Candidate]:
-    """Yield what the scenario has, NCCL's choice, and what serves all calls of a workload: with the settings that the
-    scenario has, then with each size of buckets, or number of layers ahead, that is worth a try."""
+    """Yield the scenario's method, NCCL's choice, and methods that serve all calls of a workload: first with the
+    scenario's settings, then with each bucket size, or number of prefetched layers, that is worth a try."""
     spec: Any = scenario.workload
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "none"
     own = [spec.algorithm, *([] if _runs(scenario).tunable else ["auto"])]  # auto: NCCL's choice
@@ -267,7 +265,7 @@ def _of_step(scenario: Scenario) -> Iterator[Candidate]:
 
 
 def _of_all_calls(scenario: Scenario) -> list[Candidate]:
-    """The candidates, without settings, that all calls of a workload have by themselves."""
+    """Return the candidates, without settings, that all calls of a workload have by themselves."""
     places = placed(scenario, topology_of(scenario))
     plan, _ = plan_of(scenario.workload, len(places), scenario.itemsize)
     calls = {(work.call.collective, len(work.ranks)): alone(scenario, places, work.call, work.ranks)

@@ -1,8 +1,8 @@
 """Find the critical path: the chain of waits that determines when a run ends.
 
-From the last end the path goes back to the event that this end waited for, and so on. Each transfer and task on it
-could begin no earlier because of the one before it, so segments meet without gap or overlap, and add up to the run.
-The rules of time (docs/time.md) decide the cause of a segment: see `CAUSES`.
+The path goes from the last end back to the event that this end waited for, and so on. Each transfer and task on it
+waited for the one before it, so segments meet without gap or overlap and add up to the run. The rules of time
+(docs/time.md) decide the cause of a segment: see `CAUSES`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE, service_ps
 from simcoll.errors import SimcollError
 
-Owner = TypeVar("Owner")  # a link, rank or task, or the name of one
+Owner = TypeVar("Owner")  # a link, rank or task, or its name
 
 CAUSES: Final = {
     "serialisation": "bytes over the limiting link, after earlier bytes of their own channel to that rank",
@@ -40,17 +40,17 @@ CAUSES: Final = {
     "fault": "a link that is down or slow for a time; without a link: until lost messages set out again",
 }
 CODES: Final = {name: code for code, name in enumerate(CAUSES)}
-LINKED: Final = ("serialisation", "contention", "fault")  # causes that lie on a link
+LINKED: Final = ("serialisation", "contention", "fault")  # causes that are on a link
 VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "link", "task", "barrier", "blocking", "end")
 
 
 class Segment(NamedTuple):
-    """A stretch of the path: `begin_ps` to `end_ps`, spent on `cause`.
+    """A stretch of the path, from `begin_ps` to `end_ps`, spent on `cause`.
 
     `link` (for causes on a link), `rank` (straggler), `transfer` (index in the program; not for computation and
-    stragglers) and `task` (computation) are NONE where they do not apply. `then` is the relation to the next segment:
-    it belongs to the transfer or task `itself`, or to one that waited for this one's `data`, `channel`, `credit`, at
-    the `receiver`, or behind a `task`, a `barrier` or a `blocking` rank; `end` for the last.
+    stragglers) and `task` (computation) are NONE where they do not apply. `then` says why the next segment follows: it
+    belongs to the transfer or task `itself`, or to one that waited for this one's `data`, `channel`, `credit`, at the
+    `receiver`, or behind a `task`, a `barrier` or a `blocking` rank. The last has `end`.
     """
 
     begin_ps: int
@@ -67,8 +67,8 @@ class Segment(NamedTuple):
 class CriticalPath:
     """The segments in order of time, as columns of shape (segments,).
 
-    int64 `begin` and `end` in ps; `cause` is a place in CAUSES, `where` a link, rank or task, `transfer` an index or
-    NONE, and `via`, a place in VIAS, the relation to the next segment.
+    int64 `begin` and `end` are in ps; `cause` is an index in CAUSES; `where` is a link, rank or task; `transfer` is an
+    index or NONE; `via`, an index in VIAS, is the relation to the next segment.
     """
 
     begin: Array
@@ -83,7 +83,7 @@ class CriticalPath:
 
     @property
     def total_ps(self) -> int:
-        """The sum of all segments, in ps: the time of the run."""
+        """Return the sum of all segments, in ps: the time of the run."""
         return int((self.end - self.begin).sum())
 
     def __getitem__(self, selected: slice) -> CriticalPath:
@@ -99,7 +99,7 @@ class CriticalPath:
             yield Segment(begin, end, cause, link, rank, transfer, task, VIAS[via])
 
     def shares(self) -> dict[tuple[str, int], int]:
-        """Return the time in ps for each cause and place (link, rank, task or NONE); the longest first."""
+        """Return the time in ps for each cause and place (link, rank, task or NONE), the longest first."""
         keys, place = np.unique(np.stack([self.cause, self.where]), axis=1, return_inverse=True)
         took = np.zeros(keys.shape[1], np.int64)
         np.add.at(took, place.ravel(), self.end - self.begin)
@@ -108,14 +108,14 @@ class CriticalPath:
         return dict(Counter(dict(zip(pairs, took.tolist(), strict=True))).most_common())
 
     def leads(self) -> dict[str, int]:
-        """Count each relation by which the path goes on to another transfer or task; the most frequent first."""
+        """Count each relation by which the path continues at another transfer or task; the most frequent first."""
         counts = np.bincount(self.via, minlength=len(VIAS)).tolist()
         ways = Counter(dict(zip(VIAS, counts, strict=True))).most_common()
         return {via: count for via, count in ways if count and via not in ("itself", "end")}
 
 
 def by_cause(shares: Mapping[tuple[str, Owner], int]) -> dict[str, int]:
-    """Return the time in ps for each cause, of the times for each cause and place; the longest first."""
+    """Return the time in ps for each cause, from times for each cause and place; the longest first."""
     sums: Counter[str] = Counter()
     for (cause, _), ps in shares.items():
         sums[cause] += ps
@@ -127,19 +127,19 @@ PathNode = tuple[str, int]  # an event and its transfer or task: ("sent", 3), ("
 
 
 def critical_path(program: Program, timeline: Timeline, spans: Spans | None = None) -> CriticalPath:
-    """Return the path that leads to the end of a run; empty for a run that ends at 0 or has no event.
+    """Return the path to the end of a run; empty for a run that ends at 0 or has no event.
 
-    Of several paths it is the one over data, where there is a choice. In `fair` the time of a flow beyond what its
-    bytes take alone is contention, on the link of its route that others kept busiest meanwhile, as if each sent evenly;
-    in `fifo` the path goes back through a link's queue, from each message to the one before it, to that which found the
-    link free. Messages of the flow that waits (its channel to the same rank) are serialisation, others contention. So
-    where links slow down by a share s, the run takes at least s times longer than they take of the path, as long as
+    Of several paths it prefers the one over data. In `fair`, the time of a flow beyond what its bytes take alone is
+    contention. It counts on the link of its route that others kept busiest meanwhile, as if each sent evenly. In
+    `fifo`, the path goes back through a link's queue, from each message to the one before it, until one that found the
+    link free. Messages of the waiting flow (its channel to the same rank) are serialisation, others are contention. So
+    if links slow down by a share s, the run takes at least s times longer than their part of the path, as long as
     queues keep their order.
 
-    `spans` describes links that change during the run; the program is then as it went, with its rerouted transfers.
-    Time that a message loses while a link differs from its rate, and the time until a lost message sets out again, are
-    the fault's. O(path), except for sorting transfers by receive side, task or way where the path asks for it. A `fair`
-    timeline without spans needs no hops.
+    `spans` describes links that change during the run; the program then has its rerouted transfers. The fault's time is
+    what a message loses while a link differs from its rate, and the time until a lost message starts again. O(path),
+    except for sorting transfers by receive side, task or way if the path asks for it. A `fair` timeline without spans
+    needs no hops.
     """
     return _Walk(program, timeline, spans or {}).path()
 
@@ -154,7 +154,7 @@ class _Walk:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.via = VIAS.index("end")
         self.crowd = Crowd(program, timeline)
-        self.known: dict[int, tuple[Array, Array]] = {}  # of links: see `on`
+        self.known: dict[int, tuple[Array, Array]] = {}  # by link: see `on`
 
     def path(self) -> CriticalPath:
         node: PathNode | None = self.last()
@@ -191,7 +191,7 @@ class _Walk:
         return int(getattr(self.timeline, event).item(index))
 
     def first(self, candidates: Iterator[tuple[str, int, str]], waiting: str, index: int) -> PathNode | None:
-        """Continue at the first candidate that happened just now; None at the start of the run."""
+        """Continue at the first candidate that happens at `at`; None at the start of the run."""
         for event, cause, via in candidates:
             if cause != NONE and self.when(event, cause) == self.at:
                 return self.to(event, cause, via)
@@ -205,7 +205,7 @@ class _Walk:
 
     @cached_property
     def work(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """The transfers that each task sends, and those that it receives."""
+        """Return the transfers that each task sends, and those that it receives."""
         program, tasks = self.program, self.tasks
         assert tasks
         everyone, count = np.arange(len(program), dtype=np.int32), len(tasks)
@@ -238,7 +238,7 @@ class _Walk:
         return (int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])) if tasks else (NONE, NONE)
 
     def came(self, rank: int) -> bool:
-        """Whether a rank joined the run just now; then this is the begin of the path."""
+        """Whether a rank joined the run at `at`; then the path begins here."""
         late = self.at > 0 and self.program.arrivals.item(rank) == self.at
         if late:
             self.to("came", rank, "data")
@@ -270,13 +270,13 @@ class _Walk:
 
     @cached_property
     def by_side(self) -> tuple[Array, Array]:
-        """Transfers by receive side and end, and the place where those of each side begin."""
+        """Return the transfers by receive side and end, and the index at which each side begins."""
         side = self.program.side
         order = np.lexsort((self.timeline.end, side))
         return order, np.searchsorted(side[order], np.arange(int(side.max(initial=-1)) + 2))
 
     def served_before(self, side: int) -> int:
-        """Return the transfer that left the receive side just now, or NONE."""
+        """Return the transfer that left the receive side at `at`, or NONE."""
         order, first = self.by_side
         of_side = order[first[side] : first[side + 1]]
         place = int(np.searchsorted(self.timeline.end[of_side], self.at))
@@ -329,7 +329,7 @@ class _Walk:
 
     @cached_property
     def by_step(self) -> tuple[Array, Array]:
-        """The steps in order, and the transfer of each that ends last."""
+        """Return the steps in order, and the transfer of each that ends last."""
         order = np.lexsort((self.timeline.end, self.program.step))
         step = self.program.step[order]
         last = np.flatnonzero(np.append(np.diff(step) != 0, True))
@@ -352,9 +352,7 @@ class _Walk:
         self.cover(self.when("start", i), "o_send", NONE, i)
 
     def flow(self, i: int, route: list[int]) -> None:
-        """Cover a message in `fair`, backwards: the time of its bytes alone, the time it lost, and the sender's
-        overhead.
-        """
+        """Cover a message in `fair`, backwards: its bytes' time alone, the time it lost, and the sender's overhead."""
         program, ready = self.program, self.ready(i)
         off = self.timeline.hop_begin.item(program.hops.first.item(i)) if self.spans else ready
         rates = program.bandwidths[route]
@@ -369,7 +367,7 @@ class _Walk:
                 self.cover(off, "fault", weak[0], i)
             else:
                 self.cover(off, "contention", self.crowd.blamed(i, route, slowest, off), i)
-        self.cover(ready, "fault", NONE, i)  # the time before it set out again
+        self.cover(ready, "fault", NONE, i)  # the time before it started again
         self.lead(i)
 
     def changed(self, link: int, begin: int, end: int) -> bool:
@@ -378,9 +376,7 @@ class _Walk:
         return any(s.start < end and s.until > begin and s.bandwidth != bound for s in self.spans.get(link, ()))
 
     def along(self, i: int, route: list[int]) -> PathNode | None:
-        """Cover a message in `fifo` from its arrival back to its start: its tail where that came late, then
-        its head.
-        """
+        """Cover a message in `fifo` from its arrival back to its start: its tail if that came late, then its head."""
         program, hop = self.program, self.program.hops.first.item(i)
         begins, latencies = self.timeline.hop_begin, program.latencies
         self.cover(self.at - latencies.item(route[-1]), "latency", NONE, i)
@@ -404,9 +400,9 @@ class _Walk:
         return max(self.timeline.hop_end.item(hop), capped)
 
     def leave(self, i: int, route: list[int], hop: int) -> PathNode:
-        """Cover the time from when the tail has left the first link back to the start."""
+        """Cover the time from when the tail left the first link back to the start."""
         begin, end = self.timeline.hop_begin.item(hop), self.timeline.hop_end.item(hop)
-        if begin >= self.at:  # it was sent, was lost, and set out again
+        if begin >= self.at:  # it was sent, was lost, and started again
             self.cover(self.when("start", i), "fault", NONE, i)
             return "start", i
         if end < self.at:
@@ -416,16 +412,16 @@ class _Walk:
         return self.head(i, 0)
 
     def served(self, i: int, link: int, begin: int, cause: str = "serialisation") -> None:
-        """Cover the time on a link: what the bytes take at its rate, and before that what they took longer."""
+        """Cover the time on a link: of the bytes at its rate, and before that what they took longer."""
         service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
         self.cover(max(begin, self.at - service), cause, link, i)
         self.cover(begin, "fault", link, i)
 
     def head(self, i: int, place: int) -> PathNode:
-        """Cover the time until the head of a message set out on a link of its route, back to the start of a message.
+        """Cover the time until a message's head entered a link of its route, back to the start of a message.
 
-        Where the link was taken it set out when the message before it had gone: what made that late made this late, and
-        to come sooner would not have helped.
+        If the link was taken, the head entered when the message before it had left. The cause of that message's delay
+        is the cause of this one's: an earlier arrival would not have helped.
         """
         first, begins, waiting = self.program.hops.first, self.timeline.hop_begin, i
         while True:
@@ -439,7 +435,7 @@ class _Walk:
                 cause = "serialisation" if self.flow_of(i) == self.flow_of(waiting) else "contention"
                 self.served(i, self.program.route(i)[place], begins.item(first.item(i) + place), cause)
                 continue
-            elif self.at > came:  # the link was down, or carried what was lost
+            elif self.at > came:  # the link was down, or carried a lost message
                 cause = "fault" if self.changed(route[place], came, self.at) else "contention"
                 self.cover(came, cause, route[place], i)
             if not place:
@@ -449,7 +445,7 @@ class _Walk:
             self.cover(begins.item(hop - 1), "latency", NONE, i)
 
     def crossed_before(self, link: int) -> tuple[int, int] | None:
-        """Return the message that left a link just now and the place of the link on its route, or None."""
+        """Return the message that left a link at `at` and the link's place on its route, or None."""
         server = link % self.program.servers
         hops, ends = self.known.get(server) or self.known.setdefault(server, self.on(server))
         found = int(np.searchsorted(ends, self.at))
@@ -469,27 +465,25 @@ class _Walk:
 
     @cached_property
     def by_server(self) -> tuple[Array, Array]:
-        """The hops over each link, whichever view of it they take."""
+        """Return the hops over each link, in whichever view of it."""
         program = self.program
         links = program.hops.links
         return grouped(links % program.servers, np.arange(len(links), dtype=np.int32), program.servers)
 
     def flow_of(self, i: int) -> tuple[int, int]:
-        """Return the channel of a transfer and its receiver: transfers of both are one flow."""
+        """Return a transfer's channel and receiver, which identify its flow."""
         return self.program.channel.item(i), self.program.dst.item(i)
 
 
 class Crowd:
-    """The traffic on each link of a `fair` run, computed for a link when it is asked for."""
+    """The traffic on each link of a `fair` run, computed when asked for."""
 
     def __init__(self, program: Program, timeline: Timeline):
         self.program, self.timeline = program, timeline
         self.known: dict[int, tuple[Array, Array, Array, int]] = {}
 
     def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
-        """Return the link of the route of `i` that others kept busiest from `ready` until it was sent; the slowest if
-        none.
-        """
+        """Return the link on the route of `i` that others kept busiest from `ready` to sent; the slowest if none."""
         until = self.timeline.sent.item(i)
         own = self.program.nbytes.item(i)
         busy = [(self.carried(link, ready, until) - own) / max(1, self.program.bandwidths.item(link)) for link in route]
@@ -497,16 +491,16 @@ class Crowd:
         return route[busy.index(most)] if most > 0 else slowest
 
     def carried(self, link: int, begin: int, end: int) -> float:
-        """Return the bytes over a link in an interval, if each message went evenly from ready to sent."""
+        """Return the bytes over a link in an interval, if each message moved evenly from ready to sent."""
         came, left, rate, longest = self.known.get(link) or self.known.setdefault(link, self.on(link))
         overlapping = slice(int(np.searchsorted(came, begin - longest)), int(np.searchsorted(came, end)))
         within = np.minimum(left[overlapping], end) - np.maximum(came[overlapping], begin)
         return float((np.maximum(within, 0) * rate[overlapping]).sum())
 
     def on(self, link: int) -> tuple[Array, Array, Array, int]:
-        """Return all messages over a link, sorted by the time at which they came, and the longest time that one took.
+        """Return all messages over a link, sorted by arrival, and the longest time that one took, in ps.
 
-        The columns: when they came and were sent, in ps, and their bytes per ps.
+        The columns are arrival and end of sending, in ps, and bytes per ps.
         """
         program, (first, transfers) = self.program, self.by_way
         hop, links = program.routes[2:]
@@ -521,6 +515,6 @@ class Crowd:
 
     @cached_property
     def by_way(self) -> tuple[Array, Array]:
-        """The transfers of each way."""
+        """Return the transfers of each way."""
         everyone = np.arange(len(self.program), dtype=np.int32)
         return grouped(self.program.way, everyone, len(self.program.routes.src))

@@ -20,10 +20,10 @@ from simcoll.units import format_duration, format_size
 
 Explained = Mapping[str, Any]  # a point of the document, or a part of it
 SCHEMA: Final = "simcoll.explain/1"
-ENDS: Final = 100  # parts at either end of the path that a document holds; a whole path may have millions
+ENDS: Final = 100  # parts at either end of the path in a document: a whole path may have millions
 SHOWN: Final = 10  # links in a document
-STRETCHES: Final = 4  # lines of text for either end of the path: with the gap a dozen lines at most
-GAIN: Final = 1.005  # a change that gains less than half a percent is listed as no gain
+STRETCHES: Final = 4  # lines of text for either end of the path: a dozen with the gap
+GAIN: Final = 1.005  # a smaller gain, below half a percent, is listed as none
 _IDENTITY: Final = (
     *("scenario", "topology", "collective", "workload", "algorithm", "protocol", "ranks", "nodes", "size_bytes"),
     *("dtype", "profile", "transport", "sharing", "confidence", "low_us", "high_us", "compute_us", "exposed_us"),
@@ -82,7 +82,7 @@ def _links(
     for (cause, where), ps in shares.items():
         if where and cause in LINKED:
             on_path[where] += ps
-    waited: Counter[str] = Counter()  # other channels wait for their rails as the one that was run for its own
+    waited: Counter[str] = Counter()  # other channels wait for their rails as the simulated channel for its own
     for alike in _rails(run).values():
         for name in alike:
             waited[name] = max(waited[name], on_path[alike[0]])
@@ -102,7 +102,7 @@ def _links(
 def _binds(
     run: ExplainedRun, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The kind of links on which at least half of the path is spent, with its busiest link; None if no kind has."""
+    """Return the kind of links on which at least half of the path is spent, with its busiest link, or None."""
     on_kind: Counter[str] = Counter()
     for (cause, where), ps in shares.items():
         if where and cause in LINKED:
@@ -116,7 +116,7 @@ def _binds(
 
 
 def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
-    """The links that carry the same as each that was used, by name, that one first."""
+    """Return the names of the links that carry the same as each used link, that one first."""
     names = run.ran.links.names
     return {names[link]: tuple(names[each] for each in alike) for link, alike in run.ran.rails.items()}
 
@@ -169,7 +169,7 @@ def _gains(answers: Sequence[Explained]) -> Iterator[str]:
 
 
 def _factor(factor: float) -> str:
-    """Two places after the point, or two digits of a factor that would be 0.00."""
+    """Return a factor with two decimals, or with two digits if it would be 0.00."""
     return f"{factor:.2f}" if factor >= 0.005 else f"{factor:.2g}"
 
 
@@ -190,7 +190,7 @@ def _places(document: Explained) -> Iterator[dict[str, object]]:
 
 
 def _stretches(document: Explained) -> Iterator[dict[str, object]]:
-    """List the path, a line for each run of parts on one transfer or operation; the middle is left out."""
+    """List the path, one line for each run of parts on one transfer or operation, without the middle."""
     parts = [TimeShare(**part) for part in document["path"]]
     met = ENDS if document["path_omitted"] else len(parts)
     lead = len(parts) - 2 * ENDS if document["path_omitted"] else 0

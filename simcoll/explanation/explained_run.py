@@ -44,10 +44,10 @@ ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 
 
 class TimeShare(NamedTuple):
-    """A stretch of the time of a point, from `begin_ps` to `end_ps`.
+    """A stretch of a point's time, from `begin_ps` to `end_ps`.
 
-    `where` names the link, rank or kind of operation. `rank` computes, launches or is late; `operation` is that of a
-    workload; `step`, `src` and `dst` (ranks) belong to a transfer. `then`: see `Segment`.
+    `where` is a link, rank or kind of operation. `rank` computes, launches or is late; `operation` is a workload's;
+    `step`, `src` and `dst` (ranks) belong to a transfer. `then`: see `Segment`.
     """
 
     begin_ps: int
@@ -64,8 +64,8 @@ class TimeShare(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExplainedRun:
-    """A point that ran. `scenario` names the algorithm and protocol that were chosen; `drawn`: a workload's run as one
-    replication of it."""
+    """A point that ran. `scenario` names the chosen algorithm and protocol; `drawn`: a workload ran as one
+    replication."""
 
     scenario: Scenario
     ran: Prediction
@@ -74,7 +74,7 @@ class ExplainedRun:
 
     @property
     def time_ps(self) -> int:
-        """Time of the point."""
+        """Return the time of the point, in ps."""
         return self.ran.time_ps
 
     @cached_property
@@ -83,19 +83,19 @@ class ExplainedRun:
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """The kind of each link, by name, those that only calls see among them."""
+        """Return the kind of each link, by name, including links that only calls see."""
         return dict(zip(self.ran.links.names, self.ran.links.kinds, strict=True))
 
     @cached_property
     def path(self) -> CriticalPath:
-        """The critical path of the program, without the lead."""
+        """Return the critical path of the program, without the lead."""
         spans = self.spans
         timeline = _timeline(self.ran, hops=bool(spans) or self.ran.program.params.sharing == "fifo")
         return critical_path(self.ran.program.as_it_went(timeline.way), timeline, spans)
 
     @property
     def spans(self) -> dict[int, list[BandwidthSpan]]:
-        """The changes of links to which something happens during the run."""
+        """Return the changes over time of links that change during the run."""
         healthy = dataclasses.replace(self.ran.program, changes=None)
         changes = struck(healthy, self.ran.topology, self.ran.scenario.faults, self.ran.launch_ps).changes
         return changes.spans(self.ran.program.bandwidths) if changes else {}
@@ -112,11 +112,8 @@ class ExplainedRun:
         return {key: ps for key, ps in sums.most_common() if ps}
 
     def parts(self, selected: slice = slice(None)) -> Iterator[TimeShare]:
-        """Yield the stretches in order of time, from 0 to `time_ps`.
-
-        They are the lead, the `selected` segments of the path, and the time that a rank comes later than all transfers
-        end.
-        """
+        """Yield the stretches in order of time, from 0 to `time_ps`: the lead, the `selected` segments of the path, and
+        the time by which a rank arrives after all transfers end."""
         at = 0
         for cause, ps in self.ran.lead.items():
             if ps and not selected.start:
@@ -129,7 +126,7 @@ class ExplainedRun:
 
     @property
     def _waited(self) -> int:
-        """The time in ps by which the last rank comes later than all transfers end."""
+        """Return the time in ps by which the last rank arrives after all transfers end."""
         return self.time_ps - sum(self.ran.lead.values()) - self.path.total_ps
 
     def _late(self) -> tuple[str, str]:
@@ -137,13 +134,13 @@ class ExplainedRun:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _split(self, cause: str, where: int, ps: int) -> list[tuple[tuple[str, str | None], int]]:
-        """Time of a segment by causes and places. That on a link is in part of what else sets the pace there, that
-        before a call of a plan as in the call by itself."""
+        """Return a segment's time by cause and place. Time on a link is in part of the cause that sets the pace beside
+        it; time before a call of a plan is split as in the call by itself."""
         if cause == "computation" and self._tasks[where][0] == LAUNCHING:
             work = self._tasks[where][1]
             assert work.call and isinstance(self.ran, StepPrediction)
             lead = Counter(self.ran.calls[work.call, work.ranks].lowered.lead(self.ran.costs))
-            lead["launch"] += ps - lead.total()  # later, if that was drawn
+            lead["launch"] += ps - lead.total()  # a drawn launch is later
             return [((name, None), part) for name, part in lead.items() if part]
         named = self._named(cause, where)
         if cause not in LINKED or named[1] is None or cause == "fault":
@@ -187,8 +184,8 @@ class ExplainedRun:
 
     @cached_property
     def _paces(self) -> dict[tuple[str, int], tuple[str, float]]:
-        """The cause that sets a call's pace on a link beside it, with its share of the time there, by the name of the
-        link and its B/s as the call has it."""
+        """Return the cause that sets a call's pace on a link beside it, and its share of the time, by the link's name
+        and the B/s that the call sees."""
         found: dict[tuple[str, int], tuple[str, float]] = {}
         for lowered in (call.lowered for call in self.ran.planned):
             rates = lowered.bandwidths(self.ran.costs)
@@ -198,7 +195,7 @@ class ExplainedRun:
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, Work]]:
-        """The kind of each task, and the work that it is of."""
+        """Return the kind of each task, and its work."""
         assert isinstance(self.ran, StepPrediction)
         kinds, named = self.ran.tasks.kind, list[tuple[int, Work]]()
         for work in self.ran.plan.works:
@@ -211,10 +208,9 @@ class ExplainedRun:
 
 
 def explained_run(point: Scenario | Point, replication: int | None = None, most: int = MOST_MESSAGES) -> ExplainedRun:
-    """Run a point: undisturbed where it has variability, or as one `replication` of it.
+    """Run a point without disturbances, or as one `replication` of it.
 
-    Raises InputError for points that cannot be explained, as those of more than `most` messages, and whatever running
-    the point raises.
+    Raises InputError for points that cannot be explained, e.g. with more than `most` messages, and all errors of a run.
     """
     scenario = point.scenario if isinstance(point, Point) else point
     if replication is not None:
@@ -237,7 +233,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
             ran, plain = _disturbed(ran, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
         return ExplainedRun(plain, ran, row_of(ran), drawn is not None)
     chosen: dict[str, Any] = {"algorithm": ran.algorithm}
-    if ran.protocol != "none" and executor(plain).protocols:  # messages take no name of one
+    if ran.protocol != "none" and executor(plain).protocols:  # messages cannot be asked for a protocol by name
         chosen["protocol"] = ran.protocol
     if drawn:
         if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):
@@ -251,7 +247,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
 
 
 def unheld_messages(ran: Prediction) -> int:
-    """Return the number of messages whose times have to be computed before they can be shown; 0 if the run has them."""
+    """Return the number of messages whose times must still be computed to be shown; 0 if the run has them."""
     if ran.run.timed:
         return 0
     if not isinstance(ran, StepPrediction):
@@ -268,7 +264,7 @@ def _check_replication(scenario: Scenario, replication: int) -> None:
 
 
 def _disturbed(ran: StepPrediction, drawn: Drawn) -> StepPrediction:
-    """A joined plan with one set of draws."""
+    """Return a joined plan with one set of draws."""
     program = replications.disturbed(ran, drawn)
     outcome = run(program, policy(ran.scenario, "totals"))
     totals = dataclasses.replace(ran.totals, makespan_ps=outcome.totals.makespan_ps)
@@ -276,7 +272,7 @@ def _disturbed(ran: StepPrediction, drawn: Drawn) -> StepPrediction:
 
 
 def _timeline(ran: Prediction, hops: bool) -> Timeline:
-    """The timeline of a run, with the intervals of links where the path needs them."""
+    """Return a run's timeline, with the intervals of links if the path needs them."""
     if ran.run.timed or ran.run.program.changes:
         return ran.timeline
     return run(ran.program, Policy(keep="hops" if hops else "times")).timeline

@@ -1,4 +1,4 @@
-"""Recommend the best choice for each size: simulate all candidates, and bisect where the best one changes."""
+"""Recommend the best choice for each size: simulate all candidates, and bisect between sizes with different winners."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.recommend/1"
-CLOSE: Final = 1.01  # the bisection ends when the sizes on both sides of a change differ by at most 1 %
-APART: Final = 8  # sizes further apart may have another winner between them, though both have the same
+CLOSE: Final = 1.01  # the bisection ends when sizes on both sides of a change differ by at most 1 %
+APART: Final = 8  # between sizes further apart than this factor another winner is possible, though both have the same
 NEAR: Final = 2.0  # between two sizes only candidates within twice the best time at one of them are simulated
 
 OnProgress = Callable[[], None]
@@ -34,10 +34,8 @@ Timed = dict[int, dict[Candidate, ResultRow]]
 
 
 class Best(NamedTuple):
-    """The best candidate at one size, and the best of another algorithm or protocol, if there is any; their rows.
-
-    `tie`: one of the two times lies within the 90 % interval of the other; as far as the profile knows, they are equal.
-    """
+    """The best candidate at one size, and the best of another algorithm or protocol, if any, with their rows. `tie`:
+    one of the two times lies within the 90 % interval of the other, so they are equal as far as the profile knows."""
 
     size: int
     winner: Candidate
@@ -48,29 +46,28 @@ class Best(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """The time that the second takes beyond that of the best, as a share."""
+        """Return how much longer the second takes than the best, as a share."""
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
 
 class Spent:
-    """The runs of all recommendations that are asked for together, and the seconds that they have taken."""
+    """The runs of all recommendations of one question, and the seconds that they have taken."""
 
     def __init__(self) -> None:
         self.runs, self.seconds = 0, 0.0
 
     def check(self, left: int, cure: str) -> None:
-        """Raise InputError where runs are left and the earlier ones took as long as all may: few ranks that differ may
-        take longer than was reckoned with."""
+        """Raise InputError if runs are left and the time limit is reached: a few different ranks may take longer than
+        was estimated."""
         if left:
             what = f"{self.runs} of {self.runs + left} runs, one for each choice and size,"
             check_time(self.seconds, what, cure, "algorithm")
 
 
 class Recommendation:
-    """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest.
-
-    A workload has one size, 0. `own`: the same among NCCL's own calls, where other executors have candidates, too.
-    """
+    """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest. A
+    workload has one size, 0. `own` is the recommendation among NCCL's own calls, if other executors have candidates,
+    too."""
 
     def __init__(self, point: Point, sizes: Sequence[int], of: Sequence[Candidate], spent: Spent):
         self.scenario, self.sizes, self.of = point.scenario, sorted(set(sizes)), list(of)
@@ -82,17 +79,17 @@ class Recommendation:
         self.own = Recommendation(point, sizes, own, self.spent) if own and len(own) < len(of) else None
 
     def _by_nccl(self, candidate: Candidate) -> bool:
-        """Whether a candidate is NCCL's own; so is what it chooses by itself for the calls of a workload, `auto`."""
+        """Whether NCCL runs a candidate; this includes `auto`, NCCL's own choice for the calls of a workload."""
         left_to_it = candidate.algorithm == "auto" and load_profile(self.scenario.profile).as_nccl
         return (candidate.executor or self.scenario.executor or ("nccl" if left_to_it else None)) == "nccl"
 
     # --- simulating ---
 
     def simulate(self, jobs: int, done: OnProgress) -> None:
-        """Simulate all candidates at all sizes; of a workload all methods with the scenario's settings, then what has
-        the best method or the best settings, until nothing of that is better. Raises InputError if none can run, if
-        nothing takes any time, or if they take longer than anybody waits: an answer from some of them would look like
-        one from all."""
+        """Simulate all candidates at all sizes. For a workload, first all methods run with the scenario's settings,
+        then candidates with the best method or the best settings, until none is better. Raises InputError if no
+        candidate can run, if nothing takes any time, or if the runs take too long: an answer from some candidates would
+        look like one from all."""
         if self.scenario.workload:
             asked = [each for each in self.of if each.settings == self.of[0].settings]
             while asked:
@@ -121,7 +118,7 @@ class Recommendation:
         self._bisect(jobs)
 
     def _beside(self) -> Iterator[Candidate]:
-        """Yield what was not tried of a workload and has the method of the best so far, or its settings."""
+        """Yield a workload's untried candidates with the method or the settings of the best so far."""
         for best in self.bests:
             for each in self.of:
                 alike = each.method == best.winner.method or each.settings == best.winner.settings
@@ -157,14 +154,14 @@ class Recommendation:
         return Point(sized, places=self.places)
 
     def _gaps(self) -> Iterator[tuple[int, list[Candidate]]]:
-        """Yield a size between any two neighbours of `_changes`, and its candidates."""
+        """Yield a size between the two neighbours of each pair of `_changes`, and the candidates to try there."""
         for low, high in self._changes():
             middle = self._between(low.size, high.size)
             assert middle
             yield middle, [each for each in self.of if self._between_is_best(each, low, high)]
 
     def _changes(self) -> Iterator[tuple[Best, Best]]:
-        """Yield neighbours with different winners, unless they are close, and those that are far apart."""
+        """Yield neighbours with different winners, unless they are close, and neighbours that are far apart."""
         for low, high in pairwise(self.bests):
             middle = self._between(low.size, high.size)
             apart = low.winner != high.winner or high.size > APART * low.size
@@ -172,8 +169,8 @@ class Recommendation:
                 yield low, high
 
     def _between_is_best(self, candidate: Candidate, low: Best, high: Best) -> bool:
-        """Whether a candidate may be the best between two sizes: it takes no longer at the lower one than the best at
-        the higher, as times grow with sizes, and is near the best at either."""
+        """Whether a candidate may be the best between two sizes. It is near the best at one of them, and at the lower
+        size takes no longer than the best at the higher, because times grow with sizes."""
         at_low, at_high = (self.timed[best.size].get(candidate) for best in (low, high))
         if candidate in (low.winner, high.winner):
             return True
@@ -181,26 +178,26 @@ class Recommendation:
         return near and at_low is not None and at_low.time_ps <= high.row.time_ps
 
     def _between(self, low: int, high: int) -> int | None:
-        """Return the geometric middle, in whole elements for each rank; None if there is none or the two are close."""
+        """Return the geometric middle in whole elements per rank; None if there is none or the sizes are close."""
         grain = self.scenario.itemsize * self.ranks
         middle = round(math.sqrt(low * high) / grain) * grain
         return middle if high > CLOSE * low and low < middle < high else None
 
     @cached_property
     def ranks(self) -> int:
-        """The number of ranks that take part."""
+        """Return the number of ranks that take part."""
         return next(row.ranks or 0 for rows in self.timed.values() for row in rows.values())
 
     # --- what came out ---
 
     @property
     def bests(self) -> list[Best]:
-        """The best at every size that was simulated, in order; of equals the one that was best at the size before."""
+        """Return the best at every simulated size, in order; of equal ones the one that was best at the size before."""
         bests: list[Best] = []
         for size, rows in sorted(self.timed.items()):
             if rows:
                 winner, *others = self._ranked(rows, bests[-1].winner if bests else None)
-                left = others[:1] if size in self.sizes else []  # of another size the other methods did not run
+                left = others[:1] if size in self.sizes else []  # at other sizes the other methods did not run
                 second = next((each for each in others if each.method != winner.method), left[0] if left else None)
                 tie = second is not None and self._tie(size, rows, rows[winner], rows[second])
                 bests.append(Best(size, winner, rows[winner], second, rows[second] if second else None, tie))
@@ -214,21 +211,21 @@ class Recommendation:
         return second.time_ps <= best.time_ps * to_high or second.time_ps * to_low <= best.time_ps
 
     def _like(self, size: int, rows: Mapping[Candidate, ResultRow], row: ResultRow) -> ResultRow | None:
-        """The row with whose 90 % interval a time is known. A modelled time has none: it is known no better than that
-        of NCCL's calls, of whose costs it is composed. The quickest that was simulated at the size counts, or NCCL's
-        choice at the nearest. None for a workload, which has neither."""
+        """Return the row whose 90 % interval applies to a time. A modelled time has none: it is as uncertain as NCCL's
+        calls, whose costs it combines. Then the fastest row at the size counts, or NCCL's choice at the nearest size.
+        None for a workload, which has neither."""
         fitted = [row] if row.high_us else sorted(rows.values(), key=lambda row: row.time_ps)
         nearest = sorted(self.nccl, key=lambda other: abs(math.log(other / size)))
         fitted += [self.nccl[other] for other in nearest]
         return next((row for row in fitted if row.high_us and row.time_us), None)
 
     def _ranked(self, rows: Mapping[Candidate, ResultRow], last: Candidate | None) -> list[Candidate]:
-        """Sort candidates by time; of equals the `last` winner comes first, then the one that is listed first."""
+        """Sort candidates by time; of equal ones the `last` winner comes first, then the one that is listed first."""
         order = {candidate: place for place, candidate in enumerate(self.of)}
         return sorted(rows, key=lambda each: (rows[each].time_ps, each != last, order[each]))
 
     def document(self) -> dict[str, Any]:
-        """All of it, for scripts; docs/recommend.md has the keys."""
+        """Return the recommendation for scripts; docs/recommend.md describes the keys."""
         bests = self.bests
         first = bests[0].row
         names = (
@@ -243,7 +240,7 @@ class Recommendation:
             "transport",
             "sharing",
         )
-        notes = caveats.notes([self.scenario.model_copy(update={"algorithm": "auto"})])  # whatever it names
+        notes = caveats.notes([self.scenario.model_copy(update={"algorithm": "auto"})])  # whichever algorithm it names
         confidence = dict.fromkeys(best.row.confidence or "uncalibrated" for best in bests)
         return {
             **{name: first[name] for name in names if first[name] is not None},
@@ -323,9 +320,9 @@ class Recommendation:
     def rows(self) -> Iterator[ResultRow]:
         """Yield the best row of each size among algorithms that NCCL has, under NCCL's names, for a CSV of its tuner.
 
-        At sizes between those asked for not all candidates ran, so these count only if NCCL has all candidates.
+        At bisected sizes some candidates did not run, so these sizes count only if NCCL has all candidates.
         """
-        if self.scenario.workload:  # whose calls have sizes of their own
+        if self.scenario.workload:  # its calls have sizes of their own
             return
         if self.own:
             yield from self.own.rows()
@@ -339,7 +336,7 @@ class Recommendation:
 
 
 def _clock(jobs: int) -> Callable[[], float]:
-    """The clock of one processor of those that work side by side."""
+    """Return a clock of CPU time for one job, else of wall time."""
     return time.process_time if jobs == 1 else time.monotonic
 
 
@@ -349,8 +346,8 @@ def _choice(candidate: Candidate) -> dict[str, Any]:
 
 
 def recommendations(points: Sequence[Point], among: Sequence[str] | None = None) -> list[Recommendation]:
-    """Make one recommendation, not yet simulated, for all points of a scenario that differ in size, algorithm and
-    protocol only; of protocols those are tried that are named.
+    """Make one recommendation, not yet simulated, for all points of a scenario that differ only in size, algorithm and
+    protocol; only the named protocols are tried.
 
     Points without a choice are left out. Raises InputError for points and names that do not fit, and RefusedError if no
     point is left.
@@ -377,7 +374,7 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
 
 
 def _distinct(point: Point, of: Sequence[Candidate]) -> list[Candidate]:
-    """`distinct`; what the topology cannot serve is wrong at its place in the file."""
+    """Return `distinct`; a refusal by the topology becomes an InputError with its place in the file."""
     try:
         return distinct(point.scenario, of)
     except RefusedError as error:
@@ -385,14 +382,14 @@ def _distinct(point: Point, of: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _at(error: RefusedError, point: Point) -> RefusedError:
-    """The error; raises InputError, with its place in the file, where a key asks for what the topology has not."""
+    """Return the error; raises InputError with the place in the file if a key asks for what the topology lacks."""
     if error.path:
         raise InputError([point.placed(Diagnostic.of(error, error.path))]) from None
     return error
 
 
 def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidate]]]) -> None:
-    """Raise InputError where all choices together take too long, before a large topology is built for them."""
+    """Raise InputError if all choices together take too long, before a large topology is built for them."""
     runs = [len(set(sizes)) * len(of) for _, sizes, of in asked]
     rank_runs = sum(count * rank_count(point.scenario) for count, (point, _, _) in zip(runs, asked, strict=True))
     what = f"{sum(runs)} runs, one for each choice and size,"
@@ -400,7 +397,7 @@ def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidat
 
 
 def _fewer(of: Sequence[Candidate]) -> str:
-    """The cure where choices take too long."""
+    """Return the cure for choices that take too long."""
     return f"name fewer choices with --among, e.g. {of[0].algorithm}, or the number of `groups`, or fewer sizes"
 
 

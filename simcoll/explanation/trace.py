@@ -1,4 +1,4 @@
-"""Define traces: lanes of slices, arrows and counters, which trace viewers and the HTML report draw."""
+"""Define traces: lanes of slices, arrows and counters, for trace viewers and the HTML report."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Track:
 
 
 class Counter(NamedTuple):
-    """A number over time: from each time (ps) on it has the value beside it."""
+    """A number over time: each value holds from the time (ps) beside it."""
 
     name: str
     points: Sequence[tuple[int, float]]
@@ -78,14 +78,12 @@ class Trace:
 
     @cached_property
     def end_ps(self) -> int:
-        """The end of the last slice, in ps."""
+        """Return the end of the last slice, in ps."""
         return max((slice_.end for track in self.tracks for slice_ in track.slices), default=0)
 
 
 def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
-    """Assign intervals to as few lanes as keep them apart: each gets the lowest lane that is free.
-
-    Intervals are half open and come in order of their begin.
+    """Assign half-open intervals, sorted by begin, to as few lanes as keep them apart: each gets the lowest free lane.
 
     >>> lanes([(0, 4), (1, 3), (3, 5), (4, 6)])
     [0, 1, 1, 0]
@@ -169,9 +167,7 @@ class Tracks:
                 self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
 
     def _lay(self, process: str, name: str, slices: Mapping[int, Slice]) -> dict[int, Spot]:
-        """Put slices, which may overlap, on as many new tracks as keep them apart; return the spot of each,
-        by number.
-        """
+        """Put slices, which may overlap, on as many new tracks as keep them apart; return each spot by number."""
         order = sorted(slices.items(), key=lambda item: item[1][:2])
         numbers = lanes(slice_[:2] for _, slice_ in order)
         at = len(self.tracks)
@@ -224,9 +220,7 @@ class Tracks:
         return Slice(begin, transfer.end, name, "receive", transfer.args())
 
     def _links(self) -> list[Counter]:
-        """Add a track for each direction of a link, several where transfers share it; return the counters
-        of its use.
-        """
+        """Add a track for each direction of a link, several where transfers share it; return counters of its use."""
         program = self.played.program
         of: dict[int, dict[int, Slice]] = {}
         links = (program.hops.links % program.servers).tolist()
@@ -247,7 +241,7 @@ class Tracks:
 def in_use(slices: Iterable[Slice]) -> list[tuple[int, float]]:
     """Return the bandwidth in use on a link, in GB/s, from each time (ps) on.
 
-    A transfer counts with its mean rate over its slice, in whole kB/s, so that sums come back to exactly 0.
+    A transfer counts with its mean rate over its slice, in whole kB/s, so that sums return to exactly 0.
     """
     changes: Count[int] = Count()
     for slice_ in slices:

@@ -1,5 +1,5 @@
-"""Files of other programs: schedules, topologies, measured tables and logs.
+"""Read files of other programs: schedules, topologies, measured tables and logs.
 
-Takes their text. Gives schedules, topology files and rows of ours, or one located complaint. Formats never import each
-other.
+Each format takes a text and returns a schedule, a topology file or measured rows of simcoll, or raises located
+mistakes. Formats never import each other.
 """

@@ -1,7 +1,7 @@
-"""Import of other programs' files: recognise the kind of a file, and convert it to a file of simcoll.
+"""Import files of other programs: recognise the kind of a file, and convert it to a file of simcoll.
 
-A text is decoded whatever its encoding, and its size is bounded. No file can make another file be read. The notes of an
-import list what was assumed, for example speeds that the file does not carry.
+Text may have any encoding; its size is bounded. No file can make another file be read. The notes of an import list what
+was assumed, for example speeds that the file does not carry.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Additions to a file that is imported: the shipped system that is assumed to lend speeds, the collective of a
-    schedule or a measured table, other columns of a table."""
+    """Options of an import: the shipped system that lends missing speeds (`assumed`), the collective of a schedule
+    or table, and values of a table's other columns."""
 
     assumed: str | None = None
     collective: str | None = None
@@ -39,8 +39,8 @@ class ImportOptions:
 
 
 class Imported(NamedTuple):
-    """An imported file: the `kind` it was taken for, the `text` of simcoll's file (a topology file, a schedule, a
-    measured table), the `suffixes` of such files' names, and the notes."""
+    """An imported file: its recognised `kind`, the `text` of simcoll's file (a topology, a schedule or a measured
+    table), the `suffixes` that such a file may have, and the notes."""
 
     kind: str
     text: str
@@ -52,12 +52,12 @@ Reader = Callable[[str, str, ImportOptions], Imported]
 
 
 def read_bounded(path: Path) -> str:
-    """The text of a file; raises InputError if it cannot be read or is too large."""
+    """Return the text of a file; raises InputError if it cannot be read or is too large."""
     return decoded(input_files.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"), str(path))
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:
-    """Columns and values of `COLUMN=VALUE`; raises InputError."""
+    """Parse options `COLUMN=VALUE` into a mapping; raises InputError."""
     values = {}
     for option in options:
         column, equals, value = option.partition("=")
@@ -68,7 +68,7 @@ def assignments(options: Iterable[str]) -> dict[str, str]:
 
 
 def convert(text: str, source: str, asked: ImportOptions, kind: str | None = None) -> Imported:
-    """A text as one of our files; `kind` (of `KINDS`) if it is known. Raises InputError with the place."""
+    """Convert a text into a file of simcoll; `kind`: a key of `KINDS`, by default recognised. Raises InputError."""
     if kind is None:
         kind = recognise(text)
         if kind is None:
@@ -95,12 +95,12 @@ _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
 
 
 def recognise(text: str) -> str | None:
-    """The kind of file that a text is, recognised by something that only that kind has; None if it is unknown."""
+    """Return the kind of file that a text is, by a mark that only this kind has; None if it is unknown."""
     return next((name for name, kind in KINDS.items() if kind.looks(text)), None)
 
 
 def _root(name: str) -> Callable[[str], bool]:
-    """Whether a text is XML with a root of this name."""
+    """Return a test whether a text is XML whose root has this name."""
 
     def looks(text: str) -> bool:
         start = text.lstrip("\ufeff \t\r\n")[:65536]
@@ -111,7 +111,7 @@ def _root(name: str) -> Callable[[str], bool]:
 
 
 def _json(looks: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Whether a text begins as a mapping in JSON does, and `looks` is true of it."""
+    """Return a test whether a text begins like a JSON mapping and `looks` accepts it."""
     return lambda text: text.lstrip("\ufeff \t\r\n").startswith("{") and looks(text)
 
 
@@ -134,8 +134,8 @@ def _graph(reader: Callable[[str, str, str | None, ImportLog], Topology]) -> Rea
 
 
 def _loadable(written: str, source: str) -> str:
-    """The text of a topology file, which the reader of such files takes: what it refuses is refused at the import.
-    Raises InputError with the key of the file that would have been written."""
+    """Return the text of a topology file after loading it, so that a bad file is refused at its import. Raises
+    InputError with the key of the file that would have been written."""
     try:
         machine = read_machine(yaml_tree.parse(written, source))
         template(machine.file, machine.tree)
@@ -159,7 +159,7 @@ def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> 
 
 
 def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
-    """An MSCCL program; of several in a file the one that `--set name=NAME` names, or `--set program=N` counts."""
+    """Import an MSCCL program. Of several in a file, `--set name=NAME` or `--set program=N` chooses one."""
     programs = list(re.finditer(r"<algo\b.*?(?:</algo\s*>|\Z)", text, re.DOTALL))
     if len(programs) > 1:
         titles = [re.search(r"""\bname=["'](.*?)["']""", program[0]) for program in programs]
@@ -171,12 +171,12 @@ def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
             listed = ", ".join(f"{n}: {name}" for n, name in zip(numbers, names, strict=True))
             raise InputError(f"{source}: {len(programs)} programs, {listed}", _which(names, numbers))
         kept = programs[chosen[0] - 1]
-        text = "\n" * text.count("\n", 0, kept.start()) + kept[0]  # places stay those of the file
+        text = "\n" * text.count("\n", 0, kept.start()) + kept[0]  # keeps line numbers
     return _schedule(msccl.read)(text, source, asked)
 
 
 def _which(names: Sequence[str], numbers: range) -> str:
-    """The cure where a file has several programs: those of one name are told apart by their numbers."""
+    """Return the cure for a file with several programs: choose by number, or by a name that only one has."""
     alone = next((name for name in names if names.count(name) == 1), None)
     by_name = f", or by its name: --set name={alone}" if alone else ""
     return f"say which by its number, --set program={numbers[-1]}{by_name}"
@@ -187,7 +187,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     rows = measured.parse_measured(text, source, defaults)
     if given := defaults.get("collective"):
         there = sorted({row.collective for row in rows})
-        if measured.normal("collective", given) not in there:  # the table says, or shows, another
+        if measured.normal("collective", given) not in there:  # the table names, or implies, another one
             raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there: leave it out")
     notes = ImportLog()
     named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
@@ -210,7 +210,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
 
 
 def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
-    """A schedule of ours; proved, as any."""
+    """Parse and prove a schedule in simcoll's own format."""
     schedule = schedule_json.parse(text, source)
     thread_programs.prove(schedule)
     notes.read.append(f"{schedule.name} of {schedule.n} ranks")
@@ -218,13 +218,13 @@ def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 
 
 class FileKind(NamedTuple):
-    """A kind of file: whether a text looks like one, and the reader of it."""
+    """A kind of file: a test whether a text looks like one, and its reader."""
 
     looks: Callable[[str], bool]
     read: Reader
 
 
-KINDS: Final[Mapping[str, FileKind]] = {  # in the order in which a text is tried
+KINDS: Final[Mapping[str, FileKind]] = {  # tried in this order
     "nccl-topology": FileKind(_root(nccl_xml.TOPOLOGY_ROOT), _topology(nccl_xml.read_topology)),
     "nccl-graph": FileKind(_root(nccl_xml.GRAPHS_ROOT), _topology(nccl_xml.read_graphs)),
     "graphml": FileKind(_root(networkx_graphs.GRAPHML_ROOT), _graph(networkx_graphs.read_graphml)),

@@ -1,4 +1,4 @@
-"""NCCL's log (`NCCL_DEBUG=INFO`, `NCCL_DEBUG_SUBSYS=TUNING`): which algorithm and protocol it chose."""
+"""Read from NCCL's log (`NCCL_DEBUG=INFO`, `NCCL_DEBUG_SUBSYS=TUNING`) which algorithm and protocol it chose."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CHOICE: Final = re.compile(r"\bBytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
 
 
 def file(name: str) -> Path:
-    """The file of this process that NCCL_DEBUG_FILE names: NCCL puts host and process for `%h` and `%p`."""
+    """Return the log file of this process that NCCL_DEBUG_FILE names; NCCL replaces `%h` by host, `%p` by process."""
     host = socket.gethostname().partition(".")[0]
     return Path(name.replace("%h", host).replace("%p", str(os.getpid())))
 
 
 def choice(text: str) -> dict[str, str]:
-    """Algorithm and protocol of the last call in a log, as columns of a measured table; empty for none.
+    """Return algorithm and protocol of the last call in a log, as columns of a measured table; empty if there is none.
 
     Older versions print numbers, newer ones names.
 
@@ -35,7 +35,7 @@ def choice(text: str) -> dict[str, str]:
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
-    """The name of this number, or of this spelling; a spelling that is not known in small letters."""
+    """Return the name for a number or a spelling; an unknown spelling is returned in small letters."""
     if text.isdecimal():
         return names[int(text)] if len(text) < 4 and int(text) < len(names) else text
     return next((name for name in names if squashed(name) == squashed(text)), text.lower())

@@ -1,4 +1,4 @@
-"""Names of NCCL's calls: its collectives, its algorithms for them, and the schedules as which these are run."""
+"""Names of NCCL's calls: its collectives, its algorithms for them, and the schedules that run these algorithms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NcclName = NcclAlgorithm | Literal["p2p"]  # point-to-point messages are sent wi
 
 COLLECTIVES: Final[tuple[TunedCollective, ...]] = get_args(TunedCollective)
 MESSAGES: Final = ("all_to_all", "gather", "scatter", "send_recv")  # point to point: not tuned
-# The schedule as which an algorithm of NCCL is run.
+# The schedule that runs an algorithm of NCCL.
 SCHEDULES: Final[dict[tuple[NcclName, str], str]] = {
     ("ring", "all_reduce"): "ring",
     ("ring", "all_gather"): "ring",
@@ -34,7 +34,7 @@ SCHEDULES: Final[dict[tuple[NcclName, str], str]] = {
 
 
 def names(collective: str) -> Mapping[str, NcclName]:
-    """NCCL's algorithms for a collective by the names that scenarios, results and tables have for them.
+    """Return NCCL's algorithms for a collective, by their names in scenarios, results and tables.
 
     These are NCCL's own names; point-to-point messages, for which NCCL has none, go by the name of their schedule.
 
@@ -49,7 +49,7 @@ def names(collective: str) -> Mapping[str, NcclName]:
 
 
 def name_of(algorithm: str, collective: str) -> str:
-    """NCCL's name of an algorithm that is given by the name of its schedule; any other name as it is.
+    """Return NCCL's name of an algorithm given by the name of its schedule; any other name is returned as it is.
 
     >>> name_of("chain_tree", "all_reduce"), name_of("chain", "broadcast"), name_of("auto", "broadcast")
     ('tree', 'ring', 'auto')
@@ -66,7 +66,7 @@ def refusal(
     under: object = "",
     has: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """The sentence that refuses a call: what was asked, `under` which variables, and which pairs the library has.
+    """Return the sentence that refuses a call: what was asked, `under` which variables, and the pairs that exist.
 
     >>> refusal("nccl", "all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
     'NCCL runs no all_reduce by nvls with LL here; it has ring (LL, Simple), nvls (Simple)'

@@ -1,10 +1,10 @@
 """Costs of messages between nodes, in proxies, NICs and the fabric.
 
-A thread block writes a message into a buffer and signals its proxy, a thread of the host. There is one for each GPU; it
-serves the messages of all channels one after the other, and hands each to the NIC. The NIC sends it to the proxy of the
-receiver, which signals the receiver's block. The engines have this as links: that between a GPU and the network is the
-proxy, with the time of a message as part of the time of its bytes; that between a NIC and a switch is the fabric, with
-half of the latency. Sources: NVIDIA/nccl 2.30, src/proxy.cc and src/transport/net.cc; "Demystifying NCCL" (arXiv
+A thread block writes a message into a buffer and signals its proxy, a thread of the host. Each GPU has one proxy, which
+serves the messages of all channels one after the other, and hands each to the NIC. The NIC sends it to the receiver's
+proxy, which signals the receiver's block. The engines model this as links. The link between a GPU and the network is
+the proxy: the time of a message is part of the time of its bytes. The link between a NIC and a switch is the fabric,
+with half of the latency. Sources: NVIDIA/nccl 2.30, src/proxy.cc and src/transport/net.cc; "Demystifying NCCL" (arXiv
 2507.04786, 2025).
 """
 
@@ -20,7 +20,7 @@ from simcoll.units import format_size
 # Costs that networks of a family have in common: proxies take up messages by the same code, and the way to a GPU's
 # memory and back is the host's.
 OF_FAMILY: Final = ("operation", "flush")
-FLUSHED: Final = 90  # compute capability from which on NCCL does not read back what a NIC has written
+FLUSHED: Final = 90  # from this compute capability on NCCL does not read back what a NIC wrote
 
 
 class Transport(Model):
@@ -61,47 +61,47 @@ class Transport(Model):
 
     @property
     def settings(self) -> dict[str, bool | str]:
-        """Keys that are no costs, where they differ from the default."""
+        """Return the keys that are no costs and differ from the default."""
         sizes = {"copied_above": self.copied_above, "sent_at_once": self.sent_at_once, "held": self.held}
         found: dict[str, bool | str] = {} if self.gpudirect else {"gpudirect": False}
         return found | {key: format_size(size) for key, size in sizes.items() if size is not None}
 
     def without_gpudirect(self) -> Self:
-        """The same with all data in the host's memory."""
+        """Return a copy with all data in the host's memory."""
         return self.model_copy(update={"gpudirect": False})
 
     def hop_ps(self, nbytes: int) -> int:
-        """Time of a hop beside what servers take, for a message of so many bytes."""
+        """Return the time of a hop for a message of so many bytes, in ps, without the time of servers."""
         return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
 
     def taken_up_ps(self, nbytes: int) -> int:
-        """Time of a proxy to take up a send and a receive of point-to-point messages of so many bytes."""
+        """Return a proxy's time to take up a send and a receive of point-to-point messages of so many bytes, in ps."""
         return 2 * (self.operation + (self.unexpected if nbytes <= (self.sent_at_once or 0) else 0))
 
     def seen_in_ps(self, nbytes: int, *, read_back: bool) -> int:
-        """Time of a proxy to see a message of so many bytes into a GPU's memory; `read_back`: it is read back there."""
+        """Return a proxy's time to see a message into a GPU's memory, in ps; with `read_back`, to read it back, too."""
         copied = self.copied_above is not None and nbytes > self.copied_above
         return self.flush if read_back or copied else 0
 
     def late_ps(self, nbytes: int, messages: float, slots: int) -> float:
-        """Time of a proxy for what comes too early, on average of the `messages` of so many bytes that a connection
-        with `slots` carries in a call."""
+        """Return a proxy's mean time for a message of so many bytes that comes too early, in ps. A connection with
+        `slots` carries `messages` of them in a call."""
         return self.unexpected * max(0.0, 1.0 - slots / messages) if nbytes > (self.held or 0) else 0.0
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
-        """Time of a proxy to copy the data of a message. `in_host`: they lie in the host's memory anyway."""
+        """Return a proxy's time to copy a message's data, in ps. `in_host`: the data lie in the host anyway."""
         copied = self.staging and (in_host or not self.gpudirect)
         return -(-nbytes * PS_PER_S // self.staging) if copied else 0
 
     def crowded(self, contention: float) -> float:
-        """Share of what NICs reach that an all-to-all does whose receivers are busy with others for such a share.
+        """Return the share of the NICs' reach that an all-to-all attains if others hold its receivers for `contention`.
 
-        What is for a receiver that nobody else sends to does not wait. Where only the head of a queue may go, as on
-        links between switches, a message waits the longer the more of the time others hold its receiver. Random heads
-        of as many senders as receivers, 1, 2, … many, reach 1, 0.75, … 0.59 (Karol, Hluchyj and Morgan, "Input versus
-        output queueing on a space-division packet switch", 1987); of the time of a receiver others have 0, 1/2, … 1. So
-        congestion is 1 / 0.59 - 1, 70 %. Where one switch joins all nodes only senders queue. They serve eight peers at
-        a time, and the first of eight whose receiver is free may go: many reach 0.88 (Hluchyj and Karol, "Queueing in
+        A message for a receiver that nobody else sends to does not wait. If only the head of a queue may go, as on
+        links between switches, a message waits the longer, the more others hold its receiver. Random heads of as many
+        senders as receivers, 1, 2, … many, reach 1, 0.75, … 0.59 (Karol, Hluchyj and Morgan, "Input versus output
+        queueing on a space-division packet switch", 1987); others hold a receiver for 0, 1/2, … 1 of the time. So
+        congestion is 1 / 0.59 - 1, 70 %. If one switch joins all nodes, only senders queue. They serve eight peers at a
+        time, and the first of eight whose receiver is free may go: many reach 0.88 (Hluchyj and Karol, "Queueing in
         high-performance packet switching", 1988, a window of 8), a congestion of 14 %.
         """
         return 1.0 / (1.0 + self.congestion * contention)

@@ -1,7 +1,7 @@
 """One call as NCCL runs it: how its data move, in chunks, slices and messages, and how long each part takes.
 
-All channels of a call do the same at the same time, so one of them is run, with its share of the data.
-Kernels are not described to the last instruction, but by the costs of a thread block (`kernel_costs`).
+All channels of a call do the same at the same time, so one channel is simulated, with its share of the data. Kernels
+are described by the costs of a thread block (`kernel_costs`), not by their instructions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduc
 _STORES: Final = {"all_gather": 1.0, "broadcast": 1.0, "all_reduce": 0.5}
 
 
-SLICE: Final = 32 << 10  # bytes, the least in Simple
+SLICE: Final = 32 << 10  # bytes of the least slice in Simple
 LL_SLICE: Final = 64  # bytes, eight lines: smaller steps are run in one slice
 LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed on one by one
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
-MOST_CHAIN_PIECES: Final = 1024  # in which they are run
-MOST_PIECES: Final = 64  # in which a channel's share of a chain, or a message, is run, where it could be more
-MOST_LOADED: Final = 256  # pieces in which a symmetric kernel is run, whose threads load and store at the same time
+MOST_CHAIN_PIECES: Final = 1024  # of a chain
+MOST_PIECES: Final = 64  # at most for a channel's share of a chain, or for a message
+MOST_LOADED: Final = 256  # pieces of a symmetric kernel, whose threads load and store at the same time
 MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
 P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
@@ -47,11 +47,11 @@ _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128
 
 @dataclass(frozen=True)
 class NcclCall:
-    """`nbytes` (the largest buffer of a rank) of a collective by so many `channels` of `threads` each; `limited`: other
-    channels than NCCL would take by itself; `staged`: some ranks of a node hand on through the host's memory;
-    `version`: the release of the tuner that chose it; `registered`: by a symmetric kernel, of which all blocks are one
-    channel; `looped`: it is one of many, each of which a rank begins when it is done with that before, of so many
-    `calls` where that is known; `by_itself`: NCCL takes this algorithm and protocol where it has the choice of all."""
+    """A collective of `nbytes` (the largest buffer of a rank) on `channels` of `threads` each. `limited`: not the
+    number of channels that NCCL would take; `staged`: some ranks of a node hand on through the host's memory;
+    `version`: release of the tuner that chose the call; `registered`: a symmetric kernel, whose blocks together are
+    one channel; `looped`: one of many calls (`calls`, if known), each of which a rank begins after it is done with
+    the one before; `by_itself`: NCCL takes this algorithm and protocol if it has the choice of all."""
 
     communicator: Communicator
     collective: str
@@ -79,13 +79,12 @@ class NcclCall:
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule that is run."""
+        """The name of the schedule that runs the call."""
         return SCHEDULES[self.algorithm, self.collective]
 
     @property
     def name(self) -> str:
-        """The name of the algorithm in scenarios, results and tables; see `names`. A symmetric kernel cannot be asked
-        for by name."""
+        """Name of the algorithm in scenarios, results and tables; see `names`. No name asks for a symmetric kernel."""
         if self.registered:
             return SYMMETRIC
         return self.schedule if self.algorithm == "p2p" else self.algorithm
@@ -94,9 +93,9 @@ class NcclCall:
     def alike(self) -> int:
         """Number of units like the simulated one that run side by side: channels, or pairs of channels.
 
-        Over several nodes a pair has two trees, one for each of its channels; on one node both are the same chain, and
-        so are those of other pairs (NCCL's src/graph/connect.cc copies the channels, from memory): one is simulated. In
-        LL the time is the block's own, so one channel is simulated, too, and half of its data goes by each tree.
+        Over several nodes a pair has two trees, one for each channel. On one node all channels of all pairs are the
+        same chain, of which one is simulated (NCCL's src/graph/connect.cc copies the channels, from memory). In LL a
+        block itself takes the time, so one channel is simulated, too, and half of its data goes by each tree.
         """
         two = self.communicator.nodes > 1 and self.protocol != "LL"
         paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and two)
@@ -104,7 +103,7 @@ class NcclCall:
 
     @cached_property
     def share(self) -> int:
-        """Bytes of the buffer that the simulated channel moves, rounded up to as many elements of each rank."""
+        """Bytes of the buffer that the simulated channel moves, rounded up to as many elements at each rank."""
         halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not blocks, of which many are empty
         one = self.collective == "send_recv"  # message, of any number of elements
         grain = (2 if halves else 1 if one else self.communicator.ranks) * self.itemsize
@@ -124,7 +123,7 @@ class NcclCall:
 
     @cached_property
     def chunk(self) -> int:
-        """The largest chunk; 0: everything."""
+        """Bytes of the largest chunk; 0: everything in one chunk."""
         if self.algorithm == "p2p":
             return 0
         buffer = self.communicator.buffer_bytes
@@ -146,7 +145,7 @@ class NcclCall:
 
     @cached_property
     def slices(self) -> int:
-        """Parts of a ring's chunk; the next rank may use each as soon as it has come."""
+        """Number of slices in a ring's chunk; the next rank may use each slice as soon as it has come."""
         if self.schedule == "ring" and self.by_lines:
             return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
@@ -156,21 +155,21 @@ class NcclCall:
 
     @property
     def steps(self) -> int:
-        """Steps of the schedule of a tree over several nodes: up and down between nodes, and on their chains (tree) or
-        to and from their switches (NVLSTree)."""
+        """Steps of the schedule of a tree over several nodes: up and down between nodes, and on their chains (tree)
+        or to and from their switches (NVLSTree)."""
         comm = self.communicator
         return 2 * ((comm.nodes - 1).bit_length() + (2 if self.schedule == "nvls_tree" else comm.gpus - 1))
 
     @property
     def slots(self) -> int:
-        """Messages of a connection that are on their way at most: steps of the buffer, of which slices take some."""
+        """The most messages of a connection under way: the steps of the buffer over those that a slice takes."""
         key = self.collective, self.algorithm, self.protocol
         return figures().steps * step_bytes(self.protocol) // slice_bytes(*key)  # type: ignore[arg-type]  # no messages
 
     @property
     def message(self) -> int:
-        """Bytes that a channel gives to a NIC at a time. In LL all of a channel's share goes by one tree, and lines
-        that GPUs hand on one by one within a node go to the NIC together, when a step is full."""
+        """Bytes that a channel gives to a NIC at a time. In LL one tree carries a channel's whole share; lines that
+        GPUs hand on one by one within a node go to the NIC together, when a step is full."""
         if self.schedule == "chain_tree" and self.protocol == "LL":
             return min(self.share, self.chunk)
         if self.schedule == "nvls_tree":
@@ -179,7 +178,7 @@ class NcclCall:
 
     @property
     def aggregation(self) -> int:
-        """Blocks that a message of PAT carries at most: as many as a step of the buffer holds, then over all steps."""
+        """The most blocks in a message of PAT: as many as a step of the buffer holds, then over all steps."""
         comm, count = self.communicator, 1
         most, step = max(1, (1 << (comm.ranks - 1).bit_length()) // 2), step_bytes("Simple", comm.buffer_bytes)
         while count < most and step // (max(1, self.step) * count) >= 2:
@@ -199,7 +198,7 @@ class NcclCall:
 
     @cached_property
     def handed(self) -> int:
-        """The most bytes that are handed to the next rank at a time; 0: everything.
+        """The most bytes handed to the next rank at a time; 0: everything.
 
         With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
         """
@@ -222,17 +221,17 @@ class NcclCall:
 
     @property
     def in_loop(self) -> bool:
-        """Whether it is a chain whose calls overlap: a rank begins the next one when it is done."""
+        """Whether the call is a chain whose calls overlap: a rank begins the next call when it is done."""
         return self.looped and self.schedule == "chain"
 
     @property
     def by_lines(self) -> bool:
-        """Whether it is LL over PCIe, whose links are slow enough to limit it: there lines are handed on one by one."""
+        """Whether the call is LL over PCIe, whose slow links limit it: there lines are handed on one by one."""
         return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
     def heads(self) -> int:
-        """The number of GPUs of a node at which NVLS puts sums together."""
+        """Number of GPUs of a node that put sums together in NVLS."""
         return len(self.communicator.heads)
 
     @property
@@ -242,7 +241,7 @@ class NcclCall:
 
     @property
     def stay(self) -> float:
-        """Share of a ring's channels that a GPU hands on within its node: those of a NIC leave it at another GPU."""
+        """Share of a ring's channels that a GPU hands on within its node; the others leave the node at this GPU."""
         comm = self.communicator
         leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
         return (comm.gpus - 1) / comm.gpus if leave else 1.0
@@ -254,17 +253,17 @@ class NcclCall:
 
     @property
     def on_wire(self) -> int:
-        """Bytes of a message between nodes, flags counted."""
+        """Bytes of a message between nodes, with flags."""
         return self._with_flags(self.sent)
 
     @property
     def rounds(self) -> int:
-        """The number of times that a ring goes round: once more for what full chunks leave, however little that is."""
+        """Number of times that a ring goes round: once more for the rest after full chunks, however small."""
         return -(-self.piece // self.chunk) or 1
 
     @property
     def mean_on_wire(self) -> int:
-        """Bytes of a message between nodes with its flags, on average over the rounds of a ring."""
+        """Bytes of a message between nodes with flags, on average over the rounds of a ring."""
         if self.schedule != "ring" or not self.step:
             return self.on_wire
         return self._with_flags(max(1, self.sent * self.piece // (self.rounds * self.step)))
@@ -275,7 +274,7 @@ class NcclCall:
 
     @property
     def sent(self) -> int:
-        """Bytes of data of a message between nodes."""
+        """Bytes of data in a message between nodes."""
         return self.parts.sent if self.parts else max(1, self.message)
 
     @property
@@ -285,7 +284,7 @@ class NcclCall:
 
     @property
     def block_moves(self) -> float:
-        """Bytes that a block sends, in all steps."""
+        """Bytes that a block sends in all steps."""
         comm = self.communicator
         steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # messages have none
         return self.share / self.blocks * (steps if self.schedule == "ring" else 1.0)
@@ -293,7 +292,7 @@ class NcclCall:
     # --- time by the costs of a profile ---
 
     def params(self, costs: Kernels) -> dict[str, Any]:
-        """Parameters of the engines, where links have the latency of a hop and serve chunks in turn, as NICs do."""
+        """Return the engines' parameters, for links that have a hop's latency and serve chunks in turn, as NICs do."""
         return {"sharing": "fifo", **self._own_params(costs)}
 
     def _own_params(self, costs: Kernels) -> dict[str, Any]:
@@ -324,12 +323,12 @@ class NcclCall:
             credits = {"slots": held} if by_step else {"channels": 2 * figures().steps, "slots": 1}
             return {"o_send": block.slice, **by_step, **credits}
         pieces = self.slices if self.schedule == "ring" else -(-self.step // self.handed)
-        slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # of which a message of PAT has but one
+        slice_ps = 0 if self.schedule in ("chain", "pat") else block.slice  # a message of PAT has only one slice
         taken = round(self._handled(block, self.step) * self._split) // pieces
         return {"o_send": slice_ps, "o_recv": taken, **by_step}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
-        """Time of the call beside its steps, in ps, on links of which a channel has `bandwidth` B/s."""
+        """Return the time of the call beside its steps, in ps; a channel has `bandwidth` B/s of the links."""
         if self.registered:
             hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
             return launch + hops * costs.LL.hop
@@ -346,12 +345,12 @@ class NcclCall:
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
 
     def wide_ps(self, costs: Kernels) -> int:
-        """Time by which all blocks launch later than one, in ps; those of symmetric kernels do not."""
+        """Return by how much all blocks launch later than one, in ps; 0 for symmetric kernels."""
         blocks = self.parts.blocks if self.parts else self.channels
         return 0 if self.registered else costs.grid - costs.grid // blocks
 
     def _own(self, block: BlockCosts) -> float:
-        """Work that a rank does by itself, in steps."""
+        """Return the work that a rank does by itself, in steps."""
         if self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce"):
             return 0.0
         own = block.own
@@ -362,10 +361,10 @@ class NcclCall:
         return max(0.0, own - saved)
 
     def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Delay of the last block behind the average one, in ps, on links of which a channel has `bandwidth` B/s.
+        """Return the delay of the last block behind the average one, in ps; a channel has `bandwidth` B/s of the links.
 
-        What one moves takes now more, now less, where it waits for whole slices or chunks, as messages within a node do
-        for all but the first; between nodes proxies set the pace. One peer at a time sends as evenly as it takes.
+        The time of a move varies where a block waits for whole slices or chunks, as all messages within a node but the
+        first do. Between nodes proxies set the pace. With one peer at a time a block sends as evenly as it receives.
         """
         if parts := self.parts:
             peers = 1 if self.collective == "send_recv" else self.communicator.ranks - 1
@@ -380,12 +379,11 @@ class NcclCall:
         return spread_ps(costs.spread, self.channels, self.block_moves, bandwidth, self.blocks)
 
     def late_ps(self, costs: Kernels, each: int, bandwidth: int) -> int:
-        """Delay of a call whose blocks begin one after the other, `each` ps apart, on links of which a channel has
-        `bandwidth` B/s.
+        """Return the delay of a call whose blocks begin `each` ps apart; a channel has `bandwidth` B/s of the links.
 
-        While early blocks of Simple and NVLS are alone on the links they have more of them, up to what a block moves by
-        itself. So links that all blocks fill end as soon as ever if the last block can catch up. Blocks of LL and LL128
-        are what limits these: they move no more when alone.
+        While early blocks of Simple and NVLS are alone on the links they have more bandwidth, up to what a block moves
+        by itself. So links that all blocks fill end no later if the last block can catch up. Blocks of LL and LL128 are
+        limited by themselves: they move no more when alone.
         """
         if not each or self.registered:
             return 0
@@ -398,10 +396,10 @@ class NcclCall:
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """The share that a channel has of links within a node, of links to the `host` where data are staged there, or
-        of links to the network (`outer`), of which rings use `nics`.
+        """Return a channel's share of links within a node, of links to the `host` if data are staged there, or of links
+        to the network (`outer`), of which rings use `nics`.
 
-        Where links are what limits it, what all channels reach is shared.
+        If links limit a call, its channels share what all of them reach together.
         """
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
@@ -421,15 +419,15 @@ class NcclCall:
         return reach if whole else reach * wire / (self.alike * self.stay)
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
-        """B/s of links to the host whose own are `bandwidth`, where data are staged there. Two GPUs of which one sends
-        and the other receives do not write and read the host's memory in turn, and have the links as they are."""
+        """Return B/s of links to the host of `bandwidth` B/s, if data are staged there. If one of two GPUs sends and
+        the other receives, they do not write and read the host's memory in turn, and the links keep their bandwidth."""
         one_way = self.communicator.ranks == 2 and self.collective in ("broadcast", "reduce", "gather", "scatter")
         rate = 0 if one_way else self.block(costs).host_rate
         return bandwidth * rate / (bandwidth + rate) if rate else bandwidth
 
     def most(self, costs: Kernels, host: bool) -> float:
-        """B/s of a block by itself on links that limit LL: through the memory of a `host` threads read a line each, and
-        wait until it is there. Of `limited` channels: what NCCL's graph search takes a channel to carry."""
+        """Return B/s of a block alone on links that limit LL: through a `host`'s memory threads read a line each,
+        and wait for it. For `limited` channels, return the speed of a channel in NCCL's graph search."""
         block = self.block(costs)
         if not self.by_lines:
             return self._searched if self.limited and self.kind != "LL" else math.inf
@@ -438,9 +436,9 @@ class NcclCall:
         return block.rate or math.inf
 
     def handed_on(self, costs: Kernels) -> float:
-        """B/s at which the blocks of a ring or chain over several nodes hand data on: they receive and send at once, as
-        those of messages do. Flags of LL128 take as much of that as of links. On one node channels are so many that
-        they fill links, and what these reach was seen with the blocks at work."""
+        """Return B/s at which blocks of a ring or chain over several nodes hand data on: they receive and send at
+        once, as blocks of messages do. Flags of LL128 take their share. On one node the many channels fill the
+        links; the links' measured reach includes the blocks' work."""
         through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
         chained = through and self.communicator.nodes > 1
         limited = chained and self.kind in ("LL128", "Simple")
@@ -450,27 +448,27 @@ class NcclCall:
 
     @property
     def _searched(self) -> float:
-        """B/s that the graph search gives to what is run: a channel, or a pair."""
+        """B/s of the simulated unit, a channel or a pair, by the graph search."""
         graph = self.communicator.graph(self.algorithm)  # type: ignore[arg-type]  # messages are never limited
         wire = figures().protocols[self.protocol].efficiency
         return graph.intra * 1e9 * wire * self.channels / self.alike if graph else math.inf
 
     def net_ps(self, costs: Kernels, transport: Transport) -> int:
-        """Additional time of a hop between nodes, in ps, beside what proxies take for messages; links know one, that
-        of a mean message."""
+        """Return the time of a hop between nodes, in ps, beside the proxies' time for messages, for a message of
+        mean size."""
         block: BlockCosts = getattr(costs, self.protocol)
         return block.net + transport.hop_ps(self.mean_on_wire)
 
     def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Time from the first byte of what a NIC gets at a time until all of it is there, in ps, on links of which a
-        channel has `bandwidth` B/s. Within a node chains and trees hand on less, but a proxy sends full steps."""
+        """Return the time from the first to the last byte that a NIC gets at a time, in ps; a channel has
+        `bandwidth` B/s of the links. Within a node chains and trees hand on less, but a proxy sends full steps."""
         rest = 0 if self.kind in ("NVLS", "P2P") else max(0, self.message - self.handed)
         took = self._handled(self.block(costs), rest)
         return took or service(rest, bandwidth)
 
     def proxy_ps(self, transport: Transport) -> float:
-        """Time of a GPU's proxy for a byte of data of what is run, in ps: for the messages of all channels that it
-        serves, and for sends and receives if it has both."""
+        """Return a GPU's proxy time for a byte of the simulated unit's data, in ps: for the messages of all channels
+        that it serves, and for sends and receives if it has both."""
         p2p, nvls = self.algorithm == "p2p", self.kind == "NVLS"
         if p2p:  # the root of a gather receives only, that of a scatter sends only
             both = 1 if self.collective in ("gather", "scatter") else 2
@@ -492,25 +490,25 @@ class NcclCall:
 
     @property
     def _served(self) -> int:
-        """Point-to-point messages that a proxy serves in one round. It receives several only over one connection, as
-        those are that the sender's proxy has for all GPUs of its node (PXN; NCCL's src/transport/net.cc)."""
+        """Point-to-point messages that a proxy serves in one round. It receives several only over one connection:
+        the sender's proxy has one for all GPUs of its node (PXN; NCCL's src/transport/net.cc)."""
         comm, parts = self.communicator, self.parts
         peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
         return min(p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
 
     def leg_ps(self, costs: Kernels) -> int:
-        """NVLSTree: time of blocks for a chunk of all heads on each of the four links within nodes by which it goes,
-        and what a hop there takes longer than one between nodes. Up to the switch and down from it a block waits for
-        flags of all heads, as on one node; for the sum of its own head, and for what comes back, of that head alone."""
+        """Return, for NVLSTree, the blocks' time for a chunk of all heads on each of its four links within nodes,
+        and a hop's excess there over one between nodes, in ps. To and from the switch a block waits for flags of all
+        heads, as on one node; for its own head's sum, and for data that come back, for that head alone."""
         if self.schedule != "nvls_tree":
             return 0
         waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
         return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
 
     def hop_ps(self, costs: Kernels) -> int:
-        """Time from when one rank has data until the next can go on, in ps, beside what its block does with them. Of
-        calls of a chain in a loop, where a rank begins the next call when it is done, all hops but one are hidden: the
-        first ranks of a chain are calls ahead of the last. They count once for all of the loop's calls."""
+        """Return the time from when one rank has data until the next can go on, in ps, without the block's work on
+        them. In a loop of chain calls, where a rank begins the next call when it is done, all hops but one are
+        hidden: the first ranks are calls ahead of the last. The hidden hops count once for all of the loop's calls."""
         block = self.block(costs)
         hop = block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
         if not self.in_loop:
@@ -520,16 +518,16 @@ class NcclCall:
 
     @property
     def _stores(self) -> float:
-        """Share of its steps in which a block stores what it hands on in its own output as well."""
+        """Share of the steps in which a block also stores in its own output what it hands on."""
         return _STORES.get(self.collective, 0.0)
 
     def block(self, costs: Kernels) -> BlockCosts:
-        """Costs of its thread blocks."""
+        """Return the costs of the call's thread blocks."""
         block: BlockCosts = getattr(costs, self.kind)
         return block
 
     def _message_rate(self, block: BlockCosts) -> int:
-        """B/s of a message by its blocks alone; 0: no limit. Between nodes they hand over each chunk to a proxy."""
+        """Return B/s of a message by its blocks alone; 0: no limit. Between nodes blocks hand each chunk to a proxy."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
@@ -542,8 +540,8 @@ class NcclCall:
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
 
     def _copied_ps(self, block: BlockCosts) -> int:
-        """Time in which blocks that serve peers one after the other copy a rank's own message, in ps: one that also
-        has messages to others sends none of them meanwhile."""
+        """Return the time in which blocks that serve peers one after the other copy a rank's own message, in ps. A
+        block that also has messages to others sends none of them meanwhile."""
         parts = self.parts
         if not (parts and parts.rounds and parts.channels * self.communicator.ranks > parts.most):
             return 0
@@ -551,7 +549,7 @@ class NcclCall:
 
     @property
     def _credits(self) -> dict[str, int]:
-        """Pieces of a message that its buffers hold, between nodes."""
+        """Return the pieces of a message that its buffers hold, between nodes."""
         if self.parts is None or self.communicator.nodes == 1 or self.collective == "send_recv":  # of one peer
             return {}
         return {"slots": max(1, figures().steps * self.parts.sent * self.parts.channels // max(1, self.handed))}
@@ -561,12 +559,12 @@ class NcclCall:
         """Factor on the time of a tree's blocks in LL.
 
         In NCCL 70 % of the threads reduce upwards and 30 % broadcast downwards, which then takes 1 / 0.3 as long. Here
-        both are turns of one receiver, each with half of that.
+        one receiver does both in turn, each with half of that time.
         """
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:
-        """Time that a block takes for some bytes, in ps; 0 where the link is what takes time."""
+        """Return a block's time for some bytes, in ps; 0 if the link takes the time."""
         if self.kind != "LL" or self.by_lines:
             return 0
         return lines_ps(block, self.threads, nbytes, self._stores)

@@ -30,12 +30,12 @@ def choose(
     registered: bool = False,
     switch_reduces: bool = True,
 ) -> NcclCall:
-    """The call as NCCL runs it, or would run it with that algorithm and protocol.
+    """Return the call as NCCL runs it, or would run it with that algorithm and protocol.
 
-    Where NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of
-    a node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages do not heed; `registered`: whether buffers are
-    windows of all ranks, so that NCCL takes a symmetric kernel where it has the choice; `switch_reduces`: whether
-    NVSwitches reduce the elements. Raises RefusedError if there is no choice.
+    If NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of a
+    node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages ignore; `registered`: whether buffers are windows
+    of all ranks, so that NCCL takes a symmetric kernel if it has the choice; `switch_reduces`: whether NVSwitches
+    reduce the elements. Raises RefusedError if there is no choice.
     """
     free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
     if registered and free and symmetric_kernels.serve(comm, collective, version):
@@ -86,7 +86,7 @@ def choose(
 
 
 class LaunchShape(NamedTuple):
-    """Thread blocks, one a channel, and the threads of each."""
+    """Number of thread blocks, one a channel, and of threads in each."""
 
     channels: int
     threads: int
@@ -100,8 +100,8 @@ def launch_shape(
     protocol: Protocol,
     nbytes: int,
 ) -> LaunchShape:
-    """The shape of a call of `nbytes` (the largest buffer of a rank): small sizes lose channels first, then threads;
-    then channels that would have too little to send."""
+    """Return the shape of a call of `nbytes` (the largest buffer of a rank). Small sizes lose channels first, then
+    threads, then channels that would have too little to send."""
     threads, most = figures().threads, most_channels(collective, protocol, nbytes, constants.release)
     if algorithm in ("nvls", "nvls_tree"):
         return LaunchShape(min(most, communicator.nvls_channels(constants)), threads.others)

@@ -1,9 +1,9 @@
-"""One round of NCCL's graph search: channels of a given speed over paths of given types, by depth-first search.
+"""One round of NCCL's graph search: depth-first search for channels of a given speed over paths of given types.
 
-A channel takes its speed from every link of its paths, until nothing is left for another. The search tries orders of
-GPUs in a fixed sequence, keeps the best result, and gives up after a number of steps. Both the sequence and the number
-of steps decide the result, so both are NCCL's. A round is a generator that yields the rounds below it, as channels of
-a rack are deeper than Python's stack.
+A channel takes its speed from every link of its paths, until nothing is left for another channel. The search tries
+orders of GPUs in a fixed sequence, keeps the best result, and gives up after a number of steps. Both decide the result,
+so both are NCCL's. A round is a generator that yields the rounds below it, as channels of a rack are deeper than
+Python's stack.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules, in our own words.
 """
@@ -29,8 +29,8 @@ Steps = Iterator["Steps"]
 
 @dataclass
 class Draft:
-    """Channels that a round found, or the bounds of the channels that it looks for. `intra` and `inter` are the speeds
-    of a channel within a node and between nodes, in GB/s."""
+    """Channels that a round found, or the bounds of the channels that it looks for. `intra` and `inter` are a
+    channel's speeds within a node and between nodes, in GB/s."""
 
     pattern: GraphPattern
     least: int
@@ -51,26 +51,26 @@ class Draft:
         return len(self.orders)
 
     def copy(self) -> Draft:
-        """A copy that can be changed."""
+        """Return a copy that can be changed."""
         return dataclasses.replace(self, orders=list(self.orders), nets=list(self.nets))
 
 
 class Demand(NamedTuple):
-    """Number of links of a path, and how much it takes of each, in thousandths of GB/s."""
+    """Number of links of a path, and what the path takes of each link, in thousandths of GB/s."""
 
     hops: int
     taken: tuple[tuple[int, int], ...]
 
 
 class Demands:
-    """The demands of the paths of a node at the speeds of a draft."""
+    """What each path of a node takes of its links, at the speeds of a draft."""
 
     def __init__(self, node: NodePaths, draft: Draft):
         self.node, self.draft = node, draft
         self._known: dict[tuple[int, int, float], Demand | None] = {}
 
     def of(self, src: int, dst: int, times: float = 1) -> Demand | None:
-        """The demand of a path, of so many `times` the speed; None where its type is not allowed."""
+        """Return the demand of a path at `times` the speed; None if its type is not allowed."""
         key = src, dst, times
         if key not in self._known:
             self._known[key] = self._worked_out(src, dst, times)
@@ -112,7 +112,7 @@ class Round:
         self.to_first = self.count - 1 if ring and not across else -1
 
     def run(self) -> int:
-        """Search; the number of steps that are left, -1 where nothing better can be found."""
+        """Search; return the number of steps that are left, -1 if nothing better can be found."""
         stack: list[Steps] = [self._channel()] if not self.limits.settled(self.best) else []
         while stack and not self._settled:
             below = next(stack[-1], None)
@@ -146,7 +146,7 @@ class Round:
     # --- channels ---
 
     def _channel(self) -> Steps:
-        """Look for one channel more."""
+        """Look for one more channel."""
         return self._from_nets() if self.across else self._within()
 
     def _within(self) -> Steps:
@@ -184,7 +184,7 @@ class Round:
             free[net] += whole
 
     def _entrances(self) -> list[int]:
-        """The ports from which a GPU can be reached, in the order of the next channel: each begins one port on."""
+        """Return the ports by which GPUs are reached, in the next channel's order: each channel begins one port on."""
         nets = self._nets(None)
         first = self.draft.channels % max(1, len(nets))
         if first not in self._turned:
@@ -192,20 +192,20 @@ class Round:
         return self._turned[first]
 
     def _entries(self, net: int) -> list[int]:
-        """The GPUs that are nearest to a port."""
+        """Return the GPUs nearest to a port."""
         if net not in self._nearest:
             self._nearest[net] = self.node.near(net, self.node.gpus)
         return self._nearest[net]
 
     def _nets(self, gpu: int | None) -> list[int]:
-        """The ports to try for a GPU, or to come in by."""
+        """Return the ports to try on the way out of a GPU, or on the way in (None)."""
         if gpu not in self._ports:
             gpus = self.node.gpus if gpu is None else [gpu]
             self._ports[gpu] = self.node.nets_for(gpus, self.draft.type_inter)
         return self._ports[gpu]
 
     def _paired(self) -> bool:
-        """Whether this channel goes out where the one before came in, and the other way round."""
+        """Return whether this channel leaves by the port where the channel before came in, and the other way round."""
         draft = self.draft
         return draft.pattern == "ring" and draft.cross_nic == 2 and draft.channels % 2 == 1
 
@@ -232,8 +232,8 @@ class Round:
     # --- a channel's way through the GPUs ---
 
     def _step(self, gpu: int, step: int, used: int, to_net: int, to_first: int, given: int) -> Steps:
-        """`used`: GPUs of the channel, by bit. `to_net`, `to_first`: the steps at which it goes back to a NIC, or to
-        its first GPU."""
+        """Visit a GPU. `used`: GPUs of the channel, by bit. `to_net`, `to_first`: the steps at which the channel
+        goes back to a NIC, or to its first GPU."""
         if self.left <= 0:
             return
         self.left -= 1
@@ -263,7 +263,7 @@ class Round:
             yield self._step(gpu, self.count, used, -1, -1, given)
 
     def _whole(self) -> Steps:
-        """A channel is whole: keep the result if it is better, and look for the next channel."""
+        """Keep the result of a whole channel if it is better, and look for the next channel."""
         draft = self.draft
         order, net_in, net_out = self.order, self.net_in, self.net_out
         draft.orders.append(order[:])
@@ -296,7 +296,7 @@ class Round:
         return ours > theirs or (ours == theirs and alike and draft.hops < best.hops)
 
     def _out(self, gpu: int, step: int, used: int, to_first: int, given: int) -> Steps:
-        """To a port of a NIC. A balanced tree does so from its first two GPUs, each with half of the bandwidth."""
+        """Go to a port of a NIC. A balanced tree does so from its first two GPUs, each with half of the bandwidth."""
         draft, came = self.draft, self.net_in
         halved = draft.pattern == "balanced_tree"
         for net in self._nets(gpu):
@@ -317,7 +317,7 @@ class Round:
                 self._give(need)
 
     def _head(self, head: int) -> Steps:
-        """NVLS: all GPUs send to the switch and receive from it, the head twice as much."""
+        """Add a head of NVLS: all GPUs send to the switch and receive from it, the head twice as much."""
         switch, gpus = self.node.switches[0], self.node.gpus
         needs = [self._demand(switch, gpu, 2 if gpu == head else 1) for gpu in gpus]
         needs += [self._demand(gpu, switch, 2 if gpu == head else 1) for gpu in gpus]
@@ -332,7 +332,7 @@ class Round:
             self._give(need)
 
     def _next(self, gpu: int, step: int, used: int, to_net: int, given: int) -> Sequence[int]:
-        """The GPUs to try next, in order."""
+        """Return the GPUs to try next, in order."""
         if given == _IN_ORDER:
             return [self._after(gpu)]
         if given == _AS_LAST:
@@ -343,7 +343,7 @@ class Round:
         scored = [pair for pair in self._scored(gpu, net) if not used >> pair[0] & 1]
         near = [gpu for gpu, _ in scored]
         if to_net not in (-1, step + 1) and len({score for _, score in scored}) == 1:
-            near.reverse()  # those that are next to the NIC last
+            near.reverse()  # GPUs next to the NIC last
         return near
 
     def _after(self, gpu: int) -> int:
@@ -358,7 +358,7 @@ class Round:
         return list(dict.fromkeys(order))
 
     def _scored(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int]]]:
-        """The other GPUs, best first, and how near they are: by their way to a NIC, then by the way to them."""
+        """Return the other GPUs, best first, with their distance: by their way to a NIC, then by the way to them."""
         key = gpu, net
         if key not in self._sorted:
             node, gpus = self.node, self.node.gpus
@@ -397,8 +397,8 @@ class ChannelLimits:
         self.most = self._most()
 
     def settled(self, best: Draft) -> bool:
-        """Whether links and ports are too few for anything better than the best. NCCL searches on; as nothing more is
-        found then, the result is the same."""
+        """Return whether links and ports are too few for anything better than `best`. NCCL searches on and finds
+        nothing more, so the result is the same."""
         draft, most = self.draft, self.most
         if draft.pattern == "nvls":
             more = most > best.channels or most * draft.inter > best.channels * best.inter
@@ -410,7 +410,7 @@ class ChannelLimits:
         return ours == theirs and not (alike and most * self._fewest_hops() < best.hops)
 
     def _most(self) -> int:
-        """No more channels than these can be, by what leaves and enters GPUs, and by ports of NICs."""
+        """Return an upper bound on the number of channels, from the links of GPUs and the ports of NICs."""
         node, draft, count = self.node, self.draft, self.count
         limit = draft.most
         if draft.pattern == "nvls":  # every channel loads each GPU once, and its head once more
@@ -433,7 +433,7 @@ class ChannelLimits:
         return limit
 
     def _connected(self) -> bool:
-        """Whether a channel can reach all GPUs."""
+        """Return whether a channel can reach all GPUs."""
         far: dict[int, list[int]] = {}
         for a, b in self._steps:
             far.setdefault(a, []).append(b)
@@ -447,7 +447,7 @@ class ChannelLimits:
         return len(found) == self.count
 
     def _across_cuts(self) -> int:
-        """A ring that ends where it began crosses each cut to and fro, other channels at least once."""
+        """Return how many channels cuts allow: a ring that closes crosses each cut to and fro, others at least once."""
         limit = self.draft.most
         back_again = self.draft.pattern == "ring" and (not self.across or not self.draft.cross_nic)
         for ways in self.node.cuts:
@@ -456,7 +456,7 @@ class ChannelLimits:
         return limit
 
     def _usable(self, net: int) -> bool:
-        """Whether a channel can come in by a port of a NIC, and go out again."""
+        """Return whether a channel can come in by a port of a NIC, and go out again."""
         gpus, pattern, count = self.node.gpus, self.draft.pattern, self.count
         into = [gpu for gpu in gpus if self._demand(net, gpu, 1)]
         out = [gpu for gpu in gpus if self._demand(gpu, net, 0.5 if pattern == "balanced_tree" else 1)]
@@ -468,14 +468,14 @@ class ChannelLimits:
         return any(a != b for a in first for b in out)
 
     def _fits(self, speed: float, links: Iterator[int], least: int) -> int:
-        """The number of channels that links of that type or a farther one carry, of those that paths may take."""
+        """Return how many channels links of that type or a farther one carry, among links that paths may take."""
         node, draft = self.node, self.draft
         farthest = draft.type_intra if least == NVL else draft.type_inter
         kinds = range(least, max(farthest, PIX if least == C2C else NVL) + 1)
         return sum(int(node.bandwidth[link] / speed + 1e-9) for link in links if node.types[link] in kinds)
 
     def _fewest_hops(self) -> int:
-        """Links of a channel, at least."""
+        """Return the least number of links of a channel."""
         node = self.node
         near = min((len(node.paths[pair].links) for pair in self._steps), default=0)
         hops = near * (self.count if self._round else self.count - 1)

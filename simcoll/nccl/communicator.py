@@ -32,9 +32,9 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXC
 
 @dataclass(frozen=True)
 class Communicator:
-    """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without.
-    `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`, `max_channels`,
-    `buffer_bytes` of Simple, `net_chunk_bytes` of messages between nodes: what the user sets, NCCL's own if None.
+    """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without
+    NICs. `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`, `max_channels`,
+    `buffer_bytes` of Simple, `net_chunk_bytes` of messages between nodes: the user's settings, None for NCCL's own.
     `pxn`: whether GPUs send by the NICs of others."""
 
     ranks: int
@@ -53,23 +53,23 @@ class Communicator:
 
     @property
     def gpus(self) -> int:
-        """Ranks a node."""
+        """Ranks on each node."""
         return self.ranks // self.nodes
 
     @property
     def generation(self) -> Generation:
-        """The row of the tuner's tables; Ada and RTX Blackwell count as what their capability is next to."""
+        """The row of the tuner's tables; Ada and RTX Blackwell count as the generation next to their capability."""
         steps: tuple[tuple[int, Generation], ...] = ((100, "blackwell"), (90, "hopper"), (80, "ampere"))
         return next((name for least, name in steps if self.capability >= least), "volta")
 
     def graph(self, algorithm: NcclAlgorithm) -> ChannelGraph | None:
-        """The graph that an algorithm runs on, where the search found one."""
+        """Return the graph that an algorithm runs on, if the search found one."""
         return self.graphs.get(GRAPH_OF[algorithm])
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """GPUs of a node at which NVLS puts sums together, by their order on it: NCCL's search has a channel for each,
-        between nodes one for each NIC. Where a file says no more than how many, they are the first."""
+        """The GPUs of a node at which NVLS puts sums together, by their order on it. NCCL's search has a channel for
+        each head, between nodes one for each NIC. If a file gives only their number, they are the first GPUs."""
         graph = self.graphs["nvls"]
         return tuple(sorted({order[0] for order in graph.orders})) or tuple(range(min(self.gpus, graph.channels)))
 
@@ -81,7 +81,7 @@ class Communicator:
 
     @property
     def _channels_found(self) -> int:
-        """The search's twice, fast ones across nodes four times."""
+        """Twice the channels of the search; four times, if they are fast and lead across nodes."""
         ring = self.graphs["ring"]
         tree = self.graphs.get("tree", ring)
         channels = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
@@ -92,13 +92,13 @@ class Communicator:
         return 2 * channels if again else channels
 
     def ring_steps(self, collective: TunedCollective) -> int:
-        """Number of steps of a ring; each of its links carries steps / ranks of the buffer."""
+        """Return the number of steps of a ring; each of its links carries steps / ranks of the buffer."""
         if collective == "all_reduce":
             return 2 * (self.ranks - 1)
         return self.ranks if collective in ("broadcast", "reduce") else self.ranks - 1
 
     def nvls_channels(self, constants: Constants) -> int:
-        """Channels of NVLS as kernels use them; 0 where there is none."""
+        """Return the channels of NVLS as kernels use them; 0 without NVLS."""
         if self.graph("nvls") is None or not isinstance(constants, NcclConstants):
             return 0
         for row in constants.nvls_channels.get(self.generation, ()):
@@ -116,12 +116,12 @@ def communicator(
     settings: SearchSettings = DEFAULTS,
     gpus: Sequence[int] | None = None,
 ) -> Communicator:
-    """`ranks` (default: all GPUs) on `nodes` of a system, on `gpus` of each node (their numbers; default: the first).
+    """Return `ranks` (default: all GPUs) on `nodes` of a system, on `gpus` of each node (numbers; default: the first).
 
-    Without `graphs` they are those that its file stores for so many GPUs a node, whichever they are, else those that
-    NCCL's search finds for them with these `settings`.
+    Without `graphs`, the system's file supplies the graphs for so many GPUs a node, whichever they are. Else NCCL's
+    search finds them with these `settings`.
 
-    Raises InputError for systems without GPUs, and where the search is RCCL's, which is not known.
+    Raises InputError for systems without GPUs, and if the search would be RCCL's, which is not known.
     """
     system = node_file(system)
     devices = system.devices if isinstance(system.devices, dict) else {}
@@ -155,15 +155,14 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
 
 
 def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
-    """Whether stored graphs hold under settings: a P2P level leaves them as they are, unless it forbids NVLink."""
+    """Return whether stored graphs hold under settings: a P2P level keeps them, unless it forbids NVLink."""
     level, near = settings.p2p_level, ring.type_intra in ("NVL", "NVB", "C2C")
     forbidden = level is not None and near and PATHS.index(ring.type_intra) > PATHS.index(level)
     return replace(settings, p2p_level=None) == DEFAULTS and not forbidden
 
 
 def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
-    """Whether the NICs can carry a stored ring between nodes: a file whose NICs were changed keeps none that they
-    cannot."""
+    """Return whether the NICs can carry a stored ring between nodes; they may not if a file's NICs were changed."""
     devices = system.devices if isinstance(system.devices, dict) else {}
     return ring.channels * ring.inter <= devices.get("nic", 0) * _nic_GBps(system)
 

@@ -1,6 +1,6 @@
 """Environment variables of NCCL that a scenario sets, as the library reads them.
 
-Source of meanings and values: NVIDIA's documentation of NCCL's environment variables; of the old numbers of
+Source of meanings and values: NVIDIA's documentation of NCCL's environment variables. Source of the old numbers of
 NCCL_P2P_LEVEL and of the order in which channels are limited: NVIDIA/nccl, release 2.30, src/graph/paths.cc and
 connect.cc.
 """
@@ -34,19 +34,19 @@ Name = TypeVar("Name", bound=str)
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Algorithms and protocols that may be used, by collective; a collective that is not named may use all."""
+    """Algorithms and protocols that each collective may use; a collective that is not named may use all."""
 
     algorithms: Mapping[TunedCollective, frozenset[NcclAlgorithm]] = dataclasses.field(default_factory=dict)
     protocols: Mapping[TunedCollective, frozenset[Protocol]] = dataclasses.field(default_factory=dict)
     said: str = dataclasses.field(default="", compare=False)  # the variables as a shell has them, for messages
 
     def allows(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> bool:
-        """Whether the user left this pair in."""
+        """Return whether the user left this pair in."""
         in_algorithms = algorithm in self.algorithms.get(collective, ALGORITHMS)
         return in_algorithms and protocol in self.protocols.get(collective, PROTOCOLS)
 
     def insists(self, collective: TunedCollective, protocol: Protocol) -> bool:
-        """Whether the user asked for the protocol, also where NCCL would not take it by itself (LL128)."""
+        """Return whether the user asked for the protocol, even if NCCL would not take it by itself (LL128)."""
         return protocol in self.protocols.get(collective, ())
 
 
@@ -54,9 +54,9 @@ EVERYTHING: Final = Selection()
 
 
 def selection(algo: str | None = None, proto: str | None = None) -> Selection:
-    """The selection by the values of NCCL_ALGO and NCCL_PROTO; raises InputError for unknown names.
+    """Return the selection by values of NCCL_ALGO and NCCL_PROTO; raises InputError for unknown names.
 
-    A value is a list for all collectives, lists of single ones, or both, the first one first: `ring,tree`, `^nvls`,
+    A value is a list for all collectives, lists of single ones, or both, the list for all first: `ring,tree`, `^nvls`,
     `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` means all but these.
     """
     return Selection(
@@ -104,7 +104,7 @@ def _filter(text: str, info: ValidationInfo) -> str:
 
 
 def _number(value: object) -> object:
-    """Variables are texts, so a number may be written as one."""
+    """Return the number that a text is, as variables are texts; any other value is returned as it is."""
     text = value.strip() if isinstance(value, str) else ""
     return int(text) if len(text) <= MOST_DIGITS and text.isascii() and text.isdecimal() else value
 
@@ -194,22 +194,22 @@ class NcclEnv(Model):
         return data
 
     def __str__(self) -> str:
-        """The variables that are set, as a shell takes them."""
+        """Return the variables that are set, in the form of a shell."""
         return " ".join(f"{name}={value}" for name, value in self.given.items())
 
     @property
     def given(self) -> dict[str, Any]:
-        """The variables that are set, with their values."""
+        """Return the variables that are set, with their values."""
         named = self.model_fields_set  # often none, and the variables are many
         return {name: value for name, value in self if value is not None} if named else {}
 
     def beside(self, system: SystemFile | None) -> Self:
-        """These and, where they are not set, what a system's NICs ask for on several nodes."""
+        """Return a copy that adds the variables that a system's NICs ask for on several nodes, unless they are set."""
         asked = system.nic.env if system and system.nic else {}
         return self.model_validate({**asked, **self.given}) if asked else self
 
     def apart(self, system: SystemFile | None) -> Self:
-        """These without what a system's NICs ask for, which is no setting of the user's."""
+        """Return a copy without the variables that a system's NICs ask for: they are no settings of the user."""
         asked = type(self)().beside(system).given.items()
         own = {name: value for name, value in self.given.items() if (name, value) not in asked}
         return self.model_validate(own) if asked else self
@@ -224,11 +224,11 @@ class NcclEnv(Model):
         return Selection(algorithms, chosen.protocols, said=str(self))
 
     def without_p2p(self) -> Self:
-        """The same with NCCL_P2P_DISABLE=1."""
+        """Return a copy with NCCL_P2P_DISABLE=1."""
         return self.model_copy(update={"NCCL_P2P_DISABLE": 1})
 
     def search(self, system: SystemFile) -> "SearchSettings":
-        """The settings under which NCCL looks for its graphs on a system. Raises RefusedError like `unused_nics`."""
+        """Return the settings of NCCL's graph search on a system. Raises RefusedError like `unused_nics`."""
         from simcoll.nccl.graph_search import SearchSettings
 
         cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
@@ -238,7 +238,7 @@ class NcclEnv(Model):
         return SearchSettings(p2p_level=self._p2p_level, **cross, nics=nics, pxn=not self.NCCL_PXN_DISABLE)
 
     def unused_nics(self, system: SystemFile) -> tuple[int, ...]:
-        """The numbers of the NICs of a node that NCCL_IB_HCA leaves out. Raises RefusedError where none is left."""
+        """Return the numbers of a node's NICs that NCCL_IB_HCA leaves out. Raises RefusedError if none is left."""
         count = _nics(system)
         unused = tuple(number for number in range(count) if not self._uses(number))
         if count and len(unused) == count:
@@ -250,7 +250,7 @@ class NcclEnv(Model):
         return "LOC" if self.NCCL_P2P_DISABLE else self.NCCL_P2P_LEVEL
 
     def _uses(self, number: int) -> bool:
-        """Whether NCCL_IB_HCA leaves a NIC in use."""
+        """Return whether NCCL_IB_HCA leaves a NIC in use."""
         listed = (self.NCCL_IB_HCA or "").strip()
         but, listed = listed.startswith("^"), listed.removeprefix("^")
         exact, listed = listed.startswith("="), listed.removeprefix("=")
@@ -264,7 +264,7 @@ class NcclEnv(Model):
         return transport.without_gpudirect() if self.NCCL_NET_GDR_LEVEL else transport
 
     def applied(self, comm: "Communicator") -> "Communicator":
-        """The communicator, found with `search`, under the other variables."""
+        """Return the communicator, found with `search`, under the other variables."""
         from simcoll.nccl.protocols import figures
 
         least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS

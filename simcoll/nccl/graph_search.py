@@ -1,15 +1,15 @@
-"""NCCL's graph search: the channels that it finds on a machine, with their speeds, the types of their paths and orders.
+"""NCCL's graph search: the channels that it finds on a machine, with their speeds, path types and orders of GPUs.
 
 For each pattern NCCL looks for the fastest channels over the nearest paths, then relaxes one rule after another:
-channels may differ, trees may be plainer, paths longer, nodes may be crossed by two NICs, channels slower. What it has
-found then is split in two where it is fast, and a second pass makes it faster without fewer channels.
+channels may differ, trees may be plainer, paths longer, nodes may be crossed by two NICs, channels slower. It splits
+fast channels in two, and a second pass makes channels faster without making them fewer.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate speeds, in our own words.
 
-RCCL's channels of GPUs that are all joined to each other are taken to be as many rings as the links allow, each with
-links of its own. RCCL's own rings are tables of its source; these are as many, not the same ones.
-Source: T. W. Tillson, "A Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980): the links of
-n such GPUs fall into n - 1 rings, but for n = 4 and 6, where one less fits.
+For GPUs that are all joined to each other, RCCL is taken to have as many rings as the links allow, each with links of
+its own. RCCL's own rings are tables of its source; these are as many, but other rings. Source: T. W. Tillson, "A
+Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980): the links of n such GPUs fall into n -
+1 rings; for n = 4 and 6 one ring less fits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SOURCES: Final[Mapping[Library, str]] = {  # of what the search finds, by the li
     "nccl": "searched for by the rules of NCCL 2.30; not compared with a log",
     "rccl": "what the links allow; RCCL's own rings are not known",
 }
-MOST_SEARCHED: Final = 32  # channels that are looked for: half of those that kernels may use
+MOST_SEARCHED: Final = 32  # channels that the search looks for: half of what kernels may use
 _STEPS: Final = 1 << 14  # of a round; of one whose channels are all alike, and of all rounds together
 _STEPS_ALIKE: Final = 1 << 8
 _STEPS_ALL: Final = 1 << 19
@@ -74,7 +74,7 @@ class SearchSettings:
 
     `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1) and `gdr_level` (NCCL_NET_GDR_LEVEL): the farthest path over
     which GPUs, and a GPU and a NIC, talk directly. `pxn`: whether GPUs use NICs of others (NCCL_PXN_DISABLE=0).
-    `cross_nic`: NCCL_CROSS_NIC. `nics`: those in use, by number (NCCL_IB_HCA). `nvls`: NCCL_NVLS_ENABLE.
+    `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the NICs in use (NCCL_IB_HCA). `nvls`: NCCL_NVLS_ENABLE.
     """
 
     p2p_level: Path | None = None
@@ -89,8 +89,8 @@ DEFAULTS: Final = SearchSettings()
 
 
 def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> Path:
-    """The longest path over which so many `gpus` of a node talk directly: what the settings say, else the system's
-    file. By NCCL's default none leads through a host, but for two GPUs that are alone with an AMD host."""
+    """Return the longest path over which so many `gpus` of a node talk directly, by the settings, else by the
+    system's file. By NCCL's default it leads through no host, except for two GPUs that are alone with an AMD host."""
     given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
     return given or ("SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB")
 
@@ -102,9 +102,9 @@ def search(
     version: str | None = None,
     settings: SearchSettings = DEFAULTS,
 ) -> Graphs:
-    """The graphs of nodes of which `gpus` take part (the first so many, or those of these numbers); `across`: there
-    are several nodes. `version`: the release, the newest if None. Raises InputError where devices are unknown, and for
-    several nodes without NICs. A P2P level of the system holds where the settings name none."""
+    """Return the graphs of nodes on which `gpus` take part (the first so many, or these numbers); `across`: there
+    are several nodes. `version`: the release, by default the newest. The system's P2P level holds if the settings
+    name none. Raises InputError for unknown devices, and for several nodes without NICs."""
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
     return _found(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
@@ -139,7 +139,7 @@ def _rules(system: SystemFile, release: tuple[int, int], settings: SearchSetting
 
 
 def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: SearchSettings) -> NodePaths:
-    """Devices and links of a node, of which those GPUs and NICs are left that take part."""
+    """Return devices and links of a node, reduced to the GPUs and NICs that take part."""
     plan = template(system)
     devices = [(name, data["kind"]) for name, data in plan.devices]
     all_gpus = [name for name, kind in devices if kind == "gpu"]
@@ -168,7 +168,7 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
 def _check_joined(
     system: str, names: Sequence[str], gpus: Sequence[str], links: Sequence[tuple[int, int, str, float]]
 ) -> None:
-    """Raise InputError for a link without one back, and for GPUs of a node between which there is no way."""
+    """Raise InputError for a link without a link back, and for GPUs of a node without a path between them."""
     there = {(u, v, kind) for u, v, kind, _ in links}
     if one_way := next(((u, v) for u, v, kind in sorted(there) if (v, u, kind) not in there), None):
         u, v = (names[end] for end in one_way)
@@ -181,7 +181,7 @@ def _check_joined(
 
 
 def _counted(kind: str, reached: float) -> float:
-    """GB/s that NCCL counts of a link by which so many are reached."""
+    """Return GB/s that NCCL counts for a link that reaches `reached` GB/s."""
     return next((full for full in _PCIE if kind == "pcie" and LEAST_SHARE * full <= reached < full), reached)
 
 
@@ -200,7 +200,7 @@ class _GraphSearch:
         self.fastest, self.total = self._most()
 
     def _most(self) -> tuple[float, float]:
-        """GB/s of the widest path of a GPU, and of all its links."""
+        """Return GB/s of the widest path of a GPU, and of all its links."""
         node = self.node
         if not self.across and len(node.gpus) == 1:
             return LOCAL_GBPS, LOCAL_GBPS
@@ -214,7 +214,7 @@ class _GraphSearch:
         return fastest, total
 
     def graphs(self) -> Graphs:
-        """Ring, tree with as many channels, and NVLS where there are NVSwitches that reduce."""
+        """Return the graphs: ring, tree with as many channels, and NVLS if there are NVSwitches that reduce."""
         ring = self.compute("ring", 2 if self._two_islands() else 1, MOST_SEARCHED)
         found: dict[GraphKind, Draft] = {"ring": ring}
         found["tree"] = self.compute("balanced_tree", ring.channels, ring.channels)
@@ -243,7 +243,7 @@ class _GraphSearch:
         )
 
     def _two_islands(self) -> bool:
-        """Whether the GPUs are two groups of several with NVLink in each: then trees need two channels."""
+        """Return whether the GPUs are two groups of several, each joined by NVLink: then trees need two channels."""
         groups: list[list[int]] = []
         for gpu in self.node.gpus:
             for group in groups:
@@ -257,7 +257,7 @@ class _GraphSearch:
     # --- one graph ---
 
     def compute(self, pattern: GraphPattern, least: int, most: int) -> Draft:
-        """The graph of a pattern with so many channels at least and at most."""
+        """Return the graph of a pattern with `least` to `most` channels."""
         node, speeds = self.node, self.speeds
         count = len(node.gpus)
         if count == 1 and pattern != "ring":
@@ -317,12 +317,12 @@ class _GraphSearch:
         return best
 
     def _round(self, draft: Draft, best: Draft) -> tuple[int, int]:
-        """Steps that are left and that there were."""
+        """Search one round; return the steps that are left and the steps that there were."""
         steps = _STEPS_ALIKE if draft.same else _STEPS
         return Round(self.node, self.rules, draft, best, self.across, steps).run(), steps
 
     def _split(self, best: Draft) -> None:
-        """Two channels for each, with half of the speed."""
+        """Split each channel in two of half the speed."""
         many = self.rules.capability > 80 and best.intra < _FAST_MANY and best.channels > _MANY
         if not best.channels or best.pattern == "nvls" or best.intra < _FAST or many:
             return
@@ -333,7 +333,7 @@ class _GraphSearch:
         best.intra, best.inter = best.intra / parts, best.inter / parts
 
     def _speed_up(self, best: Draft) -> None:
-        """The second pass: faster, with as many channels."""
+        """Run the second pass: faster, with as many channels."""
         speeds = self.speeds
         i = next((k for k, speed in enumerate(speeds) if speed <= best.inter), len(speeds) - 1)
         draft = best.copy()
@@ -354,7 +354,7 @@ class _GraphSearch:
             left, _ = self._round(draft, best)
 
     def _simple(self, best: Draft) -> Draft:
-        """The channel that NCCL takes where it finds nothing: the GPUs in order, slowly."""
+        """Return the channel that NCCL takes if it finds nothing: the GPUs in order, slowly."""
         best.orders, best.nets = [list(self.node.gpus)], [(-1, -1)]
         best.intra = best.inter = 0.1
         best.type_intra = best.type_inter = SYS
@@ -365,8 +365,8 @@ class _GraphSearch:
 
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
-    """The channels that RCCL is taken to have where each GPU has a link to each other: rings, as many as the links
-    allow; between nodes as many as the ports of NICs serve. Raises InputError for other machines, whose rings are
+    """Return the channels that RCCL is taken to have if each GPU has a link to each other: as many rings as the
+    links allow; between nodes as many as ports of NICs serve. Raises InputError for other machines, whose rings are
     tables of RCCL's source."""
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}
@@ -394,7 +394,7 @@ def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
 
 
 def _rings(gpus: int) -> _Orders:
-    """Rings through all GPUs of which no two share a link in the same direction. Raises InputError for too many."""
+    """Return rings through all GPUs, no two with a directed link in common. Raises InputError for too many GPUs."""
     if gpus > _MOST_MESHED:
         raise InputError(f"a mesh of {gpus} GPUs", f"take {_MOST_MESHED} or fewer")
     if gpus % 2:
@@ -412,7 +412,7 @@ def _rings(gpus: int) -> _Orders:
 
 
 def _ways(gpus: int) -> _Orders:
-    """Ways through all GPUs of which no two share a link in the same direction, begin or end at the same GPU."""
+    """Return paths through all GPUs, no two with a directed link, a first or a last GPU in common."""
     if gpus % 2 and gpus > 1:  # a ring of one GPU more, which is left out
         return tuple(tuple(gpu - 1 for gpu in order[1:]) for order in _rings(gpus + 1))
     turns = [(k + 1) // 2 * (1 if k % 2 else -1) for k in range(gpus)]  # 0, 1, -1, 2, -2, …
@@ -420,7 +420,7 @@ def _ways(gpus: int) -> _Orders:
 
 
 def _apart(pools: _Pools) -> _Orders | None:
-    """A ring of each pool, no two with a link in common."""
+    """Return one ring of each pool, no two with a link in common."""
     if not pools:
         return ()
     fewest = min(pools, key=lambda second: len(pools[second]))

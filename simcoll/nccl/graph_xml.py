@@ -4,8 +4,8 @@
       <graph id="0" pattern="4" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" …>
         <channel> <gpu dev="0"/> <gpu dev="1"/> </channel>
 
-Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`; the reader looks only whether
-it is there.
+Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`, of which the reader checks only
+the presence.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATTERNS: Final[Mapping[str, GraphPattern]] = {
 
 
 class GraphFile(NamedTuple):
-    """The graphs of a file, how many GPUs a node its ring goes through, and whether it goes on to other nodes."""
+    """The graphs of a file, the number of GPUs a node in its ring, and whether the ring goes on to other nodes."""
 
     graphs: Graphs
     gpus: int
@@ -50,13 +50,13 @@ class GraphFile(NamedTuple):
 
 
 def read(path: Path) -> GraphFile:
-    """The graphs of a file; raises InputError with the line of the first mistake."""
+    """Return the graphs of a file; raises InputError with the line of the first mistake."""
     cure = "give a file that NCCL_GRAPH_DUMP_FILE wrote"
     return parse(input_files.bytes_of(path, cure, MOST_BYTES, cure), str(path))
 
 
 def parse(data: bytes | str, source: str) -> GraphFile:
-    """The graphs that XML text holds; `source` names it in errors."""
+    """Return the graphs in an XML text; `source` names it in errors."""
     cure = "give a file that NCCL_GRAPH_DUMP_FILE wrote"
     root = xml_tree.parse(
         data, source, root="graphs", kind="graph file", deepest=_DEEPEST, cure=cure, most_elements=MOST_ELEMENTS

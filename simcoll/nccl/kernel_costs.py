@@ -1,7 +1,7 @@
-"""Costs of NCCL's kernels, the key `kernels` of a profile, and the times of thread blocks by them.
+"""Costs of NCCL's kernels (the key `kernels` of a profile), and the times of thread blocks by them.
 
-A kernel runs one thread block a channel. In LL, which moves data by flags that the receiver polls, what a step takes is
-time of the block. In LL128 and Simple the block keeps the link busy, and the link is what limits it.
+A kernel runs one thread block a channel. LL moves data by flags that the receiver polls, so the time of a step is time
+of the block. In LL128 and Simple the block keeps the link busy, and the link limits it.
 """
 
 import math
@@ -72,7 +72,7 @@ class BlockCosts(Model):
 
     @property
     def changed_keys(self) -> list[str]:
-        """The keys whose value differs from the default."""
+        """Return the keys whose value differs from the default."""
         return [key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default]
 
 
@@ -107,10 +107,10 @@ KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)
 
 
 def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) -> int:
-    """Time that a block of LL takes for some bytes, in ps: for the first line of each thread, and for the others. It
+    """Return a block's time in LL for some bytes, in ps: for the first line of each thread, and for the others. It
     `stores` this share of them in its own output as well.
 
-    A step ends with the last thread, so a line that not all threads have takes as long as one that all have.
+    A step ends with the last thread, so a line that only some threads have takes as long as a line of all threads.
     """
     line = threads * figures().protocols["LL"].bytes_a_thread
     first = min(nbytes, line) if block.first else 0
@@ -120,11 +120,11 @@ def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) 
 
 
 def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: float = 1.0) -> int:
-    """Delay of the last of several blocks behind the average one, in ps, that each move so many bytes; `each` of them
-    have `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its time.
+    """Return the delay of the last of several `blocks` behind the average one, in ps, if each moves so many bytes;
+    `each` of them have `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its time.
 
-    What adds up grows with the root of what was moved. The expected largest of several normal deviates is Blom's
-    (Statistical Estimates and Transformed Beta-Variables, 1958).
+    The sum of deviations grows with the root of the bytes moved. The expected largest of several normal deviates is
+    Blom's (Statistical Estimates and Transformed Beta-Variables, 1958).
     """
     if blocks < 2 or not bandwidth:
         return 0
@@ -133,5 +133,5 @@ def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: fl
 
 
 def service(nbytes: int, bandwidth: int) -> int:
-    """Time of `nbytes` at a bandwidth in B/s, in ps; 0 where that is 0, which means no limit."""
+    """Return the time of `nbytes` at a bandwidth in B/s, in ps; 0 for a bandwidth of 0, which means no limit."""
     return -(-nbytes * PS_PER_S // bandwidth) if bandwidth else 0

@@ -1,8 +1,8 @@
 """A node as NCCL's graph search sees it: devices, the links between them, and the path that data take between two.
 
-NCCL finds paths by a breadth-first search from each device. They have a type, the farthest of what they lead over, and
-the bandwidth of their narrowest link. Then it moves paths: to the host's memory where GPUs or NICs may not talk
-directly, and over another GPU that is next to a NIC (PXN).
+NCCL finds paths by a breadth-first search from each device. A path has a type, the farthest type on its way, and the
+bandwidth of its narrowest link. Then NCCL moves paths: to the host's memory if GPUs or NICs may not talk directly, and
+over another GPU that is next to a NIC (PXN).
 
 Source: NVIDIA/nccl, release 2.30, src/graph/topo.cc and paths.cc: the rules, in our own words.
 """
@@ -35,9 +35,9 @@ _KINDS: Final[Mapping[str, str]] = {
 class PathRules:
     """The rules that decide which ways paths may take.
 
-    `p2p`, `gdr`: the farthest path over which GPUs of a node, and GPU and NIC, talk directly. `pxn`: the farthest that
-    a NIC may be from a GPU that serves others, None for never. `p2c`: whether the way to a NIC over C2C and PCIe is
-    a type of its own. `capability`: the least of the GPUs, 90 for 9.0.
+    `p2p`, `gdr`: the farthest path over which GPUs of a node, and GPU and NIC, talk directly. `pxn`: how far a NIC may
+    be from a GPU that serves others, None for never. `p2c`: whether the way to a NIC over C2C and PCIe is a type of its
+    own. `capability`: the least of the GPUs, 90 for 9.0.
     """
 
     p2p: int
@@ -51,7 +51,7 @@ class PathRules:
 
 @dataclass
 class NodePath:
-    """The links of a path by number, in order; its type, and its bandwidth in GB/s."""
+    """A path: its links by number, in order; its type; and its bandwidth in GB/s."""
 
     links: list[int] = field(default_factory=list)
     type: int = DIS
@@ -59,8 +59,8 @@ class NodePath:
 
 
 class NodePaths:
-    """The devices of a node by number, and the paths between those that channels visit. `gpus`, `nets`, `switches`: the
-    numbers of GPUs, of ports of NICs, and of NVSwitches. Ports: GB/s of each in `net_GBps`."""
+    """The devices of a node by number, and the paths between those that channels visit. `gpus`, `nets`, `switches`:
+    the numbers of GPUs, of ports of NICs, and of NVSwitches. `net_GBps`: GB/s of each port."""
 
     def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int, str, float]], nic: float):
         """`kinds` of devices, `links` of one direction (from, to, kind, GB/s), and GB/s of a NIC's port."""
@@ -96,12 +96,12 @@ class NodePaths:
         self.bandwidth.append(bandwidth)
 
     def back(self, link: int) -> int:
-        """The link of the other direction."""
+        """Return the link of the other direction."""
         u, v = self.ends[link]
         return self._between[v, u, self.types[link]]
 
     def out_of(self, device: int) -> Iterator[int]:
-        """The links that leave a device."""
+        """Yield the links that leave a device."""
         return iter(self._out[device])
 
     # --- paths ---
@@ -130,7 +130,7 @@ class NodePaths:
         self.local_gpu = {net: self.gpu_of(net) for net in self.nets}
 
     def _search_from(self, base: int) -> None:
-        """Paths of all devices to `base`, by breadth-first search."""
+        """Find the paths of all devices to `base`, by breadth-first search."""
         found = {base: NodePath([], LOC, LOCAL_GBPS)}
         ring = [base]
         while ring:
@@ -157,7 +157,7 @@ class NodePaths:
                 self.paths[device, base] = found.get(device, NodePath())
 
     def _type(self, link: int, path: NodePath) -> int:
-        """The type that a path gets by another link."""
+        """Return the type of a path extended by a link."""
         near, far = (self.kinds[device] for device in self.ends[link])
         kind = self.types[link]
         if near == far == "pci":
@@ -169,7 +169,7 @@ class NodePaths:
         return kind
 
     def _cpu_of(self, gpu: int) -> int:
-        """The nearest processor."""
+        """Return the nearest processor."""
         reached = [cpu for cpu in self._of("cpu") if self.paths[gpu, cpu].links]
         return min(reached, key=lambda cpu: len(self.paths[gpu, cpu].links))
 
@@ -187,7 +187,7 @@ class NodePaths:
                     self.paths[gpu, net].type = self.paths[net, gpu].type = P2C
 
     def _serves(self, relay: int, gpu: int, net: int, farthest: int) -> bool:
-        """Whether a GPU goes to a NIC over `relay`, which is next to it: PXN."""
+        """Return whether a GPU goes to a NIC over `relay`, which is next to it: PXN."""
         near, own = self.paths[relay, net], self.paths[gpu, net]
         joined = near.type <= farthest and self.paths[relay, gpu].type <= NVL
         return joined and (near.bandwidth > own.bandwidth or own.type > PXN)
@@ -195,7 +195,7 @@ class NodePaths:
     # --- bandwidth ---
 
     def parts(self, src: int, dst: int) -> Iterator[tuple[int, float]]:
-        """Links of a path, and how much it takes of each for every byte that it carries."""
+        """Yield the links of a path, and what it takes of each for every byte that it carries."""
         path = self.paths[src, dst]
         from_gpu = self.kinds[src] == "gpu"
         into = [self.kinds[self.ends[link][1]] for link in path.links]
@@ -208,7 +208,7 @@ class NodePaths:
 
     @functools.cached_property
     def widest(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """The type of each path between two GPUs, and GB/s that it carries at most."""
+        """Return the type of each path between two GPUs, and the GB/s that it carries at most."""
         return {
             pair: (self.paths[pair].type, min(self.bandwidth[link] / part for link, part in self.parts(*pair)))
             for pair in itertools.permutations(self.gpus, 2)
@@ -216,7 +216,7 @@ class NodePaths:
 
     @functools.cached_property
     def cuts(self) -> list[tuple[float, float]]:
-        """GB/s, to and fro, of links without which some GPUs would not be joined to others."""
+        """Return GB/s, to and fro, of links without which some GPUs would not be joined to others."""
         return [
             (self.bandwidth[link], self.bandwidth[self.back(link)])
             for link, (u, v) in enumerate(self.ends)
@@ -224,7 +224,7 @@ class NodePaths:
         ]
 
     def _joined(self, device: int, without: int) -> set[int]:
-        """The devices that are joined to one of them without a link."""
+        """Return the devices that stay joined to a device without a link."""
         gone, found = (without, self.back(without)), [device]
         for each in found:
             found += {self.ends[link][1] for link in self._out[each] if link not in gone} - set(found)
@@ -233,7 +233,7 @@ class NodePaths:
     # --- who is near whom ---
 
     def near(self, device: int, others: Sequence[int]) -> list[int]:
-        """The devices of `others` with the widest path from a device, of these the nearest."""
+        """Return the devices of `others` with the widest path from a device, of these the nearest."""
         reached = [other for other in others if self.paths[device, other].bandwidth > 0]
         best = min((self._distance(device, other) for other in reached), default=(0.0, 0))
         return [other for other in reached if self._distance(device, other) == best]
@@ -243,7 +243,7 @@ class NodePaths:
         return -path.bandwidth, path.type
 
     def net_of(self, gpu: int, channel: int) -> int | None:
-        """The port that a GPU prefers for a channel."""
+        """Return the port that a GPU prefers for a channel."""
         nets = self.near(gpu, self.nets)
         if not nets:
             return None
@@ -254,7 +254,7 @@ class NodePaths:
         return nets[(number + channel % -(-len(nets) // max(1, sharing))) % len(nets)]
 
     def gpu_of(self, net: int) -> int | None:
-        """The GPU that is served first by a port of those next to it; None where others serve all of them."""
+        """Return the GPU next to a port that the port serves first; None if other ports serve all GPUs next to it."""
         gpus = self.near(net, self.gpus)
         for channel, gpu in itertools.product(range(len(self.nets)), gpus):
             if self.net_of(gpu, channel) == net:
@@ -262,8 +262,8 @@ class NodePaths:
         return None
 
     def nets_for(self, gpus: Sequence[int], farthest: int) -> list[int]:
-        """The ports to try for GPUs, preferred ones first, then the others up to a type of path; of paths that have
-        been found."""
+        """Return the ports to try for GPUs: preferred ones first, then the others up to a type of path. Paths must
+        have been found."""
         asked = tuple(gpus), farthest
         if asked not in self._to_try:
             preferred = (self.net_of(gpu, channel) for gpu in gpus for channel in range(len(self.nets)))
@@ -274,13 +274,13 @@ class NodePaths:
         return self._to_try[asked]
 
     def spread(self, to: Sequence[int]) -> tuple[int, int]:
-        """The least and the greatest type of path from the GPUs to other devices."""
+        """Return the least and the greatest type of path from the GPUs to other devices."""
         types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
         return min(types), max(types)
 
 
 def _mirrored(value: int, power: int) -> int:
-    """The bits of a number in reverse, as many as `power`, a power of two, has."""
+    """Return a number with its bits reversed, as many as `power`, a power of two, has."""
     mirrored, bit, other = 0, 1, power >> 1
     while bit < power:
         if value & bit:

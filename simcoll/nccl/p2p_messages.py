@@ -1,7 +1,7 @@
-"""Point-to-point messages as NCCL splits them: over channels, as parts, which go in chunks.
+"""Point-to-point messages as NCCL splits them: into parts on several channels, which go in chunks.
 
 A part is what one thread block sends of a message, beside what it receives. With a buffer between the two GPUs every
-chunk is moved twice: into the buffer by the block of the sender, out of it by that of the receiver. Figures:
+chunk is moved twice: the sender's block writes it into the buffer, the receiver's block reads it. Figures:
 `protocols.yaml`.
 """
 
@@ -22,8 +22,8 @@ AT_ONCE: Final = 8  # messages that a block serves at once
 class MessageParts:
     """The cut of a message: parts of at most `part` bytes, each on one of the `channels`, sent by `protocol`.
 
-    `blocks` is the number of blocks of the kernel, `most` what it could be, `sent` the bytes that a proxy sends at a
-    time; `rounds`: blocks serve peers one after the other.
+    `blocks`: blocks of the kernel; `most`: their limit; `sent`: bytes that a proxy sends at a time; `rounds`: blocks
+    serve peers one after the other.
     """
 
     channels: int
@@ -49,7 +49,7 @@ class MessageParts:
 def parts(
     comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None
 ) -> MessageParts:
-    """The cut of a message to each of `peers`, over links of `between` B/s from GPU to GPU of a node."""
+    """Return the cut of a message to each of `peers`, over links of `between` B/s from GPU to GPU of a node."""
     rule, most = _rule(comm, version), _power(comm.channels)
     least = highest = _each(comm, between)
     if comm.nodes == 1 and not rule.rounds:
@@ -87,7 +87,7 @@ def _rule(comm: Communicator, version: str | None) -> MessageRule:
 
 
 def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
-    """The rule with the chunk that the user sets, of which parts are multiples; it fills a buffer's step at most."""
+    """Return the rule with the user's chunk, which divides parts and fills a buffer's step at most."""
     chunk = rule.chunk_bytes
     if comm.net_chunk_bytes and comm.nodes > 1:
         chunk = comm.net_chunk_bytes
@@ -100,7 +100,7 @@ def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
 
 
 def _each(comm: Communicator, between: int) -> int:
-    """Channels for one peer: two for each NVLink, two over PCIe, and as many as the network needs."""
+    """Return the channels for one peer: two for each NVLink, two over PCIe, and as many as the network needs."""
     speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
     near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
     channels = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2
@@ -111,5 +111,5 @@ def _each(comm: Communicator, between: int) -> int:
 
 
 def _power(count: int) -> int:
-    """The next power of two."""
+    """Return the next power of two."""
     return 1 << (count - 1).bit_length()

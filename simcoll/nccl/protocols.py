@@ -1,7 +1,7 @@
 """NCCL's protocols LL, LL128 and Simple: their buffers, steps, chunks and threads (`protocols.yaml`).
 
-A connection of a channel has one buffer of 8 steps; a chunk is what an algorithm hands on at a time, a slice what its
-receiver may begin with. Sizes are bytes; those of buffers count flags as well, those of data do not.
+Each connection of a channel has one buffer of 8 steps. An algorithm hands on a chunk at a time; the receiver may begin
+with a slice of it. Sizes are bytes; sizes of buffers count flags as well, sizes of data do not.
 """
 
 import functools
@@ -122,12 +122,12 @@ _ONE: Final = BufferSteps.model_construct(chunk=1, slice=1)
 
 @functools.cache  # reading and checking the file takes 60 ms, and each call asks for its figures
 def figures() -> Protocols:
-    """The contents of `protocols.yaml`."""
+    """Return the contents of `protocols.yaml`."""
     return yaml_tree.validate(Protocols, [yaml_tree.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
 
 
 def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
-    """The data of one step; `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE), by default those of the file.
+    """Return the data bytes of one step; `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE), by default the file's.
 
     >>> [step_bytes(protocol) for protocol in ("LL", "LL128", "Simple")]
     [32768, 576000, 524288]
@@ -138,7 +138,7 @@ def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
 
 
 def most_channels(collective: TunedCollective, protocol: Protocol, nbytes: int, version: str | None) -> int:
-    """Channels that a call of `nbytes` (the largest buffer of a rank) keeps busy, so that each has the least traffic.
+    """Return how many channels a call of `nbytes` (the largest buffer of a rank) fills with the least traffic.
 
     >>> [most_channels("all_reduce", protocol, 256 << 10, None) for protocol in ("LL", "LL128")]
     [64, 16]
@@ -157,7 +157,7 @@ def _steps(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Prot
 def chunk_bytes(
     collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, buffer: int | None = None
 ) -> int:
-    """The largest chunk, where nothing makes it smaller; `buffer` as in `step_bytes`.
+    """Return the largest chunk, if nothing makes it smaller; `buffer` as in `step_bytes`.
 
     >>> chunk_bytes("all_reduce", "ring", "Simple"), chunk_bytes("all_reduce", "tree", "Simple")
     (2097152, 524288)
@@ -168,9 +168,9 @@ def chunk_bytes(
 def tree_chunk_bytes(
     protocol: Protocol, share: int, nodes: int, gpus: int, version: str | None = None, buffer: int | None = None
 ) -> int:
-    """The chunk of trees, for a channel's `share`: the deeper the tree, the smaller. `version`: None for the newest.
+    """Return the chunk of trees for a channel's `share`: the deeper, the smaller. `version`: None for the newest.
 
-    NCCL counts whole chunks, and levels of nodes in whole steps; a chunk is of whole grains.
+    NCCL counts whole chunks, and levels of nodes in whole steps; a chunk consists of whole grains.
 
     >>> tree_chunk_bytes("LL128", 64 << 20, 2, 8), tree_chunk_bytes("LL128", 512 << 10, 2, 8)
     (576000, 71040)
@@ -191,7 +191,7 @@ def tree_chunk_bytes(
 
 
 def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int:
-    """The chunk of PAT, for a channel's `share`.
+    """Return the chunk of PAT for a channel's `share`.
 
     >>> pat_chunk_bytes(64 << 20, True), pat_chunk_bytes(4 << 20, True)
     (524288, 131072)
@@ -206,5 +206,5 @@ def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int
 def slice_bytes(
     collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, buffer: int | None = None
 ) -> int:
-    """The part of a chunk that its receiver may use before the rest has come."""
+    """Return the part of a chunk that its receiver may use before the rest has come."""
     return _steps(collective, algorithm, protocol).slice * step_bytes(protocol, buffer)

@@ -1,9 +1,8 @@
-"""Calls as the network could serve them at best: of the ways to run a schedule, the one that is done first.
-
-The ways differ in copies of the schedule, channels of a rank, chunk, and in how transfers share links. Keys that the
-scenario or its profile gives are left as they are. Which way is quickest depends on sizes and links, so each is
-simulated. The plain way, with one copy, one channel and whole buffers, is always among them, also over links as rated
-where a machine showed more: quicker links may let messages meet, and a link that carries more can carry less."""
+"""Simulate the ways in which a network could run a call, and take the one that ends first: the bound `at best`. The
+ways differ in copies of the schedule, channels of a rank, chunk, and in how transfers share links. Keys that the
+scenario or its profile gives are kept. The plain way (one copy, one channel, whole buffers) is always among them. Where
+a machine showed more than rated bandwidth, the plain way is also tried on rated links: faster links may let messages
+meet, and so carry less."""
 
 from __future__ import annotations
 
@@ -41,30 +40,30 @@ _DECIDING: Final = (
     *("collective", "algorithm", "root", "size", "dtype", "weights", "groups", "subgroups", "arrivals"),
     *("model", "profile", "topology"),
 )  # keys on which the choice depends, beside the contents of files
-PER_PEER: Final = 0  # channels
-WHOLE: Final = 0  # a chunk
-PIECES: Final = (1, 4, 16, 64, 256, 1024)  # of a slot, of which a chunk is one
+PER_PEER: Final = 0  # number of channels
+WHOLE: Final = 0  # chunk
+PIECES: Final = (1, 4, 16, 64, 256, 1024)  # numbers of chunks in a slot
 ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latency, others move
-LOOPS: Final = 64  # most pieces where steps do not pipeline, but routes through GPUs do: the msccl executor has no more
-MOST_LOOPED: Final = 20_000  # transfers, in the same case, of a way with more copies than one
-MOST_TRIED: Final = 200_000  # transfers of a way that is tried: some tenths of a second
-MOST_SOLVED: Final = 10_000_000  # rates of flows in a way whose pieces share links: some seconds
-MOST_OF_LONG: Final = 1_500_000  # the same of a long call, where links decide the time
-# as NCCL's kernels do: links serve whole messages, and few of these wait, so that trees send up only what comes down
+LOOPS: Final = 64  # most pieces where steps do not pipeline but routes through GPUs do, as in the msccl executor
+MOST_LOOPED: Final = 20_000  # most transfers, there, of a way with several copies
+MOST_TRIED: Final = 200_000  # most transfers of a way that is tried: some tenths of a second
+MOST_SOLVED: Final = 10_000_000  # most rates of flows in a way whose pieces share links: some seconds
+MOST_OF_LONG: Final = 1_500_000  # most transfers of a way of a long call, where links decide the time
+# as in NCCL's kernels: links serve whole messages, few of which wait, so trees send up only what comes down
 IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
-MOST_WHOLE: Final = 32  # copies that are run side by side: of more one stands for all
+MOST_WHOLE: Final = 32  # most copies that are run side by side; if there are more, one stands for all
 
 
 class _Reaches(NamedTuple):
-    """The links of a machine: as `rated`, and with what machines have `shown` beyond that."""
+    """The links of a machine: as `rated`, and with the bandwidths that machines have `shown` beyond that."""
 
     rated: Topology
     shown: Topology
 
 
 class _Way(NamedTuple):
-    """A way to run a call: its schedule, the keys `model` and `groups`, how many copies the one that is run stands for,
-    and whether links carry no more than they are rated for."""
+    """A way to run a call: its schedule, the keys `model` and `groups`, the number of copies for which the copy that is
+    run stands, and whether links carry no more than rated."""
 
     algorithm: str
     model: ModelSpec
@@ -73,7 +72,7 @@ class _Way(NamedTuple):
     as_rated: bool = False
 
     def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...]) -> PlainCall:
-        """The call of a scenario in this way."""
+        """Return the call of a scenario in this way."""
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
@@ -84,23 +83,23 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IdealCall(PlainCall):
-    """A call in the way that serves best; `named`: the algorithm that was asked for."""
+    """A call in the best way; `named` is the algorithm that the user asked for."""
 
     named: str
 
     @property
     def algorithm(self) -> str:
-        """The algorithm that was asked for, of which the best schedule is run."""
+        """Return the algorithm that the user asked for, whose best schedule is run."""
         return self.named
 
     @property
     def chosen(self) -> dict[str, object]:
-        """Copies, channels and chunk."""
+        """Return the columns of copies, channels and chunk."""
         return chosen_of(self.scenario)
 
 
 class _Load:
-    """Work and load that the `whole` messages of a way bring; its pieces take the same links."""
+    """The work and the link load of a way, measured on `whole` messages; its pieces take the same links."""
 
     def __init__(self, whole: Callable[[], Program]):
         self._whole = whole  # not kept: it may be long
@@ -112,8 +111,8 @@ class _Load:
         self._flows = connected_flows(bound) if bound.params.sharing == "fair" else 0
 
     def solved(self, chunk: int) -> int:
-        """About how many rates are solved for pieces of `chunk` bytes that share links: of all connected flows, as
-        often as whole messages are sent at different times, and for each piece again. None for whole messages."""
+        """Return about how many rates are solved for pieces of `chunk` bytes that share links: one for each connected
+        flow, for each time at which whole messages are sent, and for each piece; 0 for whole messages."""
         pieces = -(-self._slot // chunk) if chunk else 0
         most = self._messages * self._flows * pieces
         return most if most <= MOST_SOLVED else self._instants * self._flows * pieces
@@ -130,7 +129,7 @@ class IdealExecutor(PlainExecutor):
     """Runs calls as the network could serve them at best."""
 
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
-        """The call of a scenario with the copies, channels and chunk that serve best; raises like `PlainExecutor`."""
+        """Return the call with the best copies, channels and chunk; raises like `PlainExecutor`."""
         call = super().lower(scenario, topology)
         links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
@@ -141,11 +140,11 @@ class IdealExecutor(PlainExecutor):
 
 
 def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
-    """The way that is done first; of equals the one that is tried first.
+    """Return the way that ends first; of equal ways the one that is listed first.
 
-    Those whose busiest link needs longer than the best are not run, nor those in which rates of flows would be solved
-    too often; a run that takes longer than the best so far is not brought to its end. Where links are the narrowest,
-    the first of these is nearly as quick as the best, so ways are run in the order of what their links need.
+    Ways are run in the order of the time that their busiest link needs: where links are the bottleneck, the first is
+    nearly the best. A way is skipped if its busiest link needs longer than the best time so far, or if rates of flows
+    would be solved too often. A run is stopped when it exceeds the best time so far.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
     ways = list(_ways(asked, network, places, links.rated is not links.shown))
@@ -160,12 +159,12 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
 
     def load(way: _Way) -> _Load:
         own = way.model
-        key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way[3:]  # not the chunk
+        key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way[3:]  # without the chunk
         if key not in loads:
             loads[key] = _Load(lambda: program(way._replace(model=own.model_copy(update={"chunk": WHOLE}))).bind())
         return loads[key]
 
-    best: tuple[int, int] | None = None  # time and place in the list
+    best: tuple[int, int] | None = None  # time in ps and place in the list
     for number, way in sorted(enumerate(ways), key=lambda numbered: (load(numbered[1]).need_ps, numbered[0])):
         asks = load(way)
         if best is None or (asks.need_ps <= best[0] and asks.solved(way.model.chunk or WHOLE) <= MOST_SOLVED):
@@ -176,8 +175,8 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
 
 
 def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Way]:
-    """The ways that are tried, not to be proved, the plain one first; that again over links as rated where there is
-    `more_shown`. What is given is left as it is."""
+    """Yield the ways to try, without proofs, the plain one first; with `more_shown` then the plain one on rated links.
+    Keys that are given keep their values."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
     alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
@@ -187,11 +186,11 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_s
         return _Way(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
 
     def chunk(source: AnySchedule, parts: int) -> int:
-        """Bytes of a slot in so many parts."""
+        """Return the bytes of a slot's part, of so many parts."""
         return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
 
     def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Way]:
-        """More ways where messages may last no less than a quarter of a latency: links decide the time."""
+        """Yield more ways where messages last at least a quarter of a latency: links decide the time."""
         latent = _on_the_way(network, places)
         parts = min(MOST_OF_LONG // source.transfers, 4 * chunk(source, copies) // latent)
         if parts > 1 and source.pipelined and free.issuperset(IN_TURN):
@@ -213,7 +212,7 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_s
         yield plain
         if more_shown:
             yield plain._replace(as_rated=True)
-        if not source.transfers:  # of one rank: no way differs
+        if not source.transfers:  # one rank: no way differs
             continue
         counts = {1}
         if "copies" in free and source.n_steps > 1:
@@ -228,7 +227,7 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_s
             if copies > 1 and not source.pipelined:
                 room = min(room, max(1, MOST_LOOPED // (source.transfers * whole)))
             if whole == 1 and copies <= MOST_COPIES:
-                room = max(1, room)  # as many messages as the plain way has, which is run anyhow
+                room = max(1, room)  # it has as many messages as the plain way, which is run anyhow
             for parts in sorted({min(room, parts) for parts in pieces} - {0}):
                 slot = chunk(source, copies * parts)
                 yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)
@@ -237,21 +236,21 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_s
 
 
 def _on_the_way(network: Topology, places: Sequence[str]) -> int:
-    """Bytes that are on the way from the first rank to the last where links are full: bandwidth times latency."""
+    """Return the bytes in flight from the first rank to the last when links are full: bandwidth times latency."""
     route = list(network.route(places[0], places[-1]))
     seconds = int(network.latencies[route].sum()) / PS_PER_S
     return max(1, round(seconds * int(network.bandwidths[route].min())))
 
 
 def _schedules(scenario: Scenario) -> list[str]:
-    """The schedule asked for and, of a name that NCCL has for another one (`tree`), that one."""
+    """Return the schedule asked for, and the schedule behind NCCL's name if that is another one (`tree`)."""
     called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
     ran = algorithm_names.SCHEDULES[called, scenario.collective] if called else scenario.algorithm
     return list(dict.fromkeys([scenario.algorithm, ran]))
 
 
 def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> list[Scenario]:
-    """Groups to try: as they are, and one of all ranks where neither the scenario nor the network has any."""
+    """Return the scenario, and the scenario with one group of all ranks if neither it nor the network has groups."""
     of_file = schedule_json.is_file(scenario.algorithm)
     if of_file or not registry.find(scenario.collective, scenario.algorithm)[0].uses_groups:
         return [scenario]
@@ -269,7 +268,7 @@ def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> Str
 
 @dataclass(frozen=True, eq=False)
 class RepresentativeCopy(PlainCall):
-    """One of `copies` that do the same at the same time; `named`: the algorithm that was asked for."""
+    """One of `copies` that do the same at the same time; `named` is the algorithm that the user asked for."""
 
     whole: ClassVar[bool] = False
     copies: int
@@ -277,41 +276,41 @@ class RepresentativeCopy(PlainCall):
 
     @property
     def algorithm(self) -> str:
-        """The algorithm that was asked for, of which the best schedule is run."""
+        """Return the algorithm that the user asked for, whose best schedule is run."""
         return self.named
 
     @property
     def chosen(self) -> dict[str, object]:
-        """Copies, channels and chunk."""
+        """Return the columns of copies, channels and chunk."""
         return {**chosen_of(self.scenario), "chosen.copies": self.copies}
 
     @property
     def count(self) -> int:
-        """Number of copies."""
+        """Return the number of copies."""
         return self.copies
 
     def point(self, costs: CostSetting) -> Scenario:
-        """The point of one copy, with its share of the bytes."""
+        """Return the scenario of one copy, with its share of the bytes."""
         grain = len(self.places) * self.scenario.itemsize
         share = max(1, -(-self.scenario.nbytes // (self.copies * grain))) * grain
         return super().point(costs).model_copy(update={"size": share})
 
     def network(self, costs: CostSetting) -> Topology:
-        """Links with the share of one copy."""
+        """Return the topology with the bandwidths of one copy."""
         return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
 
     def bandwidths(self, costs: CostSetting) -> Index:
-        """Share of a copy in each link, int64 (links,), in B/s."""
+        """Return one copy's share of each link, int64 (links,), in B/s."""
         shared: Index = np.rint(super().bandwidths(costs) * self._shares).astype(np.int64)
         return np.maximum(shared, np.minimum(super().bandwidths(costs), 1))
 
     def capacities(self, costs: CostSetting) -> NDArray[np.float64]:
-        """B/s that serve what all copies would carry over the links of the one that is run."""
+        """Return the B/s that all copies together would have on the simulated copy's links, float64 (links,)."""
         capacities: NDArray[np.float64] = super().bandwidths(costs) * self._shares * self.copies
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """The other links of a sort go to those that the copy uses in turn: other copies use them so."""
+        """Return the links that copies use like each used link: those of one sort are dealt out in turn."""
         mine = set(used)
         of_sort: dict[int, list[int]] = defaultdict(list)
         for link in used:
@@ -333,7 +332,7 @@ class RepresentativeCopy(PlainCall):
 
     @cached_property
     def nics(self) -> int:
-        """NICs of each node by which the copies go, for one by which the one that is run goes."""
+        """Return the NICs of a node that all copies use, for each NIC that the simulated copy uses."""
         kinds, links = self.rated.kinds, self.rated.links
         mine, of_all = (np.flatnonzero(brought).tolist() for brought in (self._brought, self._brought_by_all))
         one = Counter(self._sorts[link] for link in mine if kinds[links[link][0]] == "nic")
@@ -342,18 +341,18 @@ class RepresentativeCopy(PlainCall):
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
-        """Share that the copies by one NIC have of each link on which those of all meet, float64 (links,)."""
+        """Return the share that the copies of one NIC have of each link where all copies meet, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.copies / self.nics))
         return shares
 
     @cached_property
     def _brought(self) -> Numbers:
-        """Chunks that the copy that is run brings over each link, int64 (links,)."""
+        """Return the chunks that the simulated copy brings over each link, int64 (links,)."""
         return self._brings(range(len(self.places)))
 
     @cached_property
     def _brought_by_all(self) -> Numbers:
-        """Chunks that all copies bring over each link, int64 (links,)."""
+        """Return the chunks that all copies bring over each link, int64 (links,)."""
         orders = Counter(first_orders(self.scenario, self.rated, self.places, self.copies))
         found = np.zeros(len(self.rated.links), np.int64)
         for order, count in orders.items():
@@ -361,7 +360,7 @@ class RepresentativeCopy(PlainCall):
         return found
 
     def _brings(self, order: Sequence[int]) -> Numbers:
-        """Chunks that a copy whose ranks are in some order brings over each link, int64 (links,)."""
+        """Return the chunks that a copy with this order of ranks brings over each link, int64 (links,)."""
         schedule, (src, dst, chunks) = self._sent
         devices = (*self.places, *agents_of(self.scenario, self.rated, self.places)[: schedule.agents])
         played = [*order, *range(len(order), schedule.participants)]  # as in `in_copies`
@@ -372,7 +371,7 @@ class RepresentativeCopy(PlainCall):
 
     @cached_property
     def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
-        """The schedule, and how many chunks go in it from whom to whom."""
+        """Return the schedule, and how many of its chunks go from each sender to each receiver."""
         schedule = written_out(source_of(self.scenario, self.rated, self.places)[0])
         pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
         pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
@@ -380,9 +379,9 @@ class RepresentativeCopy(PlainCall):
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
-        """Share of a copy in each link, float64 (links,): its chunks of the link of a sort that it uses most, of those
-        that all copies bring over the link that they use most. Over equal trunks copies spread evenly, and all by one
-        NIC take one of them."""
+        """Return the share of one copy in each link, float64 (links,): by sort of links, the chunks on the link that
+        the copy uses most, over the chunks on the link that all copies use most. Copies spread evenly over equal
+        trunks, and all copies of one NIC take one trunk."""
         columns = self._brought.tolist(), self._brought_by_all.tolist(), self.rated.trunks.tolist()
         of_sort: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         for sort, *of_link in zip(self._sorts, *columns, strict=True):
@@ -391,8 +390,8 @@ class RepresentativeCopy(PlainCall):
         return np.array([shares[sort] for sort in self._sorts])
 
     def _share(self, links: Sequence[tuple[int, int, bool]]) -> float:
-        """Share in links of a sort: of each the chunks that a copy brings, those that all bring, and whether it is a
-        trunk."""
+        """Return the share in links of one sort, from each link's chunks of one copy, its chunks of all, and whether it
+        is a trunk."""
         brought, by_all, trunks = zip(*links, strict=True)
         most: float = max(by_all)
         if trunks[0]:
@@ -401,7 +400,7 @@ class RepresentativeCopy(PlainCall):
 
 
 def chosen_of(scenario: Scenario) -> dict[str, object]:
-    """The way in which a schedule is played, by keys of `model`, as columns of results."""
+    """Return how a schedule is played, as columns of results named after keys of `model`."""
     params = scenario.params()
     return {
         "chosen.copies": scenario.copies,

@@ -1,5 +1,5 @@
-"""Judge a prediction: by the rows that its profile was fitted to, by the errors of the fit there, and by those of the
-model on measured machines."""
+"""Judge a prediction by the rows of its profile's fit, the fit's errors there, and the model's errors on other
+machines."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from simcoll.scenario.profile import Calibration, ModelSpec, Profile, Series
 from simcoll.topology.graph import Topology
 
 NORMAL_90: Final = 1.6449  # standard deviations from the middle of a normal distribution to its 95th percentile
-FAR: Final = 4.0  # standard deviations from which on a measurement is an outlier: normal noise is there once in 16000
-MOST_OUTLIERS: Final = 0.09  # below the tenth that may lie outside, so that the rest decides the width
-LEAST_NOISE: Final = 0.01  # below is luck of few rows: repeated runs of one machine differ by a percent
-FEWEST: Final = 4  # differences from which a spread is taken
-DOUBT: Final = 2.0  # groups for which what is known of other machines counts beside the groups of a table
+FAR: Final = 4.0  # standard deviations beyond which a measurement is an outlier: one in 16000 with normal noise
+MOST_OUTLIERS: Final = 0.09  # less than the tenth that may lie outside: the rest decides the width
+LEAST_NOISE: Final = 0.01  # a smaller value is luck of few rows: repeated runs on one machine differ by a percent
+FEWEST: Final = 4  # a spread needs this many differences
+DOUBT: Final = 2.0  # knowledge of other machines counts as much as this many groups of a table
 
 
 class Noise(NamedTuple):
@@ -41,7 +41,7 @@ class Noise(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The uncertainty of a prediction by its causes; `groups` is how many independent errors show that of the model."""
+    """The uncertainty of a prediction by cause; `groups` independent errors show the part of the model."""
 
     noise: Noise
     parameters: float
@@ -50,27 +50,27 @@ class Parts(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Logarithm of the factor from the prediction to either end of the interval of the median."""
+        """Return the logarithm of the factor from the prediction to either end of the interval of the median."""
         return math.hypot(NORMAL_90 * self.parameters, student(self.groups) * self.model)
 
     @property
     def single(self) -> float:
-        """The same for a single measurement: 90 % of all, outliers among those outside."""
+        """Return that logarithm for a single measurement: 90 % of all lie inside, and outliers are among the rest."""
         inside = 0.9 / (1 - min(self.noise.outliers, MOST_OUTLIERS))
         return math.hypot(self.median, NormalDist().inv_cdf(0.5 + inside / 2) * self.noise.spread)
 
 
 def student(groups: float) -> float:
-    """Return the 95th percentile of Student's distribution, in standard deviations that so many groups show, by the
-    first term of its expansion in 1 / groups: few groups show their spread badly."""
+    """Return the 95th percentile of Student's distribution for a spread shown by so many groups, in standard
+    deviations. It is the first term of the expansion in 1 / groups: few groups show their spread badly."""
     return NORMAL_90 * (1 + (NORMAL_90**2 + 1) / 4 / max(1.0, groups))
 
 
 def noise(residuals: Floats, series: Sequence[Hashable], sizes: Sequence[int]) -> tuple[Noise, NDArray[np.bool_]]:
     """Estimate noise from logarithms of measured / predicted, (rows,), and flag the rows that are outliers.
 
-    Noise is how neighbours in size of a series differ: what the model does wrong is alike for them. Outliers do not
-    count.
+    Noise is the difference between neighbours in size of one series, because they share the model's error. Outliers do
+    not count.
     """
     around = np.zeros(len(residuals))
     steps: list[float] = []
@@ -92,17 +92,17 @@ def _robust(deviations: Floats) -> float:
 
 
 def shrunk(own: float, groups: int, known: float) -> float:
-    """Return the spread that so many groups showed, drawn to what is `known` of other machines as if by DOUBT more."""
+    """Return the spread of so many groups, drawn to the `known` one of other machines as if by DOUBT more."""
     return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))
 
 
-# Clusters for which the cell around counts beside the clusters of a cell. With 1.5 to 3 what intervals hold of clusters
-# that are left out moves by about a point.
+# The surrounding cell counts as so many clusters beside those of a cell. Values from 1.5 to 3 move the share that
+# intervals hold, of clusters that are left out, by about a point.
 AROUND: Final = 2.0
 FILE: Final = Path(__file__).with_name("model_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((0.2, "to 20 % busy"), (0.6, "to 60 % busy"), (math.inf, "above"))
-BLEND: Final = 0.2  # from an edge to the middle of the zone between both
+BLEND: Final = 0.2  # from an edge to the middle of the zone between two edges
 PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs
 CHAINS: Final = (
     "broadcast",
@@ -113,16 +113,16 @@ LogError = Annotated[float, Field(ge=0)]
 
 
 class CellErrors(Model):
-    """Standard deviation of normal errors of which as many are as small: logarithms of measured / predicted; and from
-    how many clusters."""
+    """The standard deviation of normal errors with the same share of small errors, of log(measured / predicted), and
+    the number of clusters it is from."""
 
     error: Annotated[float, Field(gt=0)]
     clusters: Annotated[int, Field(ge=1)]
 
 
 class ModelErrors(Model):
-    """Errors on measured machines: of cells, see `cells_of`; of kinds of rows that a fit did not see, `left_out`;
-    `nodes` are the most that a cluster has."""
+    """Errors of the model on measured machines: by cell (`cells_of`), and by kind of rows that a fit had left out
+    (`left_out`). `nodes` is the most that a cluster has."""
 
     noise: LogError
     outliers: LogError
@@ -132,10 +132,10 @@ class ModelErrors(Model):
 
 
 class Setting(NamedTuple):
-    """A call: `place` is the profile of its NICs, on one node the kind of links between GPUs; `busy` the share of its
-    time in which its busiest link carries data; `launch` as `Launch.way`: launches of a graph, or by one process for
-    all GPUs, take another time, and small calls little else. `lent`: costs of GPUs were fitted to another model of GPU.
-    """
+    """A call, as far as its errors depend on it. `place` is the profile of its NICs, on one node the kind of links
+    between GPUs. `busy` is the share of time in which its busiest link carries data. `launch` is `Launch.way`: launches
+    of a graph, or by one process for all GPUs, take another time, which is most of a small call. `lent`: costs of GPUs
+    were fitted to another model of GPU."""
 
     collective: str
     nodes: int
@@ -146,8 +146,8 @@ class Setting(NamedTuple):
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
-    """Yield the names of the cells of a call, the narrowest first: all are of its zone of ZONES. Calls that are
-    launched in another way have one of their own, inside those of other calls, until links are busy.
+    """Yield the names of the cells of a call, the narrowest first; all are in the zone (ZONES) of its `busy`. A call
+    with a `launch` of its own has one cell more, inside the others, unless its links are busy.
 
     >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, launch="graph")))
     ['graph on one node, to 20 % busy', 'one node, nvlink, own costs, rings, to 20 % busy', \
@@ -161,7 +161,7 @@ def cells_of(setting: Setting) -> Iterator[str]:
     family = "pairs" if collective in PAIRS else "chains" if collective in CHAINS else "rings"
     if has_own_cell(setting):
         yield f"{setting.launch} on {reach}, {zone}"
-    # what links and costs are of counts more than the family of a collective
+    # the kind of links and the model of GPU count more than the family of the collective
     if setting.nodes == 1:
         costs = "lent costs" if setting.lent else "own costs"
         around = (f"{place}, {costs}, {family}", f"{place}, {costs}", place, costs)
@@ -176,20 +176,20 @@ def cells_of(setting: Setting) -> Iterator[str]:
 
 
 def has_own_cell(setting: Setting) -> bool:
-    """Whether what launches take may be most of a call that is launched in a way of its own."""
+    """Whether a call has a `launch` of its own whose time may be most of the call."""
     return bool(setting.launch) and zone_of(setting.busy) != ZONES[-1][1]
 
 
 def zone_of(busy: float) -> str:
-    """Return the name of the zone of ZONES that a share of busy time is in."""
+    """Return the name of the zone (ZONES) for a share of busy time."""
     return next(name for most, name in ZONES if busy <= most)
 
 
 def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
     """Return the standard deviation of the model's own error, in logarithms, on a machine that it was not fitted to;
-    `known` replaces what is shipped.
+    `known` replaces the shipped errors.
 
-    Around an edge of a zone the variance goes over evenly to that of the next: errors do not jump.
+    Near an edge between two zones the variance changes evenly from one to the other, so errors do not jump.
     """
     learnt = known or shipped()
     doublings = math.log2(max(1.0, setting.nodes / learnt.nodes))
@@ -214,7 +214,7 @@ def _of_zone(setting: Setting, known: ModelErrors | None) -> float:
 
 
 def _error(cells: Sequence[str], known: ModelErrors) -> float:
-    """Draw each cell to the one around it."""
+    """Draw the error of each cell towards that of the cell around it; return the narrowest cell's."""
     found: float | None = None
     for name in reversed(cells):
         if cell := known.cells.get(name):
@@ -229,28 +229,28 @@ def _shipped_error(setting: Setting) -> float:
 
 
 def noise_of(known: ModelErrors | None = None) -> Noise:
-    """Return the noise of single measurements where no table of a machine shows it."""
+    """Return the noise of single measurements for machines without a table of their own."""
     known = known or shipped()
     return Noise(known.noise, known.outliers)
 
 
 @functools.cache
 def shipped() -> ModelErrors:
-    """Read what is shipped."""
+    """Return the shipped errors."""
     return yaml_tree.validate(ModelErrors, [yaml_tree.read(FILE)])[0]
 
 
 Confidence = Literal["uncalibrated", "calibrated", "interpolated", "extrapolated", "modelled"]
 
-FEW: Final = 8  # rows from which on a record shows what is usual
-BEYOND: Final = 2  # times as wide, in logarithms, is the interval of what no row has tried: a convention
+FEW: Final = 8  # fewest rows of a record that shows what is usual
+BEYOND: Final = 2  # the interval of a point unlike all rows is so many times as wide, in logarithms: a convention
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call; `setting` as `fingerprint` has it, `nodes`, `place`, `busy`, `launch` and `lent`
-    as `model_errors.Setting`.
+    """A predicted call: `setting` is its `fingerprint`; `nodes`, `place`, `busy`, `launch` and `lent` are as in
+    `Setting`.
 
-    `by_itself`: the library takes `algorithm` and `protocol` where it has the choice. `forced`: it had no choice of
+    `by_itself`: the library takes `algorithm` and `protocol` when it may choose. `forced`: the user chose the
     `protocol`.
     """
 
@@ -270,14 +270,13 @@ class PredictedCase(NamedTuple):
 
     @property
     def where(self) -> Setting:
-        """The place of the call, for its cells."""
+        """Return the setting by which cells of errors are found."""
         return Setting(self.collective, self.nodes, self.place, self.busy, self.launch, self.lent)
 
 
 class Judgement(NamedTuple):
-    """The confidence in a prediction, and the factors from it to the ends of its 90 % intervals: of a single
-    measurement (`low`, `high`), and of the median of many.
-    """
+    """The confidence in a prediction, and the factors from it to the ends of its 90 % intervals: `low` and `high` of a
+    single measurement, `median_low` and `median_high` of the median of many."""
 
     confidence: Confidence
     low: float | None = None
@@ -286,18 +285,18 @@ class Judgement(NamedTuple):
     median_high: float | None = None
 
 
-# Parameters younger than some fitted profiles: part of a fingerprint only where they differ from the default.
+# Parameters newer than some fitted profiles: they enter a fingerprint only where they differ from the default.
 NEWER: Final = frozenset(["channels_by"])
 
 
-# By topology, which is kept as long, and parameters: links of it, and the fingerprint.
+# The number of links, and the fingerprint, by topology (kept by the key) and parameters.
 _FINGERPRINTS: Final[LruCache[tuple[int, str]]] = LruCache(1_000_000, lambda found: found[0])
 
 
 def fingerprint(topology: Topology, params: Params, places: Sequence[str]) -> str:
-    """Stands for everything but collective, algorithm, ranks and size that decides a time: what kinds of links, as they
-    serve, join what kinds of devices, and the parameters. How many of them there are does not count; where the `places`
-    of ranks are all on one machine, neither does what joins it to others."""
+    """Return a digest of everything that decides a time but collective, algorithm, ranks and size: the parameters, and
+    which kinds of links, with the rates that they serve at, join which kinds of devices. The number of links does not
+    count. Links between machines do not count if all `places` are on one machine."""
     alone = topology.nodes > 1 and topology.nodes_of(tuple(places)) == 1
     key = (topology, params, alone)
     return _FINGERPRINTS.get(key, lambda: (len(topology.links), _digest(topology, params, alone)))[1]
@@ -317,7 +316,7 @@ def _digest(topology: Topology, params: Params, alone: bool) -> str:
 
 
 def follows(profile: Profile, given: ModelSpec) -> bool:
-    """Whether a profile was fitted, and the `model` `given` by a scenario overrides nothing of that."""
+    """Whether a profile was fitted, and the scenario's `model` (`given`) overrides none of its fitted keys."""
     if profile.calibration is None:
         return False
     return not (given.model_fields_set and any(_overrides(given, profile.model, name) for name in profile.fitted))
@@ -330,14 +329,14 @@ def judge(
     shipped: bool = False,
     elsewhere: ModelErrors | None = None,
 ) -> Judgement:
-    """Judge a prediction of `asked`, whose scenario has the `model` `given`.
+    """Judge the prediction of a call `asked`; `given` is the `model` of its scenario.
 
-    *Calibrated*: the profile was fitted to this very point. *Interpolated*: to smaller and larger sizes, and to fewer
-    and more ranks or as many, of the same algorithm on the same links. *Extrapolated*: anything else. *Uncalibrated*:
-    there is nothing to judge by, or the scenario overrides what was fitted.
+    *Calibrated*: the profile was fitted to this very point. *Interpolated*: it was fitted to smaller and larger sizes,
+    and to as many, or fewer and more, ranks, with the same algorithm on the same links. *Extrapolated*: anything else.
+    *Uncalibrated*: the profile was not fitted, or the scenario overrides fitted keys.
 
-    A `shipped` profile was fitted to a machine that is not the user's. `elsewhere` is what the model errs on other
-    machines; default: what is shipped.
+    A `shipped` profile was fitted to a machine that is not the user's. `elsewhere` are the model's errors on other
+    machines, by default the shipped ones.
     """
     known = profile.calibration
     if known is None or not follows(profile, given):
@@ -355,27 +354,26 @@ def judge(
 
 @functools.lru_cache(maxsize=1024)
 def _factors(parts: Parts) -> tuple[float, float]:
-    """The factors from a prediction to either end of its intervals, of a single measurement and of the median."""
+    """Return the factors from a prediction to the end of its interval: for a single measurement, and for the median."""
     return math.exp(parts.single), math.exp(parts.median)
 
 
 def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Parts:
-    """The uncertainty of a profile on a machine to which it was not fitted; `known` replaces what is shipped."""
-    return Parts(noise_of(known), 0.0, error_of(asked, known), math.inf)  # how few clusters show it is in the error
+    """Return the uncertainty on a machine to which a profile was not fitted; `known` replaces the shipped errors."""
+    return Parts(noise_of(known), 0.0, error_of(asked, known), math.inf)  # the error includes how few clusters show it
 
 
 def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, elsewhere: Parts) -> Parts:
-    """The uncertainty of a profile on the machine that it was fitted to, by what is new in a call; `elsewhere` is that
-    on another one.
+    """Return the uncertainty on the machine to which a profile was fitted, by what is new in a call; `elsewhere` is the
+    uncertainty on another machine.
 
-    What a fit errs on rows that it left out is drawn to what the model errs on other machines: for NCCL's calls where
-    they run like this one, else for fits of any. Of calls like this one that error has all parts in it, how few
-    machines show it and what is not known of parameters too: a fit to a machine makes its intervals wider only where
-    rows of this machine ask for it. Of a number of nodes that no row has, the errors of other machines hold if they are
-    wider.
+    The fit's errors on rows that it left out are drawn towards the model's errors on other machines: for NCCL's calls
+    towards those of similar calls, else towards those of all fits. The errors of similar calls already include the
+    doubt about parameters and the small number of machines, so a fit widens the intervals only if its own rows demand
+    it. For a number of nodes that no row has, the errors of other machines hold if they are wider.
     """
     own = known.uncertainty
-    if own is None:  # of a fit that an older release made
+    if own is None:  # the fit is of an older release
         every = known.errors.get("held_out", known.errors["fitted"])
         widest = max(-math.log(every.low), math.log(every.high))
         return Parts(elsewhere.noise, 0.0, widest / NORMAL_90, len(known.covers))
@@ -390,20 +388,19 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, el
     noise = Noise(own.noise, own.outliers)
     house = dict.fromkeys(own.model, elsewhere.model) if as_nccl else shipped().left_out
     errors = {kind: shrunk(own.model[kind], own.groups[kind], house[kind]) for kind, is_new in news.items() if is_new}
-    worst = max(errors, key=errors.__getitem__)  # it has the others in it: what was left out is of other sizes, too
+    worst = max(errors, key=errors.__getitem__)  # it includes the others: rows left out differ in size, too
     own_parts = Parts(noise, own.parameters, errors[worst], min(own.groups[kind] for kind in errors) + DOUBT)
     if not as_nccl:
         return own_parts
-    if errors[worst] > elsewhere.model:  # this machine is unlike others, and few groups show how much
+    if errors[worst] > elsewhere.model:  # this machine is unlike others, and few groups show by how much
         return own_parts._replace(groups=own.groups[worst] + DOUBT)
     model = elsewhere.model if news["nodes"] else errors[worst]
     return elsewhere._replace(noise=noise, model=model)
 
 
 def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, float]:
-    """The factors between which the rows of a region lay that a profile was fitted to, or all its rows where the region
-    has too few: what is usual on that machine. Twice as wide, in logarithms, for what no row has tried.
-    """
+    """Return the factors between which rows of a region lay when the profile was fitted, or all its rows if the region
+    has too few. The band is twice as wide, in logarithms, for an `extrapolated` point."""
     known = profile.calibration
     assert known is not None
     own = next((errors for name, errors in known.regions.items() if name == region), None)
@@ -413,7 +410,7 @@ def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, floa
 
 
 def shows_usual(profile: Profile) -> bool:
-    """Whether a profile records a fit to enough rows to say what is usual on the machines that it was fitted to."""
+    """Whether a profile was fitted to enough rows to say what is usual on its machine."""
     return profile.calibration is not None and profile.calibration.errors["fitted"].rows >= FEW
 
 
@@ -423,7 +420,7 @@ def _overrides(given: ModelSpec, fitted: ModelSpec, name: str) -> bool:
 
 
 def _alike(series: Series, asked: PredictedCase) -> bool:
-    """The same but for ranks and sizes; rows that left the choice to the library show what it takes by itself."""
+    """Whether a series is like a call but for ranks and sizes; rows of `auto` are like what the library chooses."""
     return (
         (series.collective, series.setting) == (asked.collective, asked.setting)
         and (series.algorithm == asked.algorithm or (series.algorithm == "auto" and asked.by_itself))
@@ -432,7 +429,7 @@ def _alike(series: Series, asked: PredictedCase) -> bool:
 
 
 def _within(ranks: int, size: int, tried: Iterable[tuple[int, Sequence[int]]]) -> bool:
-    """Whether rank counts and sizes that were tried lie on both sides."""
+    """Whether both the rank count and the size lie between those of the fitted rows."""
     fitted = [(count, sizes) for count, sizes in tried if sizes]
     if not fitted:
         return False

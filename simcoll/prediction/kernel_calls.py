@@ -1,8 +1,8 @@
-"""Schedules as one kernel that a user wrote runs them, and as sends and receives run them, a launch for each step.
+"""Run schedules as one user-written kernel (`msccl`), or as sends and receives with one launch per step (`p2p`).
 
-The kernel uses NCCL's primitives, as MSCCL's executor does, or reads peers' memory. All ranks of the schedule are run,
-on the links of the topology. Costs were fitted to NCCL's own kernels, and to all-reduces that read peers' memory; of
-these compositions only the latter were measured.
+The kernel uses NCCL's primitives, as MSCCL's executor does, or reads peers' memory. All ranks are simulated, on the
+links of the topology. Costs were fitted to NCCL's own kernels and to all-reduces that read peers' memory; of the
+compositions here only those all-reduces were measured.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from simcoll.topology.graph import Topology
 
 # Thread blocks of one kernel: microsoft/msccl gives a program channels × instances of them, and leaves SMs to others.
 MOST_BLOCKS: Final = 64
-# Bytes of one peer that are on their way at a time: 36 blocks of 512 threads, 16 B each (vLLM, csrc/custom_all_reduce).
+# Bytes in flight from one peer: 36 blocks of 512 threads, 16 B each (vLLM, csrc/custom_all_reduce).
 IN_FLIGHT: Final = 36 * 512 * 16
-# Times of a load between stages: sums become visible, the flag goes, it is read, the next stage's first load returns.
+# Load times between two stages: sums become visible, the flag is sent, it is read, the next stage's first load returns.
 BETWEEN_STAGES: Final = 4
-MOST_PIECES: Final = 64  # in which a connection's chunk is run, where it could be more
-# Loads from all peers share links byte by byte, as so many pieces served in turn nearly do; small ones go whole.
+MOST_PIECES: Final = 64  # most pieces into which a connection's chunk is cut
+# Loads from all peers share links byte by byte; serving this many pieces in turn is close to that. Small loads stay
+# whole.
 PULLED_PIECES: Final = 16
 LEAST_PIECE: Final = 16 << 10  # bytes
 LINE: Final = 128  # bytes
@@ -54,9 +55,9 @@ LINE: Final = 128  # bytes
 
 @dataclass(frozen=True, eq=False)
 class KernelCall(PlainCall, ABC):
-    """A schedule that one kernel runs on all ranks at `places`: its `traffic` in chunks of at most `chunk_bytes`, with
-    `between` B/s from GPU to GPU. `inner` are the kinds of links within nodes, `network_costs` what NICs cost where the
-    profile does not say it."""
+    """A schedule that one kernel runs on all ranks, which are on the devices `places`. `traffic` counts the schedule's
+    chunks, each of at most `chunk_bytes` bytes; `between` is the bandwidth between two GPUs in B/s. `inner` are the
+    kinds of links within nodes. `network_costs` gives the costs of NICs that the profile lacks."""
 
     executor: ClassVar[str] = "msccl"
     hops = frozenset(("o_send", "latency"))
@@ -69,27 +70,27 @@ class KernelCall(PlainCall, ABC):
 
     @property
     def protocol(self) -> str:
-        """The protocol of all its connections."""
+        """Return the protocol of all connections."""
         return self.scenario.protocol
 
     def point(self, costs: CostSetting) -> Scenario:
-        """The point that engines run."""
+        """Return the scenario that engines run for this call."""
         params = vars(Params(**self.params(costs)))
         spec = ModelSpec.model_construct(**params, copies=self.scenario.copies)
         return self.scenario.model_copy(update={"model": spec, "executor": None, "protocol": "none", **PLAIN})
 
     def bandwidths(self, costs: CostSetting) -> Index:
-        """Bandwidths of links to the call's data, int64 (links,), in B/s."""
+        """Return the bandwidth of each link for the call's data, int64 (links,), in B/s."""
         bandwidths: Index = np.rint(np.minimum(*self._reached(costs))).astype(np.int64)
         return bandwidths
 
     def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
-        """Links on which proxies are slower than the link."""
+        """Return the links on which a proxy is slower than the link."""
         rates, most = self._reached(costs)
         return dict.fromkeys(np.flatnonzero(most < rates).tolist(), ("proxy", 1.0))
 
     def _reached(self, costs: CostSetting) -> tuple[Any, Any]:
-        """B/s of links to the call's data, and those at which proxies serve them, (links,)."""
+        """Return two columns (links,) in B/s: links' bandwidths for the call's data, and proxies' rates on them."""
         shares = np.array([self._share(kind, costs) for kind in self._names])
         rates = self.rated.bandwidths * shares[self._numbers]
         if self.communicator.nodes > 1 and self._to_all:
@@ -99,7 +100,7 @@ class KernelCall(PlainCall, ABC):
 
     @property
     def _to_all(self) -> bool:
-        """Whether ranks send to all on other nodes, as in an all-to-all."""
+        """Whether each rank sends to all ranks on other nodes, as in an all-to-all."""
         return self.traffic.peers >= len(self.places) - self.communicator.gpus
 
     @cached_property
@@ -113,12 +114,12 @@ class KernelCall(PlainCall, ABC):
         return contention(self.rated, self.places, list(nodes.values()))
 
     def _proxied(self, costs: CostSetting) -> float:
-        """B/s at which a GPU's proxy serves the call's messages; 0: no limit."""
+        """Return the rate of a GPU's proxy for the call's messages, in B/s; 0 means no limit."""
         return 0.0
 
     @abstractmethod
     def _share(self, kind: str, costs: CostSetting) -> float:
-        """Share of rated links of a kind that its data have."""
+        """Return the share of the rated bandwidth that data get on links of a kind."""
 
     @cached_property
     def _names(self) -> list[str]:
@@ -130,8 +131,9 @@ class KernelCall(PlainCall, ABC):
         return np.array([numbers[kind] for kind in self._kinds.tolist()], np.int64)
 
     def latencies(self, costs: CostSetting) -> Index:
-        """The first link of a way has the latency of a hop, one between a NIC and the network half of what a hop takes
-        longer there, one to the host's memory what a hop takes longer through it. Others have none."""
+        """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a route has the latency
+        of a hop. A link between a NIC and the network has half of the extra time of a hop between nodes; a link to the
+        host's memory has the extra time of a hop through it. Other links have none."""
         hop, net, host = self._hops(costs)
         kinds, latencies = self.rated.kinds, list[int]()
         for u, v in self.rated.links:
@@ -143,14 +145,14 @@ class KernelCall(PlainCall, ABC):
 
     @abstractmethod
     def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
-        """Time of a hop, what it takes longer between nodes, and what through the host's memory, in ps."""
+        """Return times in ps: of a hop, the extra between nodes, and the extra through the host's memory."""
 
     def network(self, costs: CostSetting) -> Topology:
-        """Links as the call has them."""
+        """Return the topology with the call's bandwidths and latencies."""
         return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
 
     def transport(self, costs: CostSetting) -> Transport:
-        """Costs of messages between nodes: the profile's, or else those of the system's NICs, under its `env`."""
+        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
         return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
     def _efficiency(self, kind: str, costs: CostSetting) -> float:
@@ -159,10 +161,10 @@ class KernelCall(PlainCall, ABC):
 
 @dataclass(frozen=True, eq=False)
 class PrimitivesCall(KernelCall):
-    """A schedule run with NCCL's primitives, a thread block for each channel and peer.
+    """A schedule run with NCCL's primitives, one thread block for each channel and peer.
 
-    Channels are instances of the program, each with its share of every chunk: as many as let one peer's blocks fill a
-    link, with at most MOST_BLOCKS blocks in all.
+    Each channel is an instance of the program with its share of every chunk. There are enough channels that the blocks
+    for one peer fill a link, but at most MOST_BLOCKS blocks in all.
     """
 
     def _block(self, kernels: Kernels) -> BlockCosts:
@@ -178,21 +180,21 @@ class PrimitivesCall(KernelCall):
         return next(name for name in PROTOCOLS if name == self.protocol)
 
     def _rate(self, kernels: Kernels) -> int:
-        """B/s of a block: in LL of polling lines, else of moving data as messages' blocks do; 0: no limit."""
+        """Return a block's rate in B/s, 0 for no limit: polling lines in LL, else moving data like NCCL's messages."""
         return kernels.LL.rate if self.protocol == "LL" else kernels.P2P.both
 
     def channels(self, costs: CostSetting) -> int:
-        """Instances of the program, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
+        """Return the number of channels, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
         rate, comm = self._rate(costs.kernels or Kernels()), self.communicator
         filling = -(-self.between // rate) if rate else 1
-        if comm.nodes > 1:  # proxies serve a message of each block: none has less than its threads move at once
+        if comm.nodes > 1:  # a proxy sends one message per block: at least the bytes that its threads move at once
             line = figures().protocols[self._named]
             filling = min(filling, max(1, -(-self.chunk_bytes // (line.threads * line.moved_a_thread))))
         free = max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
         return max(comm.min_channels or 1, min(free, comm.max_channels or free))
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
-        """Parameters of the engines. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
+        """Return engine parameters. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
         kernels, channels = costs.kernels or Kernels(), self.channels(costs)
         chunk = channels * slice_bytes("all_reduce", "ring", self._named, self.communicator.buffer_bytes)
         chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
@@ -201,7 +203,7 @@ class PrimitivesCall(KernelCall):
         return {"sharing": "fifo", "channels": 0, "chunk": chunk, "o_send": slice_ps, "channel_bandwidth": cap}
 
     def _connection(self, kernels: Kernels, channels: int, nbytes: int) -> int:
-        """B/s of all blocks of a connection for a message of `nbytes`; 0: no limit."""
+        """Return the rate in B/s of all blocks of a connection for a message of `nbytes`; 0 means no limit."""
         if self.protocol != "LL" or not nbytes:
             return channels * self._rate(kernels)
         each = -(-nbytes // channels)
@@ -217,11 +219,11 @@ class PrimitivesCall(KernelCall):
         return block.hop, block.net + self.transport(costs).hop_ps(self._on_wire(costs)), block.host
 
     def _message(self, costs: CostSetting) -> int:
-        """Bytes that all blocks of a connection send at a time."""
+        """Return the bytes that all blocks of a connection send at a time."""
         return int(min(self.params(costs)["chunk"], self.chunk_bytes))
 
     def _on_wire(self, costs: CostSetting) -> int:
-        """Bytes of a message of one block, flags counted."""
+        """Return the bytes of one block's message on the wire, with flags."""
         return round(self._message(costs) / self.channels(costs) / self._wire)
 
     def _proxied(self, costs: CostSetting) -> float:
@@ -229,19 +231,19 @@ class PrimitivesCall(KernelCall):
         moved = transport.staged_ps(sent, in_host=self.protocol == "LL")
         read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
         moved += transport.seen_in_ps(sent, read_back=read_back)
-        # who has a neighbour before and one behind, of which another node has one, sends or receives there
+        # with at most two peers, one of them on another node, a proxy only sends or only receives
         both = 1 if self.traffic.peers <= 2 and self.communicator.gpus > 1 else 2
         took = self.channels(costs) * (both * transport.proxy + moved)
-        if self._to_all:  # each peer is taken up once
+        if self._to_all:  # a proxy takes up each peer once
             took += transport.taken_up_ps(sent) * self._message(costs) // max(1, self.chunk_bytes)
         return self._message(costs) * PS_PER_S / took if took else 0.0
 
     def launch_ps(self, costs: CostSetting) -> int:
-        """Time of the call beside its transfers, in ps: launch, start of the protocol, spread of blocks."""
+        """Return the time in ps that the call takes beside its transfers: the sum of `lead`."""
         return sum(self.lead(costs).values())
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
-        """The same by cause."""
+        """Return that time by cause, in ps: launch, start of the protocol, spread of blocks."""
         kernels = costs.kernels or Kernels()
         blocks = self.channels(costs) * max(1, self.traffic.peers)
         launch = super().launch_ps(costs) + kernels.grid - kernels.grid // blocks
@@ -253,7 +255,7 @@ class PrimitivesCall(KernelCall):
         return {"launch": launch, "start": self._block(kernels).start, "spread": spread}
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
-        """Launches and hops that cost less."""
+        """Yield costs with free launches, and costs with faster hops."""
         kernels = costs.kernels or Kernels()
         yield "launches take no time", costs.launched_free
         block = self._block(kernels)
@@ -266,17 +268,15 @@ class PrimitivesCall(KernelCall):
 
 @dataclass(frozen=True, eq=False)
 class PullCall(KernelCall):
-    """A schedule whose receivers load from their peers' memory, stage by stage, with barriers of flags around each.
-
-    Loads that are reduced go to all peers at once. Copies go to one peer after the other, so a stage lasts at least a
-    load for each peer. A peer's data that are on their way at a time limit its bandwidth.
-    """
+    """A schedule whose receivers load from their peers' memory, stage by stage, with barriers of flags around each
+    stage. Loads that are reduced go to all peers at once. Copies go to one peer after the other, so a stage lasts at
+    least one load per peer. Bytes in flight from a peer limit its bandwidth."""
 
     def _pull(self, costs: CostSetting) -> PullCosts:
         return costs.pull or PullCosts()
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
-        """Parameters of the engines. A rank loads from all peers at once."""
+        """Return parameters for engines. A rank loads from all peers at once."""
         load = self._pull(costs).load
         cap = IN_FLIGHT * PS_PER_S // load if load else 0
         chunk = max(LEAST_PIECE, -(-self.chunk_bytes // PULLED_PIECES // LINE) * LINE)
@@ -289,11 +289,11 @@ class PullCall(KernelCall):
         return 0, 0, 0
 
     def launch_ps(self, costs: CostSetting) -> int:
-        """Time of the call beside its transfers, in ps: launch, flags, loads that wait for each other."""
+        """Return the time in ps that the call takes beside its transfers: the sum of `lead`."""
         return sum(self.lead(costs).values())
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
-        """The same by cause."""
+        """Return that time by cause, in ps: launch, flags, and loads that wait for each other."""
         pull = self._pull(costs)
         flags = round(pull.flag * math.log2(len(self.places)))
         stages = sum(each.times for each in self.traffic.rounds)
@@ -304,7 +304,7 @@ class PullCall(KernelCall):
         return {"launch": pull.launch, "flags": flags, "loads": waits}
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
-        """Launches and loads that cost less."""
+        """Yield costs with free launches, and costs with faster loads."""
         pull = self._pull(costs)
         yield "launches take no time", replace(costs, pull=pull.model_copy(update={"launch": 0}))
         yield "loads take half the time", replace(costs, pull=pull.model_copy(update={"load": pull.load // 2}))
@@ -312,15 +312,15 @@ class PullCall(KernelCall):
 
 @dataclass(frozen=True, eq=False)
 class MultimemCall(PullCall):
-    """An all-reduce whose switch adds what ranks load, and sends to all what they store: multimem of NVLink SHARP.
+    """An all-reduce in which the switch adds what ranks load and multicasts what they store: multimem of NVLink SHARP.
 
-    Each rank does so with its share: its sum comes down and goes up again, beside the data of all. Links have the share
-    that NCCL's NVLS reaches; loads of a rank's buffer are on their way to all ranks at a time. The switch knows buffers
-    of its own only, so data are copied there and back.
+    Each rank handles its share of the buffer: the share's sum crosses the rank's link down and up, beside all other
+    data. Links reach the share of NCCL's NVLS. A rank's loads are in flight to all ranks at once. The switch only knows
+    buffers of its own, so data are copied there and back.
     """
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
-        """Parameters of the engines."""
+        """Return parameters for engines."""
         params = super().params(costs)
         return params | {"channel_bandwidth": params["channel_bandwidth"] * len(self.places)}
 
@@ -329,9 +329,9 @@ class MultimemCall(PullCall):
         return (costs.kernels or Kernels()).NVLS.reach * ranks / (ranks + 1)
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
-        """Time beside transfers by cause, in ps."""
+        """Return the time beside transfers by cause, in ps."""
         copied = 0
-        for link in self.rated.route(self.places[0], self.places[0]):  # the memory's, if the topology has it
+        for link in self.rated.route(self.places[0], self.places[0]):  # the link of the memory, if the topology has one
             copied += int(self.rated.latencies[link])
             copied += self.scenario.nbytes * PS_PER_S // int(self.rated.bandwidths[link])
         return {**super().lead(costs), "copies": 2 * copied}
@@ -339,9 +339,9 @@ class MultimemCall(PullCall):
 
 @dataclass(frozen=True, eq=False)
 class MessagesCall(KernelCall):
-    """A schedule whose steps are each a launch of grouped sends and receives, as NCCL's point-to-point messages go.
+    """A schedule with one launch of grouped sends and receives per step, as NCCL's point-to-point messages.
 
-    `steps` are the calls that each step of the traffic makes, and how often.
+    `steps` holds, for each step of the traffic, how often it is played and NCCL's call for it.
     """
 
     executor: ClassVar[str] = "p2p"
@@ -349,11 +349,11 @@ class MessagesCall(KernelCall):
 
     @property
     def protocol(self) -> str:
-        """Protocols that NCCL takes for its messages."""
+        """Return the protocols that NCCL takes for the messages."""
         return ", ".join(dict.fromkeys(step.protocol for _, step in self.steps)) or "none"
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
-        """Parameters of the engines. A rank serves all peers at once."""
+        """Return parameters for engines. A rank serves all peers at once."""
         kernels = costs.kernels or Kernels()
         rates = [step.params(kernels)["channel_bandwidth"] for _, step in self.steps]
         return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
@@ -370,31 +370,31 @@ class MessagesCall(KernelCall):
         return 0, kernels.Simple.net + self.transport(costs).hop_ps(0), kernels.P2P.host
 
     def launch_ps(self, costs: CostSetting) -> int:
-        """Time of all steps beside their transfers, in ps."""
+        """Return the time in ps that all steps take beside their transfers."""
         kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
         return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
-        """The same by cause."""
+        """Return that time by cause, in ps."""
         kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
         launches = sum(times * (launch + step.wide_ps(kernels)) for times, step in self.steps)
         return {"launch": launches, "start": self.launch_ps(costs) - launches}
 
     def host_ps(self, costs: CostSetting) -> int:
-        """Time of the host, which launches each step, in ps."""
+        """Return the time in ps that the host takes to launch all steps."""
         return super().host_ps(costs) * max(1, sum(times for times, _ in self.steps))
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
-        """Launches that cost less."""
+        """Yield costs with free launches."""
         yield "launches take no time", costs.launched_free
 
 
-MOST_RUN: Final = 100_000  # transfers of all copies: some tenths of a second
+MOST_RUN: Final = 100_000  # most transfers of all copies together: they take some tenths of a second
 
 
 def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenario]:
-    """The scenario, or where its schedule leaves ranks without traffic between nodes, with one copy and with as many as
-    use all rails. A program of a file, or with its number of copies, stays as it is."""
+    """Return the scenario; or, if its schedule leaves ranks without traffic between nodes, with one copy and with
+    enough copies for all rails. A file's schedule, or a given number of copies, stays."""
     rated = topology or rated_topology(scenario)
     places = placed(scenario, rated)
     node = [rated.node_of(place) for place in places]
@@ -402,7 +402,7 @@ def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenar
         return [scenario]
     try:
         source, _ = source_of(scenario, rated, places)
-    except RefusedError:  # which running it says
+    except RefusedError:  # the run itself reports it
         return [scenario]
     orders = copy_orders(scenario, rated, places)
     if len(orders) < 2 or source.transfers * len(orders) > MOST_RUN:
@@ -418,19 +418,19 @@ def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenar
     return [scenario.model_copy(update={"model": model}) for model in models]
 
 
-SMALL: Final = 64  # ranks up to which every schedule is a choice
+SMALL: Final = 64  # up to so many ranks every schedule is a choice
 TOO_FEW: Final = "kernels are modelled for two ranks or more; take another profile"
 PULL: Final = "pull"
 
 
 class KernelExecutor(PlainExecutor):
-    """Runs schedules as one kernel does."""
+    """Runs schedules as one kernel."""
 
     tunable = False
     protocols = (*get_args(Protocol), PULL)
 
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> KernelCall:
-        """The call of a scenario; raises RefusedError for what such kernels do not do."""
+        """Return the call of a scenario; raises RefusedError for what such kernels cannot do."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
         if len(places) < 2:
@@ -470,11 +470,11 @@ class KernelExecutor(PlainExecutor):
 
     @staticmethod
     def _slowest(rated: Topology, places: tuple[str, ...]) -> int:
-        """B/s from the first GPU to the second, of another node."""
+        """Return the B/s from the first GPU to the second, which is on another node."""
         return min(int(rated.bandwidths[link]) for link in rated.route(places[0], places[1]))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Each choice for `auto`; each protocol of the machine unless one is named; copies on all rails or not."""
+        """Return a scenario per choice of `auto`, protocol (unless named) and number of copies (one, or all rails)."""
         if scenario.algorithm in ("auto", "best"):
             pairs = self.choices(scenario, topology)
             named = [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
@@ -486,12 +486,12 @@ class KernelExecutor(PlainExecutor):
         return [copied for each in named for copied in in_rail_copies(each, topology)]
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
-        """The protocol that a scenario names, or else those that NCCL uses on the machine; loads for a file in which
+        """Return the named protocol, else the protocols that NCCL uses on the machine; `pull` for a file in which
         switches add."""
         if scenario.protocol not in ("none", "auto"):
             return [scenario.protocol]
         if schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).agents:
-            return [PULL]  # the only way to have switches add
+            return [PULL]  # switches can only add what is loaded
         rated = topology or rated_topology(scenario)
         if len(places := placed(scenario, rated)) < 2:
             raise RefusedError(TOO_FEW)
@@ -503,8 +503,8 @@ class KernelExecutor(PlainExecutor):
         return [protocol for protocol in PROTOCOLS if protocol in used]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Schedules of the collective, of many ranks only those that libraries have or that use groups, each with the
-        protocols that it may have; one that needs a switch to reduce, which no send reaches, only for loads."""
+        """Return pairs of algorithm and protocol for the collective. Beyond SMALL ranks only algorithms of libraries
+        and those with groups count; `nvls`, in which a switch reduces, is only offered for `pull`."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
         entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
@@ -515,22 +515,22 @@ class KernelExecutor(PlainExecutor):
         return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Algorithms that have a schedule for all of these collectives."""
+        """Return the algorithms that have a schedule for all of the collectives."""
         served = [set(registry.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
-        """NCCL's release: the scenario's, or else the profile's."""
+        """Return NCCL's release: the scenario's, or else the profile's."""
         return scenario.library_version or (self.profile.kernels or Kernels()).version
 
 
 def _added(scenario: Scenario) -> bool:
-    """Whether switches can do the sums of a call whose ranks load."""
+    """Whether switches can add the data of a call whose ranks load."""
     return scenario.collective == "all_reduce" and tuner.switch_reduces(scenario.dtype, scenario.op)
 
 
 class MessagesExecutor(KernelExecutor):
-    """Runs schedules by sends and receives, a launch for each step."""
+    """Runs schedules as sends and receives, one launch per step."""
 
     protocols = ()
 
@@ -543,18 +543,18 @@ class MessagesExecutor(KernelExecutor):
         return MessagesCall(**fields, steps=steps)
 
     def _step(self, scenario: Scenario, comm: Communicator, each: StepTraffic, chunk: int, between: int) -> NcclCall:
-        """The call of NCCL that sends as many messages as large: to one peer, or to several."""
+        """Return NCCL's call for the messages of a step: `send_recv` for one peer, `all_to_all` for several."""
         message = max(scenario.itemsize, each.chunks * chunk)
         collective, ranks = ("send_recv", 1) if each.peers == 1 else ("all_to_all", comm.ranks)
         release = self.release(scenario)
         return call_choice.choose(comm, collective, message * ranks, scenario.itemsize, release, between=between)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Each choice for `auto`; protocols are NCCL's choice."""
+        """Return a scenario for each choice of `auto`; NCCL chooses the protocols."""
         if scenario.algorithm in ("auto", "best"):
             return [scenario.model_copy(update={"algorithm": name}) for name, _ in self.choices(scenario, topology)]
         return PlainExecutor.alternatives(self, scenario, topology)
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
-        """The protocol of the scenario: messages choose by themselves."""
+        """Return the scenario's protocol only: NCCL chooses it for messages."""
         return [scenario.protocol]

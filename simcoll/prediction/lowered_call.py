@@ -1,7 +1,6 @@
-"""A call as engines run it, and the executors that make it of a scenario: plain, NCCL's, or one kernel's.
-
-The profile decides which executor it is, and the scenario's `executor` where the profile has kernels. Executors are
-imported when a call needs them."""
+"""A call as engines run it, and the executors that lower a scenario to it: plain, NCCL's, or one kernel's. The profile
+decides on the executor, and so does the scenario's `executor` if the profile has kernels. Executors are imported when a
+call needs them."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one no
 
 @dataclass(frozen=True, eq=False)
 class PlainCall:
-    """A call on ranks at `places`, on `rated` links; methods take the costs under which it runs. `whole`: engines run
-    all of it. `executor`: the name of its executor in results. `hops`: causes on a critical path that stand for a hop
-    of a kernel."""
+    """A call of ranks at `places` on `rated` links; methods take the costs under which it runs. `whole`: engines run
+    all of it. `executor` is its executor's name in results. `hops` are the causes on a critical path that stand for a
+    hop of a kernel."""
 
     whole: ClassVar[bool] = True
     executor: ClassVar[str | None] = None
@@ -44,81 +43,81 @@ class PlainCall:
 
     @property
     def algorithm(self) -> str:
-        """The schedule that is run."""
+        """Return the schedule that is run."""
         return self.scenario.algorithm
 
     @property
     def protocol(self) -> str:
-        """NCCL's protocol, or none."""
+        """Return NCCL's protocol, or "none"."""
         return "none"
 
     @property
     def chosen(self) -> dict[str, object]:
-        """Keys of the scenario that the executor chose, with their values."""
+        """Return the scenario's keys that the executor chose, with their values."""
         return {}
 
     @property
     def count(self) -> int:
-        """Number of such programs side by side; each does the same at the same time."""
+        """Return the number of equal programs side by side, for which the one that is run stands."""
         return 1
 
     @cached_property
     def processes(self) -> frozenset[Process]:
-        """Work of the host's processes for the call; empty where the scenario does not ask for it."""
+        """Return the work of the host's processes for the call; empty unless the scenario asks for it."""
         launch = self.scenario.launch
         nodes = [self.rated.node_of(place) for place in self.places] if launch.paced else []
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
 
     @property
     def further_channels(self) -> int:
-        """Channels beside the first that the host writes down for each GPU."""
+        """Return the channels beside the first that the host writes down for each GPU."""
         return 0
 
     @cached_property
     def uploads(self) -> float:
-        """To how many GPUs one process brings its graph for each launch of it; see `launch.uploads`."""
+        """Return the number of GPUs to which one process brings its graph per launch; see `launch.uploads`."""
         launch = self.scenario.launch
         return uploads(launch, [self.rated.node_of(place) for place in self.places]) if launch.replays else 0.0
 
     @property
     def usual(self) -> bool:
-        """Whether it runs as the calls do that profiles are fitted to."""
+        """Whether the call runs like the calls that profiles are fitted to."""
         return True
 
     @property
     def by_itself(self) -> bool:
-        """Whether it runs so too where the algorithm and the protocol are left to the library."""
+        """Whether the library itself would take this algorithm and protocol."""
         return True
 
     @property
     def path(self) -> tuple[int, ...]:
-        """Links between neighbours, whose bandwidth limits one call of NCCL; empty where any link may."""
+        """Return the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may."""
         return ()
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
-        """Parameters of the engines that depend on costs."""
+        """Return the engine parameters that depend on costs."""
         return dict(costs.params)
 
     def point(self, costs: CostSetting) -> Scenario:
-        """The point that engines run."""
+        """Return the scenario that engines run."""
         if not costs.params:
             return self.scenario
         return self.scenario.model_copy(update={"model": self.scenario.model.model_copy(update=self.params(costs))})
 
     def topology(self, costs: CostSetting) -> Topology:
-        """Links as they serve."""
+        """Return the topology with the rates at which links serve."""
         return served_by(self.rated, costs.links)
 
     def network(self, costs: CostSetting) -> Topology:
-        """Links as engines have them."""
+        """Return the topology that engines run on."""
         return self.topology(costs)
 
     def bandwidths(self, costs: CostSetting) -> Index:
-        """Bandwidths of the network, int64 (links,), in B/s, without making it."""
+        """Return the bandwidths of `network`, int64 (links,), in B/s, without building it."""
         return scaled(self.rated, costs.links)[0]
 
     def latencies(self, costs: CostSetting) -> Index:
-        """Latencies of the network, int64 (links,), in ps, without making it."""
+        """Return the latencies of `network`, int64 (links,), in ps, without building it."""
         return scaled(self.rated, costs.links)[1]
 
     @cached_property
@@ -126,51 +125,51 @@ class PlainCall:
         return np.array(self.rated.link_kinds)
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
-        """B/s that serve the bytes counted on each link, (links,)."""
+        """Return the B/s that serve the bytes counted on each link, (links,)."""
         return self.topology(costs).bandwidths
 
     def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
-        """Links, by number, that serve no faster because of something else: the cause of a share of the time there."""
+        """Return the links, by number, that something else slows down, with the cause and its share of the time."""
         return {}
 
     @property
     def nics(self) -> int:
-        """NICs of each node by which the channels go that what is run stands for."""
+        """Return the number of NICs of a node whose channels the simulated program stands for."""
         return 1
 
     @property
     def rail_shares(self) -> NDArray[np.float64] | float:
-        """Share that the channels by one of them have of each link on which those of all meet, (links,) or of all."""
+        """Return the share that channels of one NIC have of each link where all meet, (links,) or one number."""
         return 1.0
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """For each of the links that the run `used`, by number: those that carry the same at the same time."""
+        """Return, for each link that the run `used`, by number, the links that carry the same at the same time."""
         return {link: (link,) for link in used}
 
     def launch_ps(self, costs: CostSetting) -> int:
-        """Time of the call beside the run of the engines, in ps."""
+        """Return the time in ps that the call takes beside the engines' run."""
         launch_ps = costs.launch_ps(self.scenario.launch)
         return launch_ps + round(self.uploads * costs.graph.upload) if costs.graph else launch_ps
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
-        """The same by cause."""
+        """Return that time by cause, in ps."""
         return {"launch": self.launch_ps(costs)}
 
     def host_ps(self, costs: CostSetting) -> int:
-        """Time of the host for the call, in ps; 0 where the scenario does not ask for it."""
+        """Return the host's time for the call, in ps; 0 unless the scenario asks for it."""
         return costs.host.pace_ps(self.processes, self.further_channels)
 
     def stuck(self, error: StuckError) -> StuckError:
-        """The error to raise where a run on these links cannot finish."""
+        """Return the error to raise if a run on these links cannot finish."""
         return error
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
-        """Costs lower than these, each with a text, for what-if questions."""
+        """Yield lower costs, each with a text, for what-if questions."""
         yield from ()
 
 
 class PlainExecutor:
-    """Runs calls as plain schedules. `tunable`: the scenario's `model` decides how; `protocols` can be forced."""
+    """Runs calls as plain schedules. `tunable`: the scenario's `model` applies. `protocols` can be forced."""
 
     tunable: ClassVar[bool] = True
     protocols: ClassVar[tuple[str, ...]] = ()
@@ -179,7 +178,8 @@ class PlainExecutor:
         self.profile = profile
 
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
-        """The call of a scenario; raises RefusedError for what only kernels do, InputError for a wrong placement."""
+        """Return the call of a scenario; raises RefusedError for what only kernels do, InputError for a wrong
+        placement."""
         if scenario.protocol not in ("none", "auto"):
             raise RefusedError(
                 f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none"
@@ -190,8 +190,8 @@ class PlainExecutor:
         return PlainCall(scenario, rated, placed(scenario, rated))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Scenarios of which the quickest is the one asked for: with each algorithm that NCCL runs on such nodes for
-        `auto`, and with the schedule that a name stands for which only NCCL has."""
+        """Return the scenarios of which the fastest answers: one for each algorithm of NCCL on such nodes for `auto`,
+        and the schedule behind a name that only NCCL has."""
         called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
         if called and scenario.algorithm not in registry.names(scenario.collective):
             return [scenario.model_copy(update={"algorithm": algorithm_names.SCHEDULES[called, scenario.collective]})]
@@ -200,26 +200,26 @@ class PlainExecutor:
         served = registry.library(scenario.collective)
         options = {name: scenario.model_copy(update={"algorithm": name}) for name in served}
         for name, option in options.items():
-            if not registry.find(scenario.collective, name)[0].needs_agent:  # which a network may not have
-                check_work(option)  # all of them will be run, for which a topology is built that may be large
+            if not registry.find(scenario.collective, name)[0].needs_agent:  # a network may have no such agent
+                check_work(option)  # all of them will be run, on a topology that may be large to build
         rated = topology or rated_topology(scenario)
         alone = rated.nodes_of(placed(scenario, rated)) == 1
         return [option for name, option in options.items() if not (alone and name in BETWEEN_NODES)]
 
     def copies(self, scenario: Scenario, topology: Topology) -> int:
-        """Copies of a call's schedule that use all NICs, direct links or directions; 0 where they are not to choose:
-        with a fitted profile, with one that chooses by itself, and where the scenario names copies or channels."""
+        """Return the copies of a call's schedule that use all NICs, direct links or directions. Return 0 if there is no
+        choice: the profile is fitted or chooses itself, or the scenario names copies or channels."""
         given = scenario.model.copies or scenario.model.channels is not None
         if given or self.profile.calibration or self.profile.bound:
             return 0
         return len(copy_orders(scenario, topology, placed(scenario, topology)))
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Algorithms and protocols that NCCL could choose between; none for plain schedules."""
+        """Return the algorithms and protocols between which NCCL could choose; none for plain schedules."""
         return []
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Algorithms that serve all of these collectives: those of NCCL, and the hierarchical one."""
+        """Return the algorithms that serve all of the collectives: NCCL's, and `hierarchical`."""
         served = [
             {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
             for collective in collectives
@@ -227,7 +227,7 @@ class PlainExecutor:
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
-        """NCCL's release that is modelled; None: the newest."""
+        """Return NCCL's release that is modelled; None is the newest."""
         return scenario.library_version
 
 
@@ -235,7 +235,7 @@ __all__ = ["PlainCall", "PlainExecutor", "alone", "executor", "library", "lower"
 
 
 def executor(scenario: Scenario) -> PlainExecutor:
-    """The executor of a scenario's call; raises InputError for a profile that cannot be read."""
+    """Return the executor of a scenario's call; raises InputError for a profile that cannot be read."""
     by = scenario.executed_by
     if by not in ("msccl", "p2p"):
         return library(scenario.profile)
@@ -245,7 +245,7 @@ def executor(scenario: Scenario) -> PlainExecutor:
 
 
 def library(profile: str) -> PlainExecutor:
-    """The executor of the library's own calls with a profile. Raises like `executor`."""
+    """Return the executor of the library's own calls with a profile. Raises like `executor`."""
     known = load_profile(profile)
     if known.as_nccl:
         from simcoll.prediction.nccl_calls import NcclExecutor
@@ -259,7 +259,7 @@ def library(profile: str) -> PlainExecutor:
 
 
 def lower(scenario: Scenario, topology: Topology | None = None) -> PlainCall:
-    """The call of a scenario as engines run it, on rated links of a `topology` of one's own or of the scenario's.
+    """Return a scenario's call as engines run it, on rated links of `topology`, or else of the scenario's topology.
 
     Raises RefusedError for what cannot be run so, InputError for a wrong placement.
     """
@@ -267,7 +267,7 @@ def lower(scenario: Scenario, topology: Topology | None = None) -> PlainCall:
 
 
 def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks: Sequence[int]) -> Scenario:
-    """The scenario of a call of a workload by itself, by some of the ranks at `places`."""
+    """Return the scenario of one call of a workload, by those `ranks` of the ranks at `places`."""
     devices = tuple(places[rank] for rank in ranks)
     own: dict[str, Any] = {
         "workload": None,

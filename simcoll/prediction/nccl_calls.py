@@ -1,4 +1,4 @@
-"""Calls as NCCL's kernels run them: one channel of a call is run, on the links that it goes by, and stands for all."""
+"""Lower calls for NCCL's kernels: one channel is simulated on the links of its route, and stands for all channels."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from simcoll.topology.machine_files import node_file, shipped_systems
 from simcoll.topology.systems import load_system
 
 NONE: Final = -1
-MOST_LINKS: Final = 2_000_000  # devices and links of topologies that are kept
+MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps
 
 
 class LinkSort(NamedTuple):
-    """A sort of links: rated B/s, kind, whether they are to a host, to a proxy, or a NIC's, and how many trunks are
-    `equal`."""
+    """A sort of links: rated B/s, kind, whether they lead to a host, are a proxy's or a NIC's, and the number of
+    `equal` trunks."""
 
     bandwidth: int
     kind: str
@@ -55,10 +55,10 @@ class LinkSort(NamedTuple):
 class ChannelWires:
     """The links of one channel between ranks at given places.
 
-    `rated` are its links as rated, `inner` kinds of links between ranks of a node, `between` the links that messages
-    between neighbours take (on a node where they can), `host` those links to hosts through whose memory data are
-    staged, `places` those of the ranks, `nodes` the ranks of each node, `down` the links that carry nothing.
-    `communicator` is kept so that no other takes the place by which this is found.
+    `rated` is the topology of its links as rated. `inner` are the kinds of links between ranks of a node; `between` are
+    the links that messages between neighbours take, on a node if possible. `host` are the links to hosts whose memory
+    stages data. `places` are the devices of ranks, `nodes` the ranks of each node, `down` the names of links without
+    bandwidth. `communicator` is kept because its id is a key of the cache.
     """
 
     communicator: Communicator
@@ -73,8 +73,8 @@ class ChannelWires:
 
     @cached_property
     def sorts(self) -> tuple[list[LinkSort], Any]:
-        """The sorts of links that differ in what serves there; and the number of each link's sort. There are few sorts,
-        and who asks for rates asks often."""
+        """Return the sorts of links that are served differently, and the number of each link's sort, (links,). Sorts
+        are few, so rates are computed per sort."""
         rated, host = self.rated, np.zeros(len(self.rated.links), bool)
         host[list(self.host)] = True
         proxied = by_proxies(rated, self.inner) & (len(self.nodes) > 1)
@@ -87,14 +87,14 @@ class ChannelWires:
 
     @cached_property
     def equal(self) -> NDArray[np.float64]:
-        """The number of trunks of the sort of each, over which the channels by all NICs of a node spread that meet
-        there; of other links, which one NIC has for itself, infinitely many, float (links,)."""
+        """Return the number of equal trunks for each trunk, over which channels of all NICs of a node spread, and
+        infinity for other links, which one NIC has for itself; float64 (links,)."""
         sorts = alike(self.rated)
         found: NDArray[np.float64] = np.where(self.rated.trunks, np.bincount(sorts)[sorts], math.inf)
         return found
 
     def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each node, before others those on `heads`: GPUs by their order among those that take part."""
+        """Return the ranks of each node, those on `heads` first; heads number the node's GPUs that take part."""
         order = {device: number for number, device in enumerate(self.rated.kinds)}
 
         def first(ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -106,51 +106,51 @@ class ChannelWires:
 
     @cached_property
     def contention(self) -> float:
-        """Share of an all-to-all's time in which others send to the NICs that a message of the busiest is for."""
+        """Return the share of an all-to-all's time in which others send to the NICs that the busiest NIC sends to."""
         return contention(self.rated, self.places, self.nodes)
 
     @cached_property
     def inside(self) -> Any:
-        """Whether each link is of a kind within nodes, (links,)."""
+        """Whether each link is of a kind within nodes, bool (links,)."""
         return np.array([kind in self.inner for kind in self.rated.link_kinds])
 
     @cached_property
     def to_network(self) -> Any:
-        """Whether each link joins a NIC and a switch, (links,)."""
+        """Whether each link joins a NIC and a switch, bool (links,)."""
         nic, switch = (self.rated.between_kinds(kind) for kind in ("nic", "switch"))
         return (nic & switch[:, ::-1]).any(axis=1)
 
     @cached_property
     def to_host(self) -> Any:
-        """Whether each link is one of `host` that leads to it, (links,)."""
+        """Whether each link is in `host` and leads to the host, bool (links,)."""
         found = np.zeros(len(self.rated.links), bool)
         found[list(self.host)] = True
         return found & self.rated.between_kinds(HOST)[:, 1]
 
     def leaving(self, *first: str) -> Any:
-        """Whether each link begins at a device of these kinds, (links,)."""
+        """Whether each link begins at a device of one of these kinds, bool (links,)."""
         return self.rated.between_kinds(*first)[:, 0]
 
     @cached_property
     def from_gpus(self) -> Any:
-        """Whether each link begins at a GPU, (links,)."""
+        """Whether each link begins at a GPU, bool (links,)."""
         return self.leaving("gpu")
 
     @cached_property
     def from_heads(self) -> Any:
-        """Whether each link begins at a GPU or a switch that reduces, (links,)."""
+        """Whether each link begins at a GPU or a switch that reduces, bool (links,)."""
         return self.leaving("gpu", "nvswitch")
 
 
 def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
-    """Share of an all-to-all's time in which NICs that a message of the busiest NIC is for are busy with others'
-    messages, on average. All pairs of nodes send as the first two do. Two nodes with a switch for each rail, or one GPU
-    a node, have none, and so many of them nearly all; NICs with fewer GPUs than others are idle for a part."""
+    """Return the share of an all-to-all's time in which receivers of the busiest NIC are busy with messages of other
+    NICs, on average. All pairs of nodes send like the first two. It is 0 for two nodes with one switch per rail or one
+    GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs than others are idle for a part."""
     others = len(nodes) - 1
     if not others:
         return 0.0
     kinds, links = rated.kinds, rated.links
-    ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages from a NIC of a node to one of the next
+    ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages from a NIC of the first node to a NIC of the second
     for src, dst in itertools.product(*nodes[:2]):
         ends = (end for link in rated.route(places[src], places[dst]) for end in links[link])
         nics = [end for end in ends if kinds[end] == "nic"]
@@ -164,21 +164,21 @@ def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
-    """Whether each link is by which a GPU's proxy brings data to a NIC, bool (links,); `inner` are kinds of links
-    within nodes."""
+    """Whether a GPU's proxy brings data to a NIC over each link, bool (links,); `inner` are the kinds of links within
+    nodes."""
     gpu = rated.between_kinds("gpu")
     beyond = np.array([kind not in inner for kind in rated.link_kinds], bool)
     outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & beyond
-    if not outer.any():  # GPUs talk to each other by the links by which they talk to the network
+    if not outer.any():  # GPUs reach each other and the network by the same links
         nic, switch = (np.any(rated.between_kinds(kind), axis=1) for kind in ("nic", "switch"))
         outer = np.asarray(nic & ~switch)
     return outer
 
 
 def entered(rated: Topology, places: tuple[str, ...]) -> tuple[str, ...]:
-    """The places of ranks, each node's turned so that its first is beside a NIC, as NCCL's channels enter a node there:
-    where NCCL_IB_HCA leaves the first NICs out, the channel that is run would else cross the node's processors, which
-    none of NCCL's does."""
+    """Return the places of ranks, each node's turned so that its first is beside a NIC, where NCCL's channels enter.
+    Without this, if NCCL_IB_HCA leaves out the first NICs, the simulated channel would cross the node's processors, and
+    no channel of NCCL does."""
     if rated.nodes < 2 or _beside_nic(rated, places[0]):
         return places
     nodes = list(grouped(places, rated.node_of).values())
@@ -200,13 +200,13 @@ _WIRES: Final[LruCache[ChannelWires]] = LruCache(
 
 
 def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
-    """The links of a channel of `comm` on ranks at `places`; `messages`: point to point, by links of their own."""
+    """Return the links of a channel of `comm` on ranks at `places`; `messages`: point to point, by direct links."""
     return _WIRES.get((rated, places, id(comm), messages), lambda: _found(rated, places, comm, messages))
 
 
 def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
     down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
-    if not messages:  # which go to each by themselves
+    if not messages:  # messages go to each peer separately
         rated = with_hubs(rated, places)
     of_node: dict[int | None, list[int]] = defaultdict(list)
     for rank, place in enumerate(places):
@@ -225,8 +225,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
 
 
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
-    """The topology in which all ways out of a node are as slow as its slowest: channels go by all of them, one of which
-    is run, and a call ends with the last."""
+    """Return the topology in which all links out of a node are as slow as its slowest: channels use all of them, only
+    one is simulated, and a call ends with its last channel."""
     bandwidths, sorts = rated.bandwidths, alike(rated)
     least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
     np.minimum.at(least, sorts, bandwidths)
@@ -235,8 +235,8 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 
 
 def alike(rated: Topology) -> Numbers:
-    """The number of each link's sort: the same for links that join devices of the same kinds in or between the same
-    nodes, and for trunks that join switches which are joined to the same."""
+    """Return the number of each link's sort. Two links have one sort if they join devices of the same kinds in or
+    between the same nodes, or if they are trunks between switches of the same sorts."""
     return _SORTS.get(rated.layout, lambda: _sorts(rated))
 
 
@@ -255,15 +255,15 @@ def _sorts(rated: Topology) -> Numbers:
 
 
 def _numbers(names: Iterable[Hashable]) -> Numbers:
-    """A number for each, the same for those that are equal."""
+    """Return a number for each name, the same for equal names."""
     names = tuple(names)
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array(list(map(number.__getitem__, names)), np.int64)
 
 
 def _switches(rated: Topology) -> dict[str, int]:
-    """The sort of each switch between nodes, by colour refinement: of one sort are those that are joined to the same
-    nodes, and to switches of the same sorts."""
+    """Return the sort of each switch between nodes, by colour refinement: two switches have one sort if they are joined
+    to the same nodes and to switches of the same sorts."""
     joined: dict[str, list[str]] = defaultdict(list)
     out = rated.of_ends([node is None for node in map(rated.node_of, rated.kinds)])[:, 0]
     for link in np.flatnonzero(out).tolist():
@@ -285,8 +285,8 @@ _NETWORKS: Final[LruCache[Topology]] = LruCache(100_000, lambda network: len(net
 
 
 class _LinkShares(NamedTuple):
-    """B/s of a channel on each link, and those that links alone would give it; by sort of links what else sets the pace
-    there, with its share of the time."""
+    """B/s of a channel on each link, and B/s if links alone set the pace; for each sort of links the cause that sets
+    the pace there, with its share of the time."""
 
     bandwidths: Index
     links: Index
@@ -295,10 +295,10 @@ class _LinkShares(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NcclChannel(PlainCall):
-    """One channel of a call as NCCL makes it; all channels do the same at the same time.
+    """One channel of a call of NCCL; all channels do the same at the same time.
 
-    `wires` are the links that it goes by, `network_costs` what NICs cost where the profile does not say it. `one_way`:
-    not a ring of send_recv, but one message from each rank, as in pipelines.
+    `wires` are its links. `network_costs` gives the costs of NICs that the profile lacks. `one_way`: each rank sends
+    one message, as in pipelines, instead of a ring of send_recv.
     """
 
     whole: ClassVar[bool] = False
@@ -311,27 +311,27 @@ class NcclChannel(PlainCall):
 
     @property
     def algorithm(self) -> str:
-        """NCCL's name of the algorithm."""
+        """Return NCCL's name of the algorithm."""
         return "direct" if self.one_way else self.call.name
 
     @property
     def protocol(self) -> str:
-        """NCCL's protocol."""
+        """Return NCCL's protocol."""
         return self.call.protocol
 
     @property
     def count(self) -> int:
-        """Channels, or pairs of them, that do the same."""
+        """Return the number of channels, or pairs of channels, that do the same."""
         return self.call.alike
 
     @property
     def further_channels(self) -> int:
-        """Channels of a collective beside the first; a message counts by itself, and symmetric kernels have none."""
+        """Return a collective's channels beside the first; messages count singly, symmetric kernels not at all."""
         return 0 if self.call.registered else self.call.channels - 1
 
     @property
     def usual(self) -> bool:
-        """Not with channels, buffers, chunks of messages or NICs that the user sets: no row was measured so."""
+        """False if the user sets channels, buffers, chunks of messages or NICs: no row was measured so."""
         call, comm = self.call, self.call.communicator
         buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
         between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
@@ -340,28 +340,28 @@ class NcclChannel(PlainCall):
 
     @property
     def by_itself(self) -> bool:
-        """Whether NCCL takes this algorithm and protocol where it has the choice."""
+        """Whether NCCL itself takes this algorithm and protocol when it may choose."""
         return self.call.by_itself
 
     @property
     def path(self) -> tuple[int, ...]:
-        """Links between neighbours, whose bandwidth limits the call."""
+        """Return the links between neighbours, whose bandwidth limits the call."""
         return self.wires.between
 
     def transport(self, costs: CostSetting) -> Transport:
-        """Costs of messages between nodes: the profile's, or else those of the system's NICs, under its `env`."""
+        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
         return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
     def params(self, costs: CostSetting) -> dict[str, Any]:
-        """Parameters of the engines that kernels decide."""
+        """Return the engine parameters that depend on kernels."""
         return self.call.params(costs.kernels or Kernels())
 
     def point(self, costs: CostSetting) -> Scenario:
-        """The point of one channel, with its share of the bytes."""
+        """Return the scenario of one channel, with its share of the bytes."""
         return self._kept("point", costs, self._point)
 
     def _kept(self, name: str, costs: CostSetting, make: Callable[[CostSetting], T]) -> T:
-        """The result of `make`, kept for the costs that were asked for last: several ask for the same."""
+        """Return the result of `make`, cached for the costs of the last call."""
         known: tuple[CostSetting, T] | None = self._last.get(name)
         if known is None or known[0] is not costs:
             known = self._last[name] = costs, make(costs)
@@ -381,34 +381,34 @@ class NcclChannel(PlainCall):
         return self.scenario.model_copy(update={**changed, "groups": nodes, "model": spec, **PLAIN})
 
     def launch_ps(self, costs: CostSetting) -> int:
-        """Time of the call beside the steps of a channel, in ps."""
+        """Return the time in ps that the call takes beside the steps of a channel."""
         launch = super().launch_ps(costs)
         kernels, bandwidth = costs.kernels or Kernels(), self._slowest(costs)
         late = self.call.late_ps(kernels, costs.host.late_ps(self.processes), bandwidth)
         return self.call.launch_ps(kernels, launch, bandwidth) + late
 
     def lead(self, costs: CostSetting) -> dict[str, int]:
-        """The same by cause: launch, start of the protocol, spread of channels."""
+        """Return that time by cause, in ps: launch, start of the protocol, spread of channels."""
         kernels, whole = costs.kernels or Kernels(), self.launch_ps(costs)
         launch = super().launch_ps(costs) + self.call.wide_ps(kernels)
         spread = self.call.spread_ps(kernels, self._slowest(costs))
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 
     def _slowest(self, costs: CostSetting) -> int:
-        """B/s of links between neighbours. How fast a ring hands on leaves a rank's own block and the spread of
-        channels as they are: they are hidden by what lies in buffers of connections where the ring is slower."""
+        """Return the least B/s of links between neighbours, without the pace at which a ring hands on: buffers of
+        connections hide a slower ring from a rank's own block and from the spread of channels."""
         return self._kept("slowest", costs, self._least)
 
     def _least(self, costs: CostSetting) -> int:
         return int(self._kept("shares", costs, self._shares).links[list(self.wires.between)].min())
 
     def bandwidths(self, costs: CostSetting) -> Index:
-        """Share of a channel in each link, in B/s."""
+        """Return one channel's share of each link, int64 (links,), in B/s."""
         return self._kept("shares", costs, self._shares).bandwidths
 
     def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
-        """Links on which proxies, or blocks of channels, are slower than the link; and those to the memory of a host,
-        which takes its time beside."""
+        """Return the links on which proxies or blocks of channels are slower than the link, and links to a host's
+        memory, with the cause and its share of the time."""
         paces = self._kept("shares", costs, self._shares).paces
         return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
@@ -416,7 +416,7 @@ class NcclChannel(PlainCall):
         kernels, transport = costs.kernels or Kernels(), self.transport(costs)
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
-        many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # of which each has one receiver
+        many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
         crowded = transport.crowded(self.wires.contention) if many else 1.0
         handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
@@ -428,7 +428,7 @@ class NcclChannel(PlainCall):
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
-            # messages reach more than rings of a kind of links, never more than all
+            # messages reach more of a link than rings do, but never more than all of it
             reached = min(staged * share, sort.bandwidth)
             links.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
             pace = "channel"
@@ -442,9 +442,9 @@ class NcclChannel(PlainCall):
         return _LinkShares(np.array(rates, np.int64)[number], np.array(links, np.int64)[number], paces)
 
     def latencies(self, costs: CostSetting) -> Index:
-        """The first link of a hop's way has the latency of a hop, one between a NIC and the network half of what a hop
-        takes longer there, one to a host what a hop takes longer through its memory. Others have none: a hop is time of
-        the block that takes part in it."""
+        """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has the hop's
+        latency. A link between a NIC and the network has half of the extra time there; a link to a host has the extra
+        time through its memory. Other links have none: the block that takes part in a hop spends the time."""
         kernels, wires = costs.kernels or Kernels(), self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
         net += self.call.filled_ps(kernels, self._slowest(costs))
@@ -456,32 +456,33 @@ class NcclChannel(PlainCall):
         return found
 
     def network(self, costs: CostSetting) -> Topology:
-        """Links as the channel has them, the same object for the same rates."""
+        """Return the topology with the channel's rates, the same object for the same rates."""
         bandwidths, latencies = self.bandwidths(costs), self.latencies(costs)
         rates = self.rated, bandwidths.tobytes(), latencies.tobytes()
         return _NETWORKS.get(rates, lambda: self.rated.with_rates(bandwidths, latencies))
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
-        """Bytes counted on one link to the network went by all rails. Of those that a GPU hands on within its node a
-        part left it, in channels that are not run. Messages from rank to rank may reach more of a link than rings."""
+        """Return the B/s that serve the bytes counted on each link, (links,). Bytes counted on one link to the network
+        stand for all rails. Of the bytes that a GPU hands on within its node, a part left it in channels that are not
+        simulated. Messages between ranks may reach more of a link than rings."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
         capacities: NDArray[Any] = super().capacities(costs) * links
         return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
 
     @property
     def nics(self) -> int:
-        """NICs of a node that channels use, of which the one that is run uses one."""
+        """Return the NICs of a node that channels use; the simulated channel uses one."""
         return math.ceil(self.call.rails)
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
-        """Share that the channels by one NIC have of each link on which those of all NICs meet, float64 (links,)."""
+        """Return the share that one NIC's channels have of each link where all NICs' meet, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
         return shares
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Channels go out of a node by as many NICs as they use, of which the one that is run uses one: by links that
-        carry nothing else, as far as there are such."""
+        """Return, for each used link, the links that carry the same in channels of other NICs: links of the same sort,
+        those that carry nothing else first."""
         sorts, count = alike(self.rated).tolist(), self.nics
         links: dict[object, list[int]] = defaultdict(list)
         for number, sort in enumerate(sorts):
@@ -497,14 +498,14 @@ class NcclChannel(PlainCall):
         return found
 
     def stuck(self, error: StuckError) -> StuckError:
-        """Channels that are not run use other NICs, whose links an error of the one that is run does not name."""
+        """Return an error that names the links that are down, which only channels of other NICs use."""
         if not self.wires.down or any(name in str(error) for name in self.wires.down):
             return error
         why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
-        """Launches and hops that cost less."""
+        """Yield costs with free launches, and costs with faster hops."""
         kernels, kind = costs.kernels or Kernels(), self.call.kind
         no_grid = kernels.model_copy(update={"grid": 0})
         yield "launches take no time", replace(costs, launch=0, graph=None, kernels=no_grid)
@@ -526,9 +527,9 @@ class NcclExecutor(PlainExecutor):
         return self.profile.kernels or Kernels()
 
     def lower(self, scenario: Scenario, topology: Topology | None = None) -> NcclChannel:
-        """The call that NCCL makes of a scenario; raises RefusedError for what its kernels do not do.
+        """Return NCCL's call of a scenario; raises RefusedError for what its kernels cannot do.
 
-        A send_recv may be one message of each rank (`direct`), which costs what one of a ring of them costs.
+        A send_recv may be one message of each rank (`direct`), with the costs of one message of a ring.
         """
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
@@ -574,14 +575,14 @@ class NcclExecutor(PlainExecutor):
         return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """`auto` is what NCCL chooses by itself; `best` is the quickest of what it could choose."""
+        """Return NCCL's own choice for `auto`, and all choices that it could make for `best`."""
         if scenario.algorithm != "best":
             return [scenario]
         named = [{"algorithm": a, "protocol": p} for a, p in self.choices(scenario, topology)]
         return [scenario.model_copy(update=names) for names in named]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """NCCL's algorithms and protocols, all unless the scenario names a protocol; raises RefusedError for none."""
+        """Return NCCL's algorithms with their protocols, or with the named one; raises RefusedError for none."""
         if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
             pairs = [
                 (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
@@ -600,17 +601,17 @@ class NcclExecutor(PlainExecutor):
         return left
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Algorithms that NCCL has for all of these collectives."""
+        """Return the algorithms that NCCL has for all of the collectives."""
         served = [set(algorithm_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
-        """NCCL's release: the scenario's, or else the profile's."""
+        """Return NCCL's release: the scenario's, or else the profile's."""
         return scenario.library_version or self._kernels.version
 
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
-    """Whether the buffers are windows of all ranks, and the call one that symmetric kernels serve: a sum of floats."""
+    """Whether buffers are windows of all ranks and symmetric kernels serve the call: a sum of floats."""
     asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
     one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
     by_itself = one_process and gpus > 1 and registered_by_itself(release)
@@ -618,7 +619,7 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
-    """B/s from the first GPU to another of its node, where it has least."""
+    """Return the least B/s from the first GPU to another GPU of its node."""
     return _BETWEEN.get((rated, tuple(places)), lambda: _least_between(rated, places))
 
 
@@ -632,7 +633,7 @@ def _least_between(rated: Topology, places: Sequence[str]) -> int:
 
 
 def _nccl_name(scenario: Scenario, library: str) -> Any:
-    """The algorithm of NCCL that a scenario asks for, by NCCL's name or by that of its schedule."""
+    """Return NCCL's algorithm that a scenario names, by NCCL's name or by the name of its schedule."""
     if scenario.algorithm == "auto":
         return "auto"
     names, name = (
@@ -646,12 +647,12 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
 
 
 def system_of(scenario: Scenario) -> str | None:
-    """The system, or the topology's file, that a scenario names."""
+    """Return the scenario's system, or the file of its topology."""
     return scenario.topology.system or scenario.topology.file
 
 
 class _Shape(NamedTuple):
-    """Nodes of ranks, and the numbers of the GPUs on which they are, where these are the same on each node."""
+    """The number of nodes of some ranks, and the numbers of their GPUs if these are the same on each node."""
 
     nodes: int
     gpus: tuple[int, ...] | None
@@ -661,30 +662,30 @@ _SHAPES: Final[LruCache[_Shape]] = LruCache(64, lambda _: 1)
 
 
 def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
-    """Raises RefusedError for ranks that are not as many on each node."""
+    """Raises RefusedError unless each node has as many ranks."""
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
             f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
             "write placement: {per_node: …}"
         )
-    number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # none of hosts
+    number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # hosts have none
     numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()
     return _Shape(len(ranks), numbers.pop() if len(numbers) == 1 else None)
 
 
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
-    """The communicator of ranks at `places` under the scenario's `env`. Raises RefusedError for ranks that are not as
-    many on each node, and for bare hosts."""
+    """Return the communicator of ranks at `places` under the scenario's `env`. Raises RefusedError for nodes with
+    different numbers of ranks, and for bare hosts."""
     name = system_of(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
-    node_file(load_system(name))  # which says how nodes differ, before their ranks do
+    node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
     shape = _SHAPES.get((rated.layout, tuple(places)), lambda: _shape(rated, places))
     env, asked, gpus = scenario.env, (shape.nodes, len(places)), shape.gpus
     variables = str(env)
     settings = env.search(load_system(name)) if variables else DEFAULTS
-    written = "" if name in shipped_systems() else scenario.contents()  # a file may have been written anew
+    written = "" if name in shipped_systems() else scenario.contents()  # a file may have changed since
     found = (name, written, *asked, settings, gpus)
     return _COMMUNICATORS.get(
         (*found, variables),

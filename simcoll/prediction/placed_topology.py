@@ -1,4 +1,4 @@
-"""The topology of a point, its links as rated or as a profile has them, and the devices of its ranks."""
+"""The topology of a point, its links as rated or with a profile's rates, and the devices of its ranks."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.topology_keys import TopologySpec
 
-ONE_PORT: Final = UNFITTED  # the profile without costs, under which links are as rated
-# Keys of a point that engines run, beside the parameters that they take: costs of the call are reckoned apart.
+ONE_PORT: Final = UNFITTED  # the profile without costs: links are as rated
+# Keys of the scenario that engines run, beside engine parameters: costs of the call are added separately.
 PLAIN: Final = {"profile": ONE_PORT, "env": NcclEnv.plain(), "launch": Launch.plain()}
-LARGEST: Final = 2.0**63 - 1024  # that 64 bits hold of whole numbers that are floats
+LARGEST: Final = 2.0**63 - 1024  # the largest whole number of a float that fits 64 bits
 _RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
-# By identity, so the keys are kept, too: no other gets their number meanwhile.
+# Keyed by id; the object is kept too, so that no other object gets its id.
 _TEXTS: Final[LruCache[tuple[TopologySpec, str]]] = LruCache(64, lambda _: 1)
 _INNER: Final[LruCache[frozenset[str]]] = LruCache(64, lambda _: 1)
 _AT_BEST: Final[LruCache[tuple[object, Topology]]] = LruCache(2_000_000, lambda best: len(best[1].links))
@@ -47,14 +47,13 @@ _SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(to
 
 
 def topology_of(scenario: Scenario) -> Topology:
-    """The topology of a scenario, its links as the profile has them."""
+    """Return the topology of a scenario, its links with the profile's rates."""
     return served_by(rated_topology(scenario), load_profile(scenario.profile).links)
 
 
 def rated_topology(scenario: Scenario) -> Topology:
-    """The topology of a scenario, its links as rated; built once for all points that have the same. Where only rates of
-    links differ, and none becomes wider than another that was not, routes are the same, and all that is made of them.
-    """
+    """Return the topology of a scenario, its links as rated; it is built once for all points that share it. Topologies
+    whose links differ only in rates share routes, and all that is made of them, if the order of widths is the same."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and systems.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
@@ -70,7 +69,7 @@ def rated_topology(scenario: Scenario) -> Topology:
     def key(asked: TopologySpec) -> Hashable:
         return _text_of(asked), seed, written, unused
 
-    if not spec.links or spec.file:  # whose own `links` those of the scenario replace
+    if not spec.links or spec.file:  # `links` of a file's scenario replace the file's own
         return _RATED.get(key(spec), lambda: built(spec))
 
     def changed() -> Topology:
@@ -86,21 +85,21 @@ def rated_topology(scenario: Scenario) -> Topology:
 
 
 def _text_of(spec: TopologySpec) -> str:
-    """All keys of a topology, as text: points of a sweep share the object."""
+    """Return all keys of a topology as text; points of a sweep share the object."""
     return _TEXTS.get(id(spec), lambda: (spec, repr(vars(spec))))[1]
 
 
 def machine_of(scenario: Scenario) -> SystemFile | None:
-    """The file of the machine that a scenario runs on; None of bare hosts."""
+    """Return the file of the machine that a scenario runs on; None for bare hosts."""
     name = scenario.topology.system or scenario.topology.file
     try:
         return systems.load_system(name) if name else None
-    except InputError:  # a file of a fabric: what is wrong with one of a machine was said when it was built
+    except InputError:  # a fabric's file: errors of a machine's file were raised when it was built
         return None
 
 
 def network_of(system: str | None) -> Profile:
-    """Costs of hops between nodes, and scales of cables, of a system's NICs; none for a system without NICs."""
+    """Return the costs of hops between nodes and the scales of cables of a system's NICs; empty without NICs."""
     return _shipped_network(system) if system is None or system in shipped_systems() else _network(system)
 
 
@@ -113,12 +112,12 @@ def _network(system: str | None) -> Profile:
     return network.model_copy(update={"links": links})
 
 
-_shipped_network = functools.cache(_network)  # files that do not change
+_shipped_network = functools.cache(_network)  # shipped files do not change
 
 
 def network_under(scenario: Scenario) -> Profile:
-    """The profile that says what messages between nodes cost a scenario: its own, the one behind `+`, or that of the
-    system's NICs."""
+    """Return the profile with the costs of messages between nodes: the scenario's own, the one behind `+`, or that of
+    the system's NICs."""
     name = scenario.profile
     own = load_profile(name)
     if own.transport is None:
@@ -127,8 +126,8 @@ def network_under(scenario: Scenario) -> Profile:
 
 
 def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None = None) -> dict[str, LinkScale]:
-    """Kinds of links of a node over which the machine's own profile, or `costs`, have more payload than they are rated
-    for, and the share that any of NCCL's protocols reaches by it."""
+    """Return the kinds of a node's links that carry more payload than rated under the machine's own profile or `costs`,
+    with the share that the best of NCCL's protocols reaches."""
     machine = machine_of(scenario)
     own = costs_of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = _INNER.get(rated.layout, rated.kinds_within_nodes)
@@ -146,23 +145,23 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
 
 
 def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:
-    """The topology on which no call is served better: links as rated, or as `beyond_rated` has them; the same object
-    for the same costs of the same machine."""
+    """Return the topology on which no call is served better: links as rated, or as in `beyond_rated`. The object is the
+    same for the same costs of the same machine."""
     machine = machine_of(scenario)
 
     def made() -> tuple[object, Topology]:
         return (machine, costs), served_by(rated, beyond_rated(scenario, rated, costs))
 
-    return _AT_BEST.get((rated, id(machine), id(costs)), made)[1]  # which keeps both, so that no other has the ids
+    return _AT_BEST.get((rated, id(machine), id(costs)), made)[1]  # keeps both, so that no other gets their ids
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """A topology with scaled links, the same object for the same scales."""
+    """Return a topology with scaled links, the same object for the same scales."""
     return _SERVED.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
 
 
 def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """The topology with scaled links, by kind, routes as they are; the same where nothing changes."""
+    """Return the topology with links scaled by kind and unchanged routes; the same object if nothing changes."""
     if not scales.keys() & set(topology.link_kinds):
         return topology
     bandwidths, latencies = scaled(topology, scales)
@@ -173,7 +172,7 @@ def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
 
 
 def scaled(topology: Topology, scales: Mapping[str, LinkScale]) -> tuple[Numbers, Numbers]:
-    """Bandwidths and latencies of links, int64 (links,), in B/s and ps, as payload gets them, scaled by kind."""
+    """Return bandwidths (B/s) and latencies (ps) of links for payload, scaled by kind, each int64 (links,)."""
     kinds, rates = np.array(topology.link_kinds), np.array([topology.bandwidths, topology.latencies])
     factors = np.ones(rates.shape)
     for kind, scale in scales.items():
@@ -183,7 +182,7 @@ def scaled(topology: Topology, scales: Mapping[str, LinkScale]) -> tuple[Numbers
 
 
 def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
-    """The device of each rank. Raises InputError for a placement that is wrong, RefusedError for too many ranks."""
+    """Return the device of each rank. Raises InputError for a wrong placement, RefusedError for too many ranks."""
     wanted, placement = scenario.ranks, scenario.placement
     if isinstance(placement, tuple):
         known = set(topology.ranks)
@@ -214,7 +213,7 @@ def _count(seen: dict[int, int], node: int | None) -> int:
 
 
 def arrivals_of(scenario: Scenario, n: int) -> dict[int, int]:
-    """Times in ps at which some of `n` ranks come to a collective; the others come at once. Raises InputError."""
+    """Return the times in ps at which some of `n` ranks arrive; the others arrive at 0. Raises InputError."""
     arrivals = scenario.arrivals or {}
     for rank in arrivals:
         if not 0 <= rank < n:

@@ -1,4 +1,4 @@
-"""One point, from names to numbers, and the row of its results."""
+"""Predict one point, and make the row of its results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 _OF_WORKLOADS: Final = (
     *("scenario", "collective", "workload", "size_bytes", "op", "root", "in_place", "steps", "algbw_GBps"),
     *("busbw_GBps", "step_us", "compute_us", "exposed_us"),
-)  # columns in which a workload of one call is not as the call
+)  # columns in which a workload of one call differs from the call
 
 
 def predict(
@@ -49,9 +49,9 @@ def predict(
     related: bool = False,
     keep: Keep = "auto",
 ) -> Prediction:
-    """Simulate one point, undisturbed; a `topology` of your own, its links as rated, takes the place of the scenario's,
-    `costs` that of the profile's. `related`: the profile may be of GPUs of another generation. For
-    `keep` see `Policy`; what is not kept is made when it is asked for.
+    """Simulate one point without disturbances. `topology`, with links as rated, replaces the scenario's topology, and
+    `costs` the profile's. With `related` the profile may be of another GPU generation. `keep`: see `Policy`; what is
+    not kept is made when asked for.
 
     Raises InputError for what the user can mend, RefusedError when an algorithm cannot serve, StuckError when the run
     cannot finish, ScheduleError when the proof fails.
@@ -64,13 +64,13 @@ def predict(
     profile = load_profile(scenario.profile)
     if (profile.generations or profile.transport) and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
-    if scenario.striking and profile.as_nccl:  # all channels feel what is slow, also those that are not run
+    if scenario.striking and profile.as_nccl:  # slow links affect all channels, also those that are not run
         from simcoll.scenario.faults import weakened
 
         topology = weakened(topology or rated_topology(scenario), scenario.striking)
         scenario = scenario.model_copy(update={"faults": ()})
-    # A collective runs as one program, which shortcuts may take; operations of a workload are joined to one. Both give
-    # the same time.
+    # A collective runs as one program, which allows shortcuts; a workload's operations are joined. Both give the same
+    # time.
     costed = costs or costs_of(profile)
     if scenario.workload:
         from simcoll.prediction.runs import predict_plan
@@ -78,7 +78,7 @@ def predict(
         prediction: Prediction = predict_plan(scenario, topology, costed)
     else:
         prediction = predict_call(scenario, topology, costed, keep)
-    if costs is None and scenario.protocol == "pull":  # whose launch is that in a CUDA graph
+    if costs is None and scenario.protocol == "pull":  # its launch is that of a CUDA graph
         profile.check_pull()
     elif costs is None:
         profile.check_launch(scenario.launch)
@@ -89,8 +89,8 @@ def predict(
 
 
 def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultRow:
-    """The row of results of a point that was simulated. That of a workload of one call is the call's, in all columns
-    that workloads have. `elsewhere`: see `judge`."""
+    """Return the row of results of a simulated point. A workload of one call gets the call's row, except for the
+    columns of workloads. `elsewhere`: see `judge`."""
     if isinstance(prediction, StepPrediction) and prediction.only:
         own = {name: getattr(_row(prediction, elsewhere), name) for name in _OF_WORKLOADS}
         return replace(row(prediction.only, elsewhere), **(own | dict(prediction.columns)))
@@ -143,7 +143,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
 
 
 def _called(prediction: Prediction) -> str:
-    """The algorithm that ran, by NCCL's name for it where that was asked for: a ring of broadcast is a chain."""
+    """Return the algorithm that ran, by NCCL's name if the user asked by it: a ring of broadcast is a chain."""
     asked, scenario = prediction.asked, prediction.scenario
     by_name = {} if scenario.workload else algorithm_names.names(scenario.collective)
     same = asked in by_name and algorithm_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
@@ -151,12 +151,12 @@ def _called(prediction: Prediction) -> str:
 
 
 def busiest_link(prediction: Prediction) -> Binding | None:
-    """The link that carries data for the longest part of the time; None if none does."""
+    """Return the link that carries data for the longest part of the time, or None."""
     return link_usage.binding(prediction.totals, prediction.links.capacities, prediction.time_ps)
 
 
 def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None) -> dict[str, object]:
-    """The columns that say how far the time may be trusted. Workloads were not measured, though their calls may be."""
+    """Return the columns of confidence. Workloads were not measured, though their calls may be."""
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     if not isinstance(prediction, CallPrediction):
         return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
@@ -164,7 +164,7 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     places = prediction.devices[: prediction.n]
     setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
     nodes = _nodes(prediction)
-    pulls = scenario.protocol == "pull"  # whose launch is that in a CUDA graph, however it is asked for
+    pulls = scenario.protocol == "pull"  # its launch is that of a CUDA graph, whatever the scenario says
     where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way, lent(prediction)
     how = prediction.protocol, prediction.lowered.by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(
@@ -191,7 +191,7 @@ def _nodes(prediction: Prediction) -> int:
 
 
 def place(prediction: Prediction) -> str:
-    """The profile of the NICs of a call, or the kind of links between GPUs where it stays on a node."""
+    """Return the profile of a call's NICs, or the kind of links between GPUs if it stays on a node."""
     if _nodes(prediction) > 1:
         if named := transport_of(prediction.scenario.profile):
             return named
@@ -202,8 +202,8 @@ def place(prediction: Prediction) -> str:
 
 
 def _is_shipped(record: Calibration) -> bool:
-    """Whether a record is that of a shipped profile, also where another profile has it: one that was fitted to a
-    machine by its host's costs alone has costs of GPUs as they are shipped."""
+    """Whether a record is of a shipped profile, even in another profile: a profile fitted to a machine's host costs
+    alone keeps the shipped costs of GPUs."""
     return any(
         (record.date, record.files, record.errors) == (each.date, each.files, each.errors)
         for each in _shipped_records()
@@ -218,7 +218,7 @@ def _shipped_records() -> tuple[Calibration, ...]:
 
 
 def lent(prediction: Prediction) -> bool:
-    """Whether what calls cost was fitted to GPUs of another model than the machine's, or nothing says to which."""
+    """Whether the costs of calls were fitted to another model of GPU than the machine's, or to an unknown one."""
     record, spec = load_profile(prediction.scenario.profile).calibration, prediction.scenario.topology
     if record is None or record.topology in (spec.system, spec.title):
         return record is None
@@ -229,7 +229,7 @@ def lent(prediction: Prediction) -> bool:
 
 
 def _transport(prediction: Prediction) -> str | None:
-    """The profile of the messages between nodes that was taken beside the one of GPUs."""
+    """Return the profile of messages between nodes, if it was taken beside that of the GPUs."""
     name = prediction.scenario.profile
     own = load_profile(name)
     apart = own.kernels is not None and (own.transport is None or transport_of(name) is not None)
@@ -237,12 +237,12 @@ def _transport(prediction: Prediction) -> str | None:
 
 
 def asked_of(scenario: Scenario) -> str:
-    """The algorithm that a scenario asks for: its own, or that of its workload's calls."""
+    """Return the algorithm that a scenario asks for: its own, or that of its workload's calls."""
     return scenario.workload.algorithm if scenario.workload else scenario.algorithm
 
 
 def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
-    """The row of results with the columns that are known without running the point."""
+    """Return a row of results with the columns that are known without a run."""
     return ResultRow(status=status, **_described(scenario), **marks)
 
 

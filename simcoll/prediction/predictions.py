@@ -37,8 +37,8 @@ COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 
 
 class ProgramRun:
-    """A program that an engine ran for a point. The timeline of a large one, and what was not kept of it, is made when
-    asked for."""
+    """A program that an engine ran for a point. The timeline of a large program, and parts that were not kept, are made
+    when asked for."""
 
     def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
         self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine
@@ -49,40 +49,40 @@ class ProgramRun:
 
     @cached_property
     def program(self) -> Program:
-        """The program, as it was bound."""
+        """Return the program as it was bound."""
         return self.make()
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Times of everything that happened."""
+        """Return the times of all events."""
         return run(self.program, policy(self.point, "hops")).timeline
 
     @property
     def went(self) -> Program:
-        """The program with the ways that its transfers took in the end, which are those of the timeline."""
+        """Return the program with the routes that its transfers took in the end, as in the timeline."""
         return self.program.as_it_went(self.timeline.way)
 
     @property
     def timed(self) -> bool:
-        """Whether the timeline is at hand."""
+        """Whether the timeline has been made."""
         return "timeline" in vars(self)
 
 
 def policy(point: Scenario, keep: Keep = "auto") -> Policy:
-    """The engine and the shortcuts that a point allows."""
+    """Return the engine and the shortcuts that a point allows."""
     return Policy("event" if point.engine == "event" else "auto", point.shortcuts == "on", keep)
 
 
 class PlannedCall(NamedTuple):
-    """A call of a plan as it is run."""
+    """A call of a plan, as it is run."""
 
     lowered: PlainCall
     proved: str
-    bound: CallProgram | None = None  # None of a call that is run by itself
+    bound: CallProgram | None = None  # None if the call is run by itself
 
 
 class CountedLinks(NamedTuple):
-    """Links, by name, kind and B/s, on which totals count bytes: those of the topology, and others that calls see."""
+    """The links on which totals count bytes, by name, kind and B/s: the topology's, and others that only calls see."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -91,10 +91,10 @@ class CountedLinks(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanTasks:
-    """Rank, kind and duration in ps of each task of a joined program, (tasks,), laid out when they are asked for:
-    those of each operation together, which has its ranks, its kind, and the duration of each or of all. `alone` gives
-    the time of the plan, in ps, with other durations, from its calls alone; None where these meet, or are not to be run
-    so."""
+    """The tasks of a joined program: rank, kind and duration (ps) of each, (tasks,), made when asked for. Tasks of one
+    operation are adjacent; an operation has its ranks, its kind, and one duration for all or one for each. `alone`
+    returns the plan's time in ps with other durations, computed from its calls one by one; None if calls meet, or if
+    the point forbids this."""
 
     ranks: Sequence[NDArray[Any]]
     kinds: Sequence[int]
@@ -103,17 +103,17 @@ class PlanTasks:
 
     @cached_property
     def rank(self) -> NDArray[Any]:
-        """The rank of each."""
+        """Return the rank of each task."""
         return np.concatenate(self.ranks)
 
     @cached_property
     def kind(self) -> NDArray[Any]:
-        """The kind of each."""
+        """Return the kind of each task."""
         return np.repeat(self.kinds, list(map(len, self.ranks)))
 
     @cached_property
     def duration(self) -> NDArray[np.int64]:
-        """The duration of each."""
+        """Return the duration of each task, int64 (tasks,), in ps."""
         both = zip(self.durations, self.ranks, strict=True)
         return np.concatenate([np.broadcast_to(each, len(ranks)) for each, ranks in both]).astype(np.int64)
 
@@ -346,8 +346,8 @@ class Prediction(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CallPrediction(Prediction):
-    """The prediction of a call: `lowered`, as engines run it, and its `source`, a schedule or the stream of its steps,
-    which was proved at level `proof`."""
+    """The prediction of a call. `lowered` is the call as engines run it; `source` is its schedule, or the stream of its
+    steps, which was proved at level `proof`."""
 
     lowered: PlainCall
     source: AnySchedule
@@ -355,22 +355,22 @@ class CallPrediction(Prediction):
 
     @property
     def n(self) -> int:
-        """All ranks of the point."""
+        """Return the number of all ranks of the point."""
         return self.source.n
 
     @property
     def planned(self) -> Sequence[PlannedCall]:
-        """The call."""
+        """Return the call."""
         return (PlannedCall(self.lowered, self.proof),)
 
     @property
     def steps(self) -> int:
-        """Steps of its schedule."""
+        """Return the number of steps of its schedule."""
         return self.source.n_steps
 
     @property
     def staged(self) -> Staged | None:
-        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        """Return the writes that waited at receivers; None if the timeline was not kept or is not of one whole call."""
         whole = self.lowered.whole and not self.scenario.in_buckets
         return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
 
@@ -380,23 +380,23 @@ class CallPrediction(Prediction):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Time before the program begins, in ps, by cause."""
+        """Return the time before the program begins by cause, in ps."""
         waited = {"host": self.waited_ps} if self.waited_ps else {}
         return {**waited, **self.lowered.lead(self.costs)}
 
     def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """For each used link, by number, the links that carry the same at the same time."""
+        """Return, for each used link, by number, the links that carry the same at the same time."""
         return self.lowered.rails(used)
 
     def retimed(self, costs: CostSetting) -> int:
-        """The time under other costs, in ps.
+        """Return the time under other costs, in ps.
 
-        Schedule, proof, routes and dependencies do not depend on costs, and are kept where the program is.
+        Schedule, proof, routes and dependencies do not depend on costs, and are kept if the program is.
         """
         if costs is self.costs:
             return self.time_ps
         call = self.lowered
-        apart = self.scenario.striking or self.scenario.in_buckets  # links change, or calls are several
+        apart = self.scenario.striking or self.scenario.in_buckets  # links change, or there are several calls
         if apart or self.run.totals.messages > MOST_HELD:
             return self.anew(costs).time_ps
         program = dataclasses.replace(
@@ -405,15 +405,15 @@ class CallPrediction(Prediction):
             bandwidths=call.bandwidths(costs),
             latencies=call.latencies(costs),
         )
-        took = makespan_ps(program, self.totals.shortcut != "none")  # no shortcut then helps now, as a rule
+        took = makespan_ps(program, self.totals.shortcut != "none")  # no shortcut then: as a rule none helps now
         return max(self._until(took) + call.launch_ps(costs), call.host_ps(costs))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepPrediction(Prediction):
-    """The prediction of a workload's plan: its `calls` as they are bound, the `tasks` of the program that joins them,
-    and the `counted` links that they see. `facts` are columns of the workload's template. `alone` predicts the call by
-    itself where an undisturbed plan is no more than one call of all ranks, else it gives None."""
+    """The prediction of a workload's plan. `calls` are its calls as they are bound, `tasks` the tasks of the joined
+    program, `counted` the links of all calls. `facts` are result columns of the workload's template. `alone` returns
+    the prediction of the call if the undisturbed plan is just one call of all ranks, else None."""
 
     plan: WorkloadPlan
     calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
@@ -424,27 +424,27 @@ class StepPrediction(Prediction):
 
     @property
     def n(self) -> int:
-        """All ranks of the point."""
+        """Return the number of all ranks of the point."""
         return self.plan.n
 
     @property
     def planned(self) -> Sequence[PlannedCall]:
-        """Its calls, those that are alike once."""
+        """Return the calls, equal ones once."""
         return tuple(self.calls.values())
 
     @property
     def columns(self) -> Mapping[str, object]:
-        """Columns of results that the workload's template adds, and the protocols of its calls."""
+        """Return the template's result columns, and the protocols of the calls."""
         return {**self.facts, "protocol": self.protocol} if self.calls else self.facts
 
     @cached_property
     def only(self) -> CallPrediction | None:
-        """The one call that the plan is, by itself; None of another plan."""
+        """Return the prediction of the one call that the plan consists of; None for other plans."""
         return self.alone()
 
     @property
     def compute_ps(self) -> int:
-        """Computation of the rank that computes longest, in ps."""
+        """Return the computation time of the rank that computes longest, in ps."""
         return max(self.plan.computed_ps())
 
     @property
@@ -453,13 +453,13 @@ class StepPrediction(Prediction):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Nothing comes before a plan."""
+        """Return nothing: launches are part of a plan."""
         return {}
 
     def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """For each used link, by number, the link itself."""
+        """Return each used link itself, by number."""
         return {link: (link,) for link in used}
 
     def retimed(self, costs: CostSetting) -> int:
-        """The time under other costs, in ps."""
+        """Return the time under other costs, in ps."""
         return self.time_ps if costs is self.costs else self.anew(costs).time_ps

@@ -1,4 +1,4 @@
-"""A point run many times with disturbances: quantiles, their confidence, and the share of each cause."""
+"""Run a point many times with disturbances: quantiles of its time, their confidence, and the share of each cause."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn, Variability, matching
 
-JUDGED: Final = 50  # the first replications of large points: run again with causes left out, for the shares of each
-SMALL: Final = 50_000  # messages: of smaller points all are
+JUDGED: Final = 50  # first replications of large points: run again without some causes, for the share of each cause
+SMALL: Final = 50_000  # messages up to which all replications are run again
 _OF_LINKS: Final = frozenset(("slow_links", "faults", "ecmp"))  # causes that change links or routes
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-SURE: Final = 0.95  # of the intervals of quantiles
+SURE: Final = 0.95  # confidence of the intervals of quantiles
 
 
 def drawing(scenario: Scenario, replication: int) -> Drawn:
-    """The draws of a replication, of all causes that there are."""
+    """Return a replication's draws of all causes."""
     spec = scenario.variability or Variability()
     causes = (*spec.causes, *(("faults",) if scenario.faults else ()))
     return Drawn(spec, scenario.seed, replication, causes, scenario.faults)
 
 
 def part(point: Point) -> ResultRow:
-    """One share: the row of the undisturbed point, and the time (ps) of each replication with each set of causes."""
+    """Return the undisturbed point's row, with the time (ps) of each replication under each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
     prediction = _undisturbed(scenario)
@@ -63,7 +63,7 @@ def part(point: Point) -> ResultRow:
     failed = 0
     for causes, replication, felt in draws:
         found = known[replication, felt] if felt else prediction.time_ps
-        if isinstance(found, StuckError):  # which takes as long as it is waited for
+        if isinstance(found, StuckError):  # it counts with the time until the run gives up
             if found.when is None:
                 raise found
             failed += causes == every
@@ -73,13 +73,13 @@ def part(point: Point) -> ResultRow:
 
 
 def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
-    """All causes, and unless that is the `whole` question every set of some."""
+    """Return the set of all causes, and all its non-empty subsets unless only the `whole` set is asked for."""
     sizes = range(len(causes), len(causes) - 1 if whole else 0, -1)
     return [chosen for size in sizes for chosen in itertools.combinations(causes, size)]
 
 
 def _undisturbed(scenario: Scenario) -> Prediction:
-    """The point without any disturbance; raises InputError for causes that name links that there are not."""
+    """Return the undisturbed prediction; raises InputError for causes that name links that do not exist."""
     prediction = predict(scenario)
     _check(prediction)
     if scenario.faults:
@@ -88,7 +88,7 @@ def _undisturbed(scenario: Scenario) -> Prediction:
 
 
 def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
-    """The time of a point with one set of draws in ps, or why it cannot finish."""
+    """Return the time in ps of a point with one set of draws, or the error if it cannot finish."""
     try:
         if isinstance(prediction, StepPrediction):
             return _step_end(prediction, drawn)
@@ -98,30 +98,30 @@ def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
 
 
 def _step_end(prediction: StepPrediction, drawn: Drawn) -> int:
-    """The end of a plan with one set of draws: of its calls alone, where links are as they were and none meet."""
+    """Return a plan's end in ps with one set of draws: from calls alone if links are unchanged and none meet."""
     same = not _OF_LINKS.intersection(drawn.felt())
     end = prediction.tasks.alone(_took(prediction, drawn)) if same else None
     return makespan_ps(disturbed(prediction, drawn)) if end is None else end
 
 
 def _call_end(prediction: Prediction, drawn: Drawn) -> int:
-    """The end of a call whose program is run with one set of draws."""
+    """Return the end in ps of a call whose program is run with one set of draws."""
     late = arriving(prediction.scenario, drawn, prediction.n)
     end = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
     return max(end + prediction.launch_ps, prediction.host_ps)
 
 
 def _held(prediction: Prediction) -> bool:
-    """Whether a replication is its program with other numbers: not of several calls, nor of a choice that looks at
-    arrivals, nor of a schedule too long to be held."""
+    """Whether a replication is the same program with other numbers: not for several calls, for a choice that depends on
+    arrivals, or for a schedule too long to keep."""
     profile, spec = load_profile(prediction.scenario.profile), prediction.scenario.variability
     several = prediction.scenario.in_buckets or profile.bound
-    several |= profile.as_nccl and bool(spec and spec.slow_links)  # which channels feel that are not in the program
+    several |= profile.as_nccl and bool(spec and spec.slow_links)  # the program lacks some slowed channels
     return not several and prediction.run.totals.messages <= MOST_HELD
 
 
 def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
-    """The program of a call with one set of draws, its ranks as `late` as drawn."""
+    """Return the program of a call with one set of draws; its ranks are `late` by int64 (n,) ps."""
     program = _rewired(prediction, drawn)
     if "faults" in drawn.felt():
         program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
@@ -129,7 +129,7 @@ def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
 
 
 def _anew(prediction: Prediction, drawn: Drawn) -> int:
-    """The time of a point that is predicted anew with one set of draws."""
+    """Return the time in ps of a point that is predicted anew with one set of draws."""
     scenario, n = prediction.scenario, prediction.n
     late = arriving(scenario, drawn, n)
     came = dict(enumerate(late.tolist()))
@@ -145,13 +145,13 @@ def _anew(prediction: Prediction, drawn: Drawn) -> int:
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
-    """Times at which ranks come to a collective, int64 (n,), in ps."""
+    """Return the times at which ranks reach a collective, int64 (n,), in ps."""
     came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
     return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
 
 
 def disturbed(prediction: StepPrediction, drawn: Drawn) -> Program:
-    """The program of a joined plan with one set of draws."""
+    """Return the program of a joined plan with one set of draws."""
     tasks = prediction.program.tasks
     assert tasks
     durations = replace(tasks, duration=_took(prediction, drawn))
@@ -160,7 +160,7 @@ def disturbed(prediction: StepPrediction, drawn: Drawn) -> Program:
 
 
 def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
-    """The durations of a plan's tasks with one set of draws, int64 (tasks,), in ps."""
+    """Return the durations of a plan's tasks with one set of draws, int64 (tasks,), in ps."""
     of = prediction.tasks
     took = of.duration.astype(float)
     computing, launching = of.kind == COMPUTING, of.kind == LAUNCHING
@@ -171,7 +171,7 @@ def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
 
 
 def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
-    """The program with the routes that are hashed, and the links that are slow."""
+    """Return the program with hashed routes and slow links."""
     program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
     if drawn.spec.ecmp and "ecmp" in felt:
         flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
@@ -180,7 +180,7 @@ def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
 
 
 def _rails(prediction: Prediction) -> list[Rails]:
-    """For what the calls that see links in each view of the program stand."""
+    """Return, for each view of the program's links, the rails for which its calls stand."""
     program, costs = prediction.program, prediction.costs
     names = tuple(program.link_names[: program.servers])
     columns = [column.reshape(program.views, -1) for column in (program.bandwidths, program.latencies)]
@@ -199,13 +199,13 @@ def _rails(prediction: Prediction) -> list[Rails]:
 
 
 def _slowed(program: Program, drawn: Drawn) -> Program:
-    """With the links that are slow; routes stay as they are."""
+    """Return the program with slow links; routes do not change."""
     bandwidths = program.bandwidths / drawn.slow_links(program.link_names)
     return replace(program, bandwidths=np.maximum(program.bandwidths > 0, np.rint(bandwidths)).astype(np.int64))
 
 
 def _check(prediction: Prediction) -> None:
-    """Raise InputError for links that there are not, or that cannot be slow, and for routes that cannot be drawn."""
+    """Raise InputError for links that do not exist or cannot be slow, and for routes that cannot be drawn."""
     scenario, names = prediction.scenario, prediction.topology.link_names
     spec = scenario.variability or Variability()
     for each in spec.slow_links:
@@ -233,7 +233,7 @@ def _check(prediction: Prediction) -> None:
 
 
 def merged(shares: Sequence[ResultRow]) -> ResultRow:
-    """The row of a point with replications of the rows of its parts, in order, none of which failed."""
+    """Return the row of a point with replications from the rows of its parts, in order, none of which failed."""
     times: dict[str, list[int]] = {}
     for share in shares:
         for causes, some_ps in (share.times_ps or {}).items():
@@ -251,7 +251,7 @@ def merged(shares: Sequence[ResultRow]) -> ResultRow:
 
 
 def _quantiles(times: Sequence[int]) -> dict[str, Any]:
-    """Each quantile and an interval for it, from order statistics, whatever the distribution is."""
+    """Return each quantile with an interval for it, from order statistics, for any distribution."""
     ordered, quantiles = sorted(times), {}
     for name, share in QUANTILES.items():
         low, high = _interval(len(ordered), share)
@@ -262,8 +262,8 @@ def _quantiles(times: Sequence[int]) -> dict[str, Any]:
 
 
 def _interval(count: int, share: float) -> tuple[int, int]:
-    """The places in order between which the quantile lies, as surely as SURE where there are enough: how many of
-    `count` lie below it is binomial."""
+    """Return the places in order between which a quantile lies with confidence SURE, if `count` values suffice: the
+    number of values below it is binomial."""
     logs = [
         math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
         + k * math.log(share) + (count - k) * math.log(1 - share)
@@ -271,16 +271,16 @@ def _interval(count: int, share: float) -> tuple[int, int]:
     ]  # fmt: skip
     below = np.cumsum(np.exp(logs))
     tail = (1 - SURE) / 2
-    low = int(np.searchsorted(below, tail))  # fewer than `low` below it: improbable
+    low = int(np.searchsorted(below, tail))  # fewer than `low` values below it are improbable
     high = int(np.searchsorted(below, 1 - tail))
     return max(0, min(low, count) - 1), min(count - 1, high)
 
 
 def _shares(times: Mapping[str, Sequence[int]], causes: Sequence[str], undisturbed: int) -> dict[str, float]:
-    """The share of each cause in the slowdown of the mean; empty where nothing is slower.
+    """Return the share of each cause in the slowdown of the mean; empty if nothing is slower.
 
-    That is the time that it adds to each set of others, averaged over the orders in which they can come (Shapley
-    values), so that shares add up; none is below 0.
+    A share is the time that a cause adds to a set of other causes, averaged over the orders in which they can be added
+    (Shapley values). Shares add up, and none is below 0.
     """
     judged = min(map(len, times.values()))
     means = {frozenset(names.split()): sum(ps[:judged]) / judged for names, ps in times.items()}

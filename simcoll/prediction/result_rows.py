@@ -1,7 +1,7 @@
-"""A row of results: its columns with their types, units and meaning, and every form that is made from them.
+"""A row of results: its columns with types, units and meaning, and its forms as CSV and JSON.
 
-The fields of `ResultRow` decide what stands in results.csv and in JSON documents, how both are read, the JSON Schema,
-the kinds of Arrow columns and the table in the documentation: a new column is a new field.
+The fields of `ResultRow` determine results.csv, the JSON documents, how both are read, the JSON Schema, the kinds of
+Arrow columns and the table in the documentation. A new column is a new field.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from simcoll.errors import Diagnostic, InputError, Place, unwritable
 from simcoll.units import exact_us, float_of, int_of
 
 SCHEMA: Final = "simcoll.results/1"
-CHOSEN: Final = "chosen."  # begins columns of what a bound has chosen, e.g. `chosen.copies`: an answer, no question
-NEEDED: Final = ("collective", "ranks", "size_bytes", "time_us", "status")  # without which a results.csv is none
+CHOSEN: Final = "chosen."  # prefix of a bound's own choices, e.g. `chosen.copies`: they are an answer, no question
+NEEDED: Final = ("collective", "ranks", "size_bytes", "time_us", "status")  # every results.csv has them
 
 
 def _column(text: str, unit: str = "", **options: Any) -> Any:
@@ -114,10 +114,10 @@ class ResultRow(Mapping[str, Any]):
     library_version: str | None = _column("release of the library that was asked for")
 
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # by dotted key of the scenario
-    time_ps: int = 0  # 0 also where there is no time
-    left_out: bool = False  # refused, and one of `algorithm: all`, which leaves out those that cannot serve
-    wrong_input: bool = False  # failed by a mistake in what the user wrote
-    passing: bool = False  # failed for a reason that can be mended: tried again by the next run
+    time_ps: int = 0  # 0 also if there is no time
+    left_out: bool = False  # refused, and one of `algorithm: all`, which leaves out what cannot serve
+    wrong_input: bool = False  # failed by a mistake in the user's input
+    passing: bool = False  # failed for a reason that can be mended: the next run tries it again
     times_ps: Mapping[str, Sequence[int]] | None = field(default=None, hash=False)  # of replications, by causes
 
     def __getitem__(self, column: str) -> Any:
@@ -130,24 +130,24 @@ class ResultRow(Mapping[str, Any]):
         return len(KINDS) + len(self.settings)
 
     def columns(self) -> dict[str, Any]:
-        """The row as a plain dict: the columns, then the settings."""
+        """Return the row as a dict: the columns, then the settings."""
         return {**dict(zip(KINDS, _VALUES(self), strict=True)), **self.settings}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> ResultRow:
-        """A row from names and values; names with a dot are settings. Raises TypeError for a name that is unknown."""
+        """Return a row from names and values; names with a dot are settings. Raises TypeError for an unknown name."""
         settings = {name: value for name, value in record.items() if "." in name}
         return cls(**{name: value for name, value in record.items() if "." not in name}, settings=settings)
 
     def record(self) -> dict[str, Any]:
-        """Names and values of everything that is set, from which `of` makes the row again."""
+        """Return the names and values of all fields that are set; `of` turns them into a row again."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "settings"}
         unset = {each.name: each.default for each in fields(self)}
         return {name: value for name, value in values.items() if value != unset[name]} | dict(self.settings)
 
 
 _KINDS: Final = {"str": str, "int": int, "float": float, "bool": bool, "Mapping[str, float]": dict}
-KINDS: Final[Mapping[str, type]] = {  # of what each public column holds, in their order
+KINDS: Final[Mapping[str, type]] = {  # the type of each public column, in order
     each.name: _KINDS[str(each.type).removesuffix(" | None")] for each in fields(ResultRow) if each.metadata
 }
 COLUMNS: Final = tuple(KINDS)
@@ -157,12 +157,12 @@ TEXTS: Final[Mapping[str, str]] = {each.name: each.metadata["text"] for each in 
 
 
 def swept(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The columns of keys of the scenario that have no column of their own: those with a dot, e.g. `model.o_send`."""
+    """Return the swept keys that have no column of their own: those with a dot, e.g. `model.o_send`."""
     return [column for column in dotted(rows) if not column.startswith(CHOSEN)]
 
 
 def dotted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The columns beside COLUMNS: of swept keys, and of what a bound has chosen by itself."""
+    """Return the columns beside COLUMNS: swept keys, and what a bound has chosen."""
     return list(dict.fromkeys(column for row in rows for column in row if "." in column))
 
 
@@ -170,7 +170,7 @@ def dotted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def to_csv(rows: Sequence[ResultRow]) -> str:
-    """CSV text; times with all six decimals, so that no picosecond is lost."""
+    """Return CSV text; times have all six decimals, so that no picosecond is lost."""
     columns = [*COLUMNS, *dotted(rows)]
     return text_table.csv_text(columns, ([_cell(row, column) for column in columns] for row in rows))
 
@@ -189,14 +189,14 @@ def _cell(row: ResultRow, column: str) -> str:
 
 
 def read(path: Path) -> list[ResultRow]:
-    """Rows of a results.csv; raises InputError with line and column of what is no finite number."""
+    """Return the rows of a results.csv; raises InputError with line and column of a value that is no finite number."""
     text = decoded(input_files.bytes_of(path, "give the path of a results.csv"), str(path))
     reader = csv.DictReader(io.StringIO(text))
     missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
     if missing:
         mistake = f"no column {missing[0]!r}"
         cure = "give a results.csv of `simcoll run`"
-        from simcoll.formats import measured  # what reads results.csv alone need not load it
+        from simcoll.formats import measured  # readers of results.csv alone need not load it
 
         if measured.looks(text):
             mistake, cure = "a measured table", f"draw it with `simcoll compare {path} --on SYSTEM -o FOLDER`"
@@ -219,7 +219,7 @@ def _value(kind: type, text: str | None) -> Any:
     if text is None or text == "":
         return None
     if kind is dict:
-        return json.loads(text)  # a ValueError if it is none
+        return json.loads(text)  # raises ValueError for no JSON
     if kind is str:
         return text_table.csv_meaning(text)
     if kind is bool:
@@ -234,12 +234,12 @@ def _value(kind: type, text: str | None) -> Any:
 
 
 def document(rows: Sequence[ResultRow], reused: int = 0) -> str:
-    """One JSON document for scripts; `schema` says what stands in it."""
+    """Return one JSON document for scripts, described by `schema`."""
     return json.dumps({"schema": SCHEMA, "points": [row.columns() for row in rows], "reused": reused}, indent=1)
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of the document that `run --json` and `predict --json` print."""
+    """Return the JSON Schema (2020-12) of the document that `run --json` and `predict --json` print."""
     names = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object"}
     columns = {
         column: {
@@ -272,7 +272,7 @@ def schema() -> dict[str, Any]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise InputError where `write_atomically` could not write: asked before long work, so that none is lost."""
+    """Raise InputError if `write_atomically` could not write; called before long work, so that no result is lost."""
     import tempfile
 
     folder = next((folder for folder in path.parents if folder.exists()), path.parent)
@@ -285,7 +285,7 @@ def check_writable(path: Path) -> None:
         raise unwritable(path, error) from None
 
 
-# How each kind of picture says that it is simcoll's.
+# The mark of simcoll in each kind of picture.
 OWN_PICTURE: Final = {
     ".png": b"Software\0simcoll",
     ".svg": b"<dc:title>simcoll</dc:title>",
@@ -294,13 +294,13 @@ OWN_PICTURE: Final = {
 
 
 def own_pictures(folder: Path) -> list[Path]:
-    """The pictures in a folder that simcoll drew; none where there is no such folder."""
+    """Return the pictures in a folder that simcoll drew; none if there is no folder."""
     found = (file for file in sorted(folder.glob("*")) if file.suffix in OWN_PICTURE and file.is_file())
     return [file for file in found if OWN_PICTURE[file.suffix] in file.read_bytes()]
 
 
 def check_own(path: Path) -> None:
-    """Raise InputError where a file of another program stands in the place of a results.csv: it would be lost."""
+    """Raise InputError if a results.csv at `path` is another program's: it would be lost."""
     if path.is_file() and path.stat().st_size:
         with path.open(encoding="utf-8", errors="replace") as file:
             header = next(csv.reader(file), [])
@@ -309,11 +309,11 @@ def check_own(path: Path) -> None:
             raise InputError(problem, "move it, or name another folder with -o")
 
 
-_PART: Final = ".part"  # of a file that is being written, by a process that its name names
+_PART: Final = ".part"  # suffix of a file that is being written, by the process in its name
 
 
 def _drop_abandoned(path: Path, here: str) -> None:
-    """Remove what processes of the machine `here` that live no more have begun to write in place of a file."""
+    """Remove partial files beside `path` of processes of the machine `here` that no longer live."""
     begun = re.compile(rf"\.{re.escape(path.name)}\.(\d{{1,9}})@{re.escape(here)}\..*{re.escape(_PART)}")
     for file in path.parent.iterdir():
         if match := begun.fullmatch(file.name):
@@ -321,15 +321,15 @@ def _drop_abandoned(path: Path, here: str) -> None:
                 os.kill(int(match[1]), 0)
             except ProcessLookupError:
                 file.unlink(missing_ok=True)
-            except OSError:  # somebody else's, who lives
+            except OSError:  # the process lives and is another user's
                 continue
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file so that it is there whole or not at all; raises SimcollError if it cannot be (see `unwritable`).
+    """Write a file completely or not at all; raises SimcollError if it cannot be written (see `unwritable`).
 
-    What is there as a link, a pipe or a device (`/dev/null`) is written to: a file in its place would remove it. What a
-    process of this machine that was killed here has left beside it goes, too.
+    A link, a pipe or a device (`/dev/null`) is written to, not replaced. Partial files of killed processes of this
+    machine are removed.
     """
     import tempfile
 

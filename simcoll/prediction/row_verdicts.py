@@ -1,4 +1,4 @@
-"""The answer that rows are, in one sentence."""
+"""Sum up rows of results in one sentence."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from simcoll.topology.systems import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
 Name = Callable[[ResultRow], str]  # of a row, among others
-TIE: Final = 1.005  # times nearer than half a percent are equal
-_KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # of links, by the device at an end
-_SHOWN: Final = 4  # ranges of sizes in a sentence, and machines with one each
-# Columns that make another question of a point, besides sizes and swept keys without a column; of those below each is a
-# key that may change nothing.
+TIE: Final = 1.005  # times that differ by less than half a percent are equal
+_KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # link kinds, by the device at an end
+_SHOWN: Final = 4  # most ranges of sizes in a sentence, and most machines with a sentence each
+# Columns in which points are different questions, besides sizes and swept keys without a column. The keys in _KEYS may
+# have no effect.
 _WHERE: Final = ("collective", "topology", "nodes", "ranks", "profile", "dtype", "op", "root", "in_place", "engine")
 _KEYS: Final = {"library_version": "library_version", "seed": "seed"}
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
-    """The time of a point, the fastest algorithm at each size, or the span of many points; a sentence a machine. Then
-    what has no answer."""
+    """Return the time of a point, the fastest algorithm at each size, or the range of many points, one sentence per
+    machine; then name the points that have no answer."""
     good = [row for row in rows if row.status == "ok"]
     if not good:
         return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
@@ -41,7 +41,7 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
 
 
 def unanswered(rows: Iterable[ResultRow]) -> list[str]:
-    """A line for each reason that a point has no time."""
+    """Return a line for each reason why a point has no time."""
     return list(dict.fromkeys(f"{row.algorithm}: {row.status}" for row in rows if row.status != "ok"))
 
 
@@ -74,14 +74,14 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
 
 
 def _named(places: Mapping[Any, Sequence[ResultRow]]) -> Name:
-    """Return what names a row: as it was asked for, unless one question and size has several of a name."""
+    """Return a function that names a row: by the algorithm asked for, if that is unique per question and size."""
     alike = [(row.asked, row.size_bytes) for rows in places.values() for row in rows]
     once = sum(len({(row.asked, row.size_bytes) for row in rows}) for rows in places.values())
     return _asked if once == len(alike) else ran
 
 
 def _span(rows: Sequence[ResultRow], name: Name) -> str:
-    """The shortest and the longest time, and where they differ: `325 us (1 node) to 453 us (2 nodes)`."""
+    """Return the shortest and the longest time, and where they differ: `325 us (1 node) to 453 us (2 nodes)`."""
     first, last = min(rows, key=_time), max(rows, key=_time)
     if _time(last) <= _time(first) * TIE:
         return f"each takes {took(first.time_us)}"
@@ -96,14 +96,14 @@ def _span(rows: Sequence[ResultRow], name: Name) -> str:
 
 
 def _differing(rows: Sequence[ResultRow], places: Sequence[str] = ()) -> list[str]:
-    """The columns, of `places` and of sizes, in which rows differ by themselves, not as others make them."""
+    """Return the columns, of `places` and of sizes, in which rows differ, without columns that follow from others."""
     named = [each for each in (*(places or _places(rows)), "size_bytes") if len({str(r.get(each)) for r in rows}) > 1]
     follows = {"ranks": "nodes", "op": "collective", "root": "collective"}
     return [each for each in named if follows.get(each) not in named]
 
 
 def said(column: str, value: Any) -> str:
-    """A value of a column with as much of its name as it needs."""
+    """Return a value of a column, with its name if needed."""
     if column in ("nodes", "ranks"):
         return f"{value} {column if value != 1 else column[:-1]}"
     if column == "in_place":
@@ -114,7 +114,7 @@ def said(column: str, value: Any) -> str:
 
 
 def _without_effect(rows: Sequence[ResultRow]) -> str:
-    """A sentence of keys that have several values here and change no time."""
+    """Return a sentence about keys that have several values here and change no time."""
     keys = [*_KEYS, *swept(rows)]
     idle = [_KEYS.get(key, key) for key in keys if _is_idle(rows, key, [each for each in keys if each != key])]
     if not idle:
@@ -125,7 +125,7 @@ def _without_effect(rows: Sequence[ResultRow]) -> str:
 
 
 def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> bool:
-    """Whether each value of a key has the same times as the others, where nothing else that was asked for differs."""
+    """Whether a key never changes the times of rows that differ in it alone."""
     others = [*_WHERE, *other_keys, "asked", "size_bytes"]
 
     def question(row: ResultRow) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> 
 
 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
-    """The grounds for the times, and a better question where there is one; `beside` are transports of no row."""
+    """Return what the times are based on, and a better profile if there is one; `beside` are further transports."""
     parts = []
     for name in profiles:
         profile = load_profile(name)
@@ -159,31 +159,31 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
 
 
 def transports(profile: str, rows: Iterable[ResultRow]) -> list[str]:
-    """The transports between nodes of rows of a profile."""
+    """Return the transports between nodes of a profile's rows."""
     return sorted({row.transport for row in rows if row.profile == profile and row.transport})
 
 
 def _better(name: str, rows: Sequence[ResultRow]) -> str | None:
-    """The fitted profile of the system that rows are of, where another was asked for."""
+    """Return the fitted profile of the rows' system if the user asked for another one."""
     system = str(rows[0].topology).partition("/")[0] if rows else ""
     own = load_system(system).profile if system in shipped_systems() else None
     return own if own != name else None
 
 
 def took(time_us: float | None) -> str:
-    """A time as one says it."""
+    """Return a time as text."""
     return format_duration(round(1e6 * (time_us or 0)), digits=3)
 
 
 def ran(row: ResultRow) -> str:
-    """Algorithm, protocol and executor: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
+    """Return algorithm, protocol and executor: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
     return f"{_file_named(str(row.algorithm))}{protocol}{one}"
 
 
 def _file_named(algorithm: str) -> str:
-    """An algorithm, or the file of a schedule without its folder."""
+    """Return an algorithm, or the name of a schedule's file without its folder."""
     return Path(algorithm).name if algorithm.endswith(".json") else algorithm
 
 
@@ -208,11 +208,11 @@ def _interval(row: ResultRow) -> str:
     return f" (90 %: {low} to {high})"
 
 
-IDLE: Final = 0.005  # what would be written as 0%
+IDLE: Final = 0.005  # a smaller share would be written as 0%
 
 
 def busiest(link: str | None, busy: float | None) -> str:
-    """Say how busy the busiest link is; only a path shows whether it binds, and `explain` follows that."""
+    """Say how busy the busiest link is; only `explain`, which follows the critical path, shows whether it binds."""
     if link is None or busy is None:
         return "no link carries data"
     if link == "host":
@@ -222,7 +222,7 @@ def busiest(link: str | None, busy: float | None) -> str:
 
 
 def _places(rows: Sequence[ResultRow]) -> list[str]:
-    """Columns that make another question of a point, sizes aside."""
+    """Return the columns in which points are different questions, except sizes."""
     return [*_WHERE, *_KEYS, *swept(rows)]
 
 
@@ -232,7 +232,7 @@ def _plain(value: object) -> str:
 
 
 def _best(rows: Sequence[ResultRow], name: Name) -> list[str]:
-    """The fastest of some rows, and whatever ties with it."""
+    """Return the fastest of some rows, and those that tie with it."""
     least = min(map(_time, rows))
     return list(dict.fromkeys(name(row) for row in rows if _time(row) <= least * TIE))
 
@@ -249,11 +249,11 @@ def _winners(rows: Sequence[ResultRow], name: Name) -> str:
     if len(ranges) == 1:
         top = [row for row in rows if (row.size_bytes or 0) == sizes[-1]]
         fastest = min(top, key=_time)
-        slowest = max(map(_time, top)) / (_time(fastest) or 1.0)  # one rank takes no time at all
+        slowest = max(map(_time, top)) / (_time(fastest) or 1.0)  # one rank takes no time
         where = f", {took(fastest.time_us)}" + (f" at {short_size(sizes[-1])}" if sizes[-1] else "")
         everywhere = "at every size " if len(sizes) > 1 else ""
         there = " there" if everywhere else ""
-        behind = f"; the slowest{there} takes {slowest:.3g} times as long" if slowest > TIE else ""  # a tie has none
+        behind = f"; the slowest{there} takes {slowest:.3g} times as long" if slowest > TIE else ""  # not for a tie
         return f"{ranges[0][0]} {everywhere}".strip() + where + behind
     parts = [f"{names} to {short_size(held[-1])}" for names, held in ranges[:-1]]
     parts.append(f"{ranges[-1][0]} from {short_size(ranges[-1][1][0])}")
@@ -261,7 +261,7 @@ def _winners(rows: Sequence[ResultRow], name: Name) -> str:
 
 
 def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
-    """The one that is fastest at most points, alone or not, and what is at the others; empty where all have one name.
+    """Return which algorithm is fastest at most points, and which at the others; empty if all rows have one name.
 
     `tree is fastest at 2 of 3 questions, ring at 1 (4 nodes)`.
     """
@@ -273,7 +273,7 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
     wins = Counter(each for names in best for each in names)
     most = max(wins, key=lambda each: wins[each])
     tied = any(most in names and len(names) > 1 for names in best)
-    won: dict[str, list[ResultRow]] = {most: []}  # a row of each question, by what is fastest there
+    won: dict[str, list[ResultRow]] = {most: []}  # one row of each question, by the fastest names
     for names, alike in zip(best, questions, strict=True):
         won.setdefault(most if most in names else _tied(names), []).append(alike[0])
     columns = _differing([row for alike in questions for row in alike])[:_SHOWN]
@@ -287,7 +287,7 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
 
 
 def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
-    """The place of a single question, in brackets; nothing of several."""
+    """Return the place of a single row in brackets; empty for several rows."""
     texts = [said(column, rows[0].get(column)) for column in columns]
     return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 

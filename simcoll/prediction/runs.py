@@ -1,4 +1,4 @@
-"""Run a point: its call, as asked for, as the quickest of several or in buckets, or the plan of its workload."""
+"""Predict a point: its call, the fastest of several calls, a call in buckets, or the plan of its workload."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ScheduleRun:
 
 
 def _may_be_long(source: AnySchedule, point: Scenario) -> bool:
-    """Whether a schedule may have too many transfers, in all its loops, to be run as a program."""
+    """Whether a schedule, in all its loops, may have too many transfers for one program."""
     if isinstance(source, StreamedSchedule):
         return True
     chunk = point.params().chunk
@@ -69,7 +69,7 @@ def _may_be_long(source: AnySchedule, point: Scenario) -> bool:
 
 
 def _check_weights(point: Scenario, ranks: int) -> None:
-    """Raise InputError where the weights of a point are not those of so many ranks."""
+    """Raise InputError unless the point has one weight per rank."""
     blocks = collective(point.collective).blocks(ranks)
     try:
         cut(0, ranks, blocks, 1, point.weights, blocks)
@@ -80,10 +80,10 @@ def _check_weights(point: Scenario, ranks: int) -> None:
 def run_schedule(
     point: Scenario, network: Topology, places: Sequence[str], launch_ps: int, keep: Keep = "auto"
 ) -> ScheduleRun:
-    """The run of the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
+    """Run the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
 
     Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
-    proof fails, BoundError when the run is quicker than possible.
+    proof fails, BoundError when the run is faster than possible.
     """
     source, proved = source_of(point, network, places)
     devices = (*places, *agents_of(point, network, places)[: source.agents])
@@ -121,14 +121,14 @@ def run_schedule(
 def predict_call(
     scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
 ) -> CallPrediction:
-    """The prediction of a call; `keep`: see `Policy`. Raises like `predict`."""
+    """Return the prediction of a call; `keep`: see `Policy`. Raises like `predict`."""
     options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
             return _quickest(options, topology, costs, keep)
         healthy = [
             option.model_copy(update={"faults": ()}) for option in options
-        ]  # who chooses does not know of faults
+        ]  # the choice is made without knowledge of faults
         algorithm = _quickest(healthy, topology, costs, keep).algorithm
         return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
     if scenario.in_buckets:
@@ -158,8 +158,8 @@ def predict_call(
 
 
 def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
-    """The time that no schedule can beat, the same for all that answer the question, whatever they run: on links as
-    rated, or as a profile has them where these are faster; where switches could reduce, by these too."""
+    """Return the time in ps that no schedule can beat, the same for all algorithms and executors. Links count as rated,
+    or as in a profile where that is faster; switches count where they could reduce."""
     scenario, rated = call.scenario, topology or rated_topology(call.scenario)
     network = at_best(scenario, rated, costs)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
@@ -168,7 +168,7 @@ def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, cost
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:
-    """Totals of so many programs that do the same side by side."""
+    """Return the totals of `count` equal programs side by side."""
     if count == 1:
         return totals
     return replace(
@@ -181,7 +181,7 @@ def _side_by_side(totals: Totals, count: int) -> Totals:
 
 
 def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
-    """The one predicted to be done first, of those that are not refused."""
+    """Return the prediction of the fastest option, among those that are not refused."""
     predicted: list[CallPrediction] = []
     refused: list[RefusedError] = []
     for option in options:
@@ -195,8 +195,8 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
 
 
 def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> CallPrediction:
-    """The buffer in buckets: one call after another, each with its launch, or all on their way at once: then every
-    bucket is a loop of the schedule with separate channels. Timelines are those of the whole."""
+    """Return the prediction of a buffer in buckets. Calls follow each other, each with its launch, or run at once
+    (`async_op`): then buckets are loops of the schedule with own channels. Timelines are of the whole buffer."""
     buckets, chunk = scenario.measure.buckets, scenario.params().chunk
     alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
     again = functools.partial(predict_call, scenario, topology)
@@ -230,7 +230,7 @@ T = TypeVar("T")
 
 
 def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
-    """The prediction of a workload's plan. Raises like `predict`."""
+    """Return the prediction of a workload's plan. Raises like `predict`."""
     binder = _Binder(scenario, topology or rated_topology(scenario), costs)
     plan, facts = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
@@ -246,14 +246,14 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
 
     way = policy(scenario, "totals")
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
-    shared: tuple[set[CallProgram], Joined] = set(), {}  # with replications: calls that were run, and some together
+    shared: tuple[set[CallProgram], Joined] = set(), {}  # for replications: calls that were run, and joined ones
     took = composed_ps(operations, calls, plan.n, binder.topology, *shared) if alone else None
     if took is None and len(binder.ways) > 1:  # calls that meet share links in one way
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
         return replace(predict_plan(fair, topology, costs), scenario=scenario)
 
     def otherwise(durations: Numbers) -> int | None:
-        if took is None:  # calls met already
+        if took is None:  # calls meet
             return None
         return composed_ps(operations, calls, plan.n, binder.topology, *shared, [durations[part] for part in parts])
 
@@ -292,7 +292,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
 
 
 def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> CallPrediction | None:
-    """The call by itself that the plan is no more than; None of another plan, or of a disturbed one."""
+    """Return the prediction of the one call that the plan consists of; None for other and for disturbed plans."""
     if len(plan.works) != 1 or scenario.faults or scenario.variability or scenario.replications:
         return None
     (work,) = plan.works
@@ -305,14 +305,14 @@ def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Top
 def _operations(
     plan: WorkloadPlan, binder: _Binder, apart: bool
 ) -> tuple[list[Operation], list[CallProgram | None], list[int]]:
-    """The plan's operations, the calls that some of them are, and their kinds; a call whose launch takes time, or is to
-    be disturbed `apart`, is two: the launch, then what is launched."""
+    """Return the plan's operations, the call of each or None, and its kind. A call whose launch takes time, or is to be
+    disturbed (`apart`), becomes two operations: the launch and the call."""
     operations: list[Operation] = []
     calls: list[CallProgram | None] = []
     kinds: list[int] = []
-    members: dict[int, Array] = {}  # of tuples of ranks, of which there are few
+    members: dict[int, Array] = {}  # by id of tuples of ranks, of which there are few
     equal: dict[tuple[int, ...], Array] = {}
-    last: list[int] = []  # the operation that ends each of the plan's
+    last: list[int] = []  # the last operation of each work of the plan
     for work in plan.works:
         if id(work.ranks) not in members:
             members[id(work.ranks)] = equal.setdefault(work.ranks, np.asarray(work.ranks, np.int32))
@@ -338,21 +338,21 @@ def _operations(
 
 
 def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Numbers, Numbers]:
-    """The bytes of calls over links, and the B/s of these as calls see them: (views, links), a view for those that see
-    links alike."""
+    """Return the bytes of calls over links, and the B/s of links as calls see them, each (views, links). Calls that see
+    links alike share a view."""
     views: dict[tuple[bytes, bytes], tuple[Numbers, Numbers]] = {}
     for call in calls:
         if call is not None:
             rates, late = call.network.bandwidths, call.network.latencies
             view = views.setdefault((rates.tobytes(), late.tobytes()), (np.zeros(len(rates), np.int64), rates))
             view[0][:] += call.sums.carried
-    if not views:  # operations only compute
+    if not views:  # all operations are computations
         return np.zeros((1, len(network.bandwidths)), np.int64), network.bandwidths[None]
     return np.stack([carried for carried, _ in views.values()]), np.stack([rates for _, rates in views.values()])
 
 
 def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
-    """The links of all calls by `names`, as the topology has them, or else as a call sees them."""
+    """Return the links of all calls by `names`, with the topology's rates, or else those of a call."""
     known: dict[str, tuple[str, int]] = {}
     for each in (binder.topology, *(call.lowered.topology(binder.costs) for call in binder.calls.values())):
         if each.link_names is not binder.topology.link_names or not known:
@@ -371,8 +371,8 @@ def _step_totals(
     links: CountedLinks,
     binder: _Binder,
 ) -> Totals:
-    """Totals of all channels, of which a call's program may be one. A byte on a link that a channel has a share of
-    counts as much of the link as it does in the call by itself."""
+    """Return totals of all channels, of which a call's program may be just one. A byte on a link shared by channels
+    counts as much of the link as in the call by itself."""
     number = dict(zip(links.names, range(len(links.names)), strict=True))
     served: dict[bytes, Array] = {}
     for planned in binder.calls.values():
@@ -380,7 +380,7 @@ def _step_totals(
             names = planned.lowered.rated.link_names
             own = range(len(names)) if names is links.names else [number[name] for name in names]
             view, serves = links.capacities.copy(), links.capacities.astype(float)
-            view[len(binder.topology.bandwidths) :] = 1  # as `join` has those that a call does not see
+            view[len(binder.topology.bandwidths) :] = 1  # `join` gives 1 B/s to links that a call does not see
             view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities(binder.costs)
             served[view.tobytes()] = serves / planned.lowered.count
     shares = [links.capacities / np.maximum(1, served.get(view.tobytes(), view)) for view in rates]
@@ -398,8 +398,7 @@ def _step_totals(
 
 
 class _Binder:
-    """Binds the calls of a plan, once those that are alike, each on links as it has them. `topology` has links as they
-    serve."""
+    """Binds the calls of a plan, equal ones once, each on links as it sees them. `topology` has links as they serve."""
 
     def __init__(self, scenario: Scenario, rated: Topology, costs: CostSetting):
         self.scenario, self.rated, self.costs = scenario, rated, costs
@@ -409,18 +408,18 @@ class _Binder:
 
     @property
     def ways(self) -> set[str]:
-        """The ways in which its calls share links."""
+        """Return the ways in which the calls share links."""
         return {call.lowered.point(self.costs).params().sharing for call in self.calls.values()}
 
     def bound(self, call: CollectiveCall, ranks: tuple[int, ...]) -> PlannedCall:
-        """A call of some ranks; raises RefusedError if its algorithm cannot serve, InputError for wrong input."""
+        """Return a call of some ranks. Raises RefusedError if its algorithm cannot serve, and InputError."""
         key = call, ranks
         if key not in self.calls:
             try:
                 self.calls[key] = self._bound(alone(self.scenario, self.places, call, ranks))
             except TopologyError:
                 raise
-            except InputError as error:  # keys that only the call has stand in the workload
+            except InputError as error:  # other keys of the call are keys of the workload
                 own = ("", "root")
                 raise InputError(
                     replace(d, path="workload") if d.path in own else d for d in error.diagnostics
@@ -428,7 +427,7 @@ class _Binder:
         return self.calls[key]
 
     def _bound(self, asked: Scenario) -> PlannedCall:
-        """A call bound as it runs by itself; `join` lets it share links with others."""
+        """Return a call bound as it runs by itself; `join` lets it share links with others."""
         if asked.nbytes % asked.itemsize:
             why = f"{asked.collective} of {asked.nbytes} B: no whole elements of {asked.dtype}"
             raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")

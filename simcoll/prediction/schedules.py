@@ -1,4 +1,4 @@
-"""Make and prove the schedule of a point, once for all points that run it; count what its ranks send."""
+"""Make and prove the schedule of a point, once for all points that share it; count what its ranks send."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from simcoll.schedule.registry import Groups
 from simcoll.schedule.steps import Repeat, Step
 from simcoll.topology.graph import Topology
 
-FULL_PROOF: Final = 1024  # ranks up to which a schedule is proved in full unless the scenario says otherwise
+FULL_PROOF: Final = 1024  # most ranks of a schedule that is proved in full, unless the scenario says otherwise
 
 Proved = tuple[AnySchedule, str]
 _RECENT: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
@@ -38,8 +38,8 @@ _ORDERS: Final[LruCache[tuple[Order, ...]]] = LruCache(2_000_000, lambda orders:
 
 
 def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
-    """The proved schedule or stream, and how it was proved."""
-    if schedule_json.is_file(scenario.algorithm) or scenario.copies != 1:  # which depends on more
+    """Return the proved schedule or stream, and the level of its proof."""
+    if schedule_json.is_file(scenario.algorithm) or scenario.copies != 1:  # these depend on more keys
         return _source(scenario, topology, places)
     asked = (scenario.collective, scenario.algorithm)
     more = (scenario.root, scenario.groups, scenario.subgroups, scenario.proof)
@@ -69,9 +69,9 @@ def _source(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Pr
 
 
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
-    """The orders in which ranks at `places` play copies of the schedule; see `orders_of`. More copies begin anew, at
-    the next `turn`."""
-    if scenario.collective == "send_recv":  # in another order it would be another rank that receives
+    """Return the orders in which ranks at `places` play copies of the schedule (see `orders_of`). Further copies use
+    the orders of the next `turn`."""
+    if scenario.collective == "send_recv":  # another order would have another receiver
         return (tuple(range(len(places))),)
     machine = machine_of(scenario)
     search = machine.nccl.graphs if machine and machine.nccl else ()
@@ -79,7 +79,7 @@ def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], t
     root = scenario.root if collective(scenario.collective).rooted else None
     entry = None if schedule_json.is_file(scenario.algorithm) else _entry(scenario)
     grouped = entry is not None and entry.uses_groups
-    if entry and entry.agent_a_group:  # all ranks of a group do the same; groups do not
+    if entry and entry.agent_a_group:  # all ranks of a group do the same, groups do not
         return tuple(copies.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
     where = (topology.layout, tuple(places), known, root, grouped, turn)
     return _ORDERS.get(where, lambda: orders_of(topology, places, known, root=root, grouped=grouped, turn=turn))
@@ -90,7 +90,7 @@ def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tu
 
 
 def first_orders(scenario: Scenario, topology: Topology, places: Sequence[str], count: int) -> tuple[Order, ...]:
-    """The orders of so many copies, some of which may be the same."""
+    """Return the orders of `count` copies; some may be equal."""
     turns = (copy_orders(scenario, topology, places, turn) for turn in itertools.count())
     return tuple(itertools.islice(itertools.chain.from_iterable(turns), count))
 
@@ -100,7 +100,7 @@ def _entry(scenario: Scenario) -> registry.Algorithm:
 
 
 def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
-    """The switches that reduce for the algorithm of a scenario: those that reach every rank, or one in each group."""
+    """Return the switches that reduce for a scenario's algorithm: those that reach every rank, or one per group."""
     if (
         schedule_json.is_file(scenario.algorithm)
         or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group
@@ -115,15 +115,15 @@ ScheduleKey = tuple[str, str, int, int, Groups, int]
 
 
 def _maker(collective: str, algorithm: str) -> Hashable:
-    """The origin of a schedule, a function or the text of a file: with another one it is another schedule."""
+    """Return the origin of a schedule, a function or a file's text: another origin makes another schedule."""
     if schedule_json.is_file(algorithm):
         return schedule_json.text(algorithm)
     return registry.find(collective, algorithm)[0].steps
 
 
 def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> AnySchedule:
-    """A schedule with its copies, for the sub-groups, not proved yet."""
-    check_work(scenario)  # here, too: a topology may be one that was built for another question
+    """Return a schedule with its copies, for the sub-groups, without a proof."""
+    check_work(scenario)  # the topology may have been built for another point
     of_file = schedule_json.is_file(scenario.algorithm)
     with contextlib.nullcontext() if of_file else _entry(scenario).named():
         source: AnySchedule = _of_file(asked) if of_file else _made(asked)
@@ -140,7 +140,7 @@ def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Orde
 
 
 def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> Proved:
-    """Prove a schedule, once for all sizes of a sweep; it is the same object, so that it is held once."""
+    """Prove a schedule, once for all sizes of a sweep; return the same object, so that memory holds it once."""
     of_file = schedule_json.is_file(scenario.algorithm)
     with contextlib.nullcontext() if of_file else _entry(scenario).named():
         proof.prove(made, level)
@@ -153,7 +153,7 @@ def _made(asked: ScheduleKey) -> StreamedSchedule:
 
 
 def _of_file(asked: ScheduleKey) -> Schedule:
-    """The schedule of a file, if it fits; raises RefusedError."""
+    """Return the schedule of a file; raises RefusedError if it does not fit."""
     name, path, size, root, _, agents = asked
     schedule = schedule_json.read(path)
     if schedule.n != size:
@@ -168,7 +168,7 @@ def _of_file(asked: ScheduleKey) -> Schedule:
 
 
 def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Groups:
-    """The scenario's groups, by default the topology's; empty leaves the choice to the registry's rule."""
+    """Return the scenario's groups, by default the topology's; empty means that the registry's rule applies."""
     n, asked = len(places), scenario.groups
     if asked is None:
         return topology.default_groups(places) or registry.default_groups(n)
@@ -199,14 +199,14 @@ def orders_of(
     grouped: bool,
     turn: int = 0,
 ) -> tuple[Order, ...]:
-    """The orders of as many copies as use the links evenly; a `root` stays.
+    """Return the orders of ranks for as many copies as use the links evenly; a `root` keeps its place.
 
-    `known` are sets of rings that a machine has, of all its GPUs or of some. Where none fits, rings go over all direct
-    links, or where ranks are not all joined directly, in both directions. On several nodes each copy begins at another
-    rank of a node, and so crosses nodes at other NICs, all of them as often as can be. A ring comes out of a node
-    behind, or before, the rank by which it went in: so every second node is passed through backwards, to stay on a
-    rail. What treats nodes as groups (`grouped`) has the same order in each node; without a root the node of number
-    `turn` comes first: not all groups send as much, so further copies give them other parts.
+    `known` are sets of rings of a machine, over all or some of its GPUs. Without a fitting set, rings use all direct
+    links, or run in both directions if not all ranks are joined directly. On several nodes each copy begins at another
+    rank of a node, so that copies cross nodes at different NICs, all as equally as possible. A ring leaves a node
+    beside the rank at which it entered, so it passes every second node backwards to stay on its rail. Schedules that
+    treat nodes as groups (`grouped`) have the same order in each node. Without a root the node number `turn` comes
+    first there: groups send unequal amounts, so further copies change their parts.
     """
     n = len(places)
     of_node: dict[int | None, list[int]] = {}
@@ -234,9 +234,9 @@ def _fitting(known: Sequence[Sequence[Order]], n: int) -> Sequence[Order]:
 
 
 def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], grouped: bool) -> Sequence[Order]:
-    """Paths through the ranks of a node, which begin at each rank equally often; it matters to rings where they end."""
+    """Return paths through a node's ranks that begin equally often at each rank; rings also need their ends spread."""
     if rings and grouped:
-        both = [*rings[::2], *rings[1::2]]  # stored as one way and the other: those that come twice are no such pair
+        both = [*rings[::2], *rings[1::2]]  # one direction, then the other: rings that occur twice are no such pair
         return [_begun(both[rank % len(both)], rank) for rank in range(len(places))]
     if rings and (found := _cut_open(rings, ())):
         return found
@@ -244,8 +244,8 @@ def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], g
 
 
 def _cut_open(rings: Sequence[Order], paths: tuple[Order, ...]) -> tuple[Order, ...]:
-    """Paths from each rank in turn, each along the ring that was used least so far, that end at each rank once; empty
-    if that cannot be."""
+    """Return a path from each rank in turn, along the ring used least so far, such that paths end at each rank once;
+    empty if there is no such set."""
     rank, ends = len(paths), {path[-1] for path in paths}
     if rank == len(rings[0]):
         return paths
@@ -255,14 +255,14 @@ def _cut_open(rings: Sequence[Order], paths: tuple[Order, ...]) -> tuple[Order, 
 
 
 def _begun(ring: Order, rank: int, at: int = 0) -> Order:
-    """The ring with a rank at a place."""
+    """Return the ring turned so that a rank is at a given place."""
     by = ring.index(rank) - at
     return ring[by:] + ring[:by]
 
 
 def _evenly(nics: Sequence[str | None], paths: Sequence[Order], ends: Sequence[int]) -> Sequence[Order]:
-    """The paths without those at whose `ends`, by which they leave a node, the busiest of the ranks' `nics` is, as long
-    as the others use it less."""
+    """Return the paths without those that leave a node (at `ends`) by the busiest of the ranks' `nics`, as long as this
+    lowers the share of its paths."""
     kept = list(paths)
     while len(kept) > 1:
         nic, most = Counter(nics[path[end]] for path in kept for end in ends).most_common(1)[0]
@@ -276,15 +276,15 @@ def _evenly(nics: Sequence[str | None], paths: Sequence[Order], ends: Sequence[i
 
 
 def _nic(topology: Topology, src: str, dst: str) -> str | None:
-    """The NIC by which a rank reaches one of another node."""
+    """Return the NIC by which a rank reaches a rank of another node."""
     passed = [end for link in topology.route(src, dst) for end in topology.links[link]]
     return next((device for device in passed if topology.kinds[device] == "nic"), None)
 
 
 def _through(nodes: Sequence[Sequence[int]], path: Order, grouped: bool) -> Order:
-    """The path through each node, every second one backwards unless they are groups."""
+    """Return the path through all nodes, every second one backwards unless nodes are groups."""
     order: dict[int, int] = {}
-    played = sorted(nodes, key=min)  # as the schedule has them
+    played = sorted(nodes, key=min)  # in the schedule's order
     for number, ranks in enumerate(nodes):
         taken = path if grouped or number % 2 == 0 else path[::-1]
         order.update(zip(played[number], (ranks[local] for local in taken), strict=True))
@@ -292,12 +292,12 @@ def _through(nodes: Sequence[Sequence[int]], path: Order, grouped: bool) -> Orde
 
 
 def _meshed(topology: Topology, places: Sequence[str]) -> bool:
-    """Whether all are joined directly."""
+    """Whether all ranks are joined directly."""
     return all(topology.has_link(u, v) for u, v in itertools.permutations(places, 2))
 
 
 def _rooted(order: Order, root: int | None, grouped: bool) -> Order:
-    """The order with the root at its place: the same ring begun elsewhere, or, not to mix groups, two ranks swapped."""
+    """Return the order with the root at its place: the ring is turned, or for groups two ranks are swapped."""
     if root is None:
         return order
     if not grouped:
@@ -318,7 +318,7 @@ class StepTraffic(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Maxima over ranks: `peers` that a rank sends to or receives from in all `rounds`, and chunks that it sends
+    """Maxima over ranks: `peers` that a rank sends to or receives from in all `rounds`, and the chunks that it sends
     (`sent`). `agents` are the switches that take part."""
 
     peers: int
@@ -328,7 +328,7 @@ class Traffic(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """A schedule, which is kept so that no other has its id, and its traffic."""
+    """A schedule and its traffic; the schedule is kept so that no other gets its id."""
 
     source: AnySchedule
     traffic: Traffic
@@ -338,7 +338,7 @@ _COUNTED: Final[LruCache[_Counted]] = LruCache(5_000_000, lambda counted: counte
 
 
 def traffic(source: AnySchedule) -> Traffic:
-    """The traffic between participants; copies within one are left out, and steps without any other. It is counted once
+    """Return the traffic between participants, without copies within one and steps of such copies; it is counted once
     for all sizes and protocols."""
     return _COUNTED.get(id(source), lambda: _Counted(source, _traffic(source))).traffic
 
@@ -360,7 +360,7 @@ def _traffic(source: AnySchedule) -> Traffic:
 
 
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:
-    """Steps, and how often each is played: what is repeated goes between the same participants."""
+    """Yield how often each step is played, and the step: repetitions run between the same participants."""
     if isinstance(source, Schedule):
         edges = np.flatnonzero(np.diff(source.step)) + 1
         columns = (source.src, source.src_slot, source.dst, source.dst_slot, source.reduce)
@@ -375,5 +375,5 @@ def _most_peers(pairs: NDArray[np.int64], size: int) -> int:
 
 
 def _most(ranks: NDArray[Any]) -> int:
-    """The count of the commonest rank."""
+    """Return the count of the most frequent rank."""
     return int(np.bincount(ranks).max(initial=0))

@@ -1,7 +1,6 @@
-"""Many points: in order, in parallel, resumable.
-
-Each finished row goes to a log at once (`Journal`), under a key made of everything that decides it; when all are there
-`results.csv` is written and the logs go. A killed run started again computes only what is missing."""
+"""Run many points: in order, in parallel, resumable. Each finished row is appended at once to a log (`Journal`), under
+a key of everything that decides it. When all rows are there, `results.csv` is written and the logs are removed. A
+killed run started again computes only missing rows."""
 
 from __future__ import annotations
 
@@ -25,27 +24,27 @@ from simcoll.scenario.loading import Point
 from simcoll.units import format_size
 
 MANIFEST = "manifest.json"
-PART: Final = 25  # replications that go to a worker at once: the same for any number of workers
-TOGETHER: Final = 256  # replications of a share where there are no workers
+PART: Final = 25  # replications that a worker takes at a time: the same for any number of workers
+TOGETHER: Final = 256  # replications of a part if there are no workers
 
-Replicated = Callable[[int, int, int], None]  # called with a point's index, its replications done, and all of them
+Replicated = Callable[[int, int, int], None]  # called with a point's index, finished and all replications
 
 
 def key(point: Point) -> str:
-    """A digest of everything that decides a row: the point, the contents of the files it names, simcoll's version."""
+    """Return a digest of everything that decides a row: the point, the contents of its files, simcoll's version."""
     scenario = point.scenario.model_dump_json(exclude={"plots", "measured"})
     parts = [simcoll.__version__, scenario, str(point.optional), point.scenario.contents()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 def run_point(point: Point, *, related: bool = False, keep: Keep = "auto") -> ResultRow:
-    """The row of one point; an impossible point is a row whose `status` says why. For `related` and `keep` see
+    """Return the row of one point; for an impossible point its `status` says why. `related` and `keep`: see
     `predict`."""
     return _swept(_merged([_row(part, related, keep) for part in parts(point)]), point)
 
 
 def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, keep: Keep = "auto") -> list[ResultRow]:
-    """The row of each point, as `run_point` has it; `keep`: see `Policy`."""
+    """Return the row of each point, as `run_point` does; `keep`: see `Policy`."""
     rows: list[ResultRow] = []
     for number, point in enumerate(points):
         begun(number)
@@ -54,7 +53,7 @@ def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, k
 
 
 def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
-    """The point as shares of `size` replications at most; itself if it has none."""
+    """Yield the point in parts of at most `size` replications, or itself if it has none."""
     count = point.scenario.replications
     if count is None:
         yield point
@@ -64,7 +63,7 @@ def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
 
 
 def _merged(shares: Sequence[ResultRow]) -> ResultRow:
-    """The row of a point of the rows of its parts, in order; the first that failed stands for all."""
+    """Return the row of a point from the rows of its parts, in order; the first failed row stands for all."""
     failed = next((share for share in shares if share.status != "ok"), None)
     if failed or shares[0].times_ps is None:
         return failed or shares[0]
@@ -93,24 +92,24 @@ def _row(point: Point, related: bool = False, keep: Keep = "auto") -> ResultRow:
 
 
 def check_answerable(rows: Iterable[ResultRow]) -> None:
-    """Raise InputError where nothing but wrong input stands in the way of every row: then there is no table to show."""
+    """Raise InputError if wrong input is the reason why every row failed: then there is no table to show."""
     wrong = [row.status.partition(": ")[2] if row.wrong_input else None for row in rows]  # failed, or refused at a key
     mistakes = [reason for reason in wrong if reason is not None]
     if not mistakes or len(mistakes) < len(wrong):
         return
-    once: dict[str, str] = {}  # what cures a mistake may differ from point to point
+    once: dict[str, str] = {}  # the cure of one mistake may differ from point to point
     for line in "\n".join(mistakes).splitlines():
         once.setdefault(line.partition("; ")[0], line)
     raise InputError(map(Diagnostic.of, once.values()))
 
 
 def refusal(error: RefusedError, point: Point) -> str:
-    """The status of a point that is refused, with the place of the key that asks for too much."""
+    """Return the status of a refused point, with the place of the key that asks for too much."""
     return f"refused: {point.placed(Diagnostic.of(error, error.path)) if error.path else error}"
 
 
 def in_words(point: Point) -> str:
-    """A point in a few words."""
+    """Return a point in a few words."""
     scenario = point.scenario
     where = f"{scenario.ranks} ranks" if scenario.ranks else scenario.topology.title
     more = [f"{name} {value}" for name, value in point.swept.items()]
@@ -129,10 +128,10 @@ def sweep(
     begun: workers.Begun = lambda _: None,
     replicated: Replicated = lambda *_: None,
 ) -> Iterator[tuple[int, ResultRow, bool]]:
-    """Yield (index, row, reused) of every point of the shard as they come.
+    """Yield (index, row, reused) for every point of the shard, as rows become available.
 
-    The journal is where finished rows survive a kill; for `jobs`, `cluster` and `begun` see `workers.compute`;
-    `replicated` is called each time that some replications of a point are done.
+    The journal keeps finished rows if the run is killed. For `jobs`, `cluster` and `begun` see `workers.compute`;
+    `replicated` is called whenever some replications of a point are finished.
     """
     keys = [key(point) for point in points] if journal or shard else []
     known = journal.rows() if journal else {}
@@ -143,7 +142,7 @@ def sweep(
         else:
             missing[index] = points[index]
     for index, fresh in _computed(missing, jobs, cluster, begun, replicated):
-        if journal and not fresh.passing:  # what can be mended is tried again
+        if journal and not fresh.passing:  # failures that can be mended are tried again
             journal.append(keys[index], fresh)
         yield index, _swept(fresh, points[index]), False
 
@@ -151,7 +150,7 @@ def sweep(
 def _computed(
     missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun, replicated: Replicated
 ) -> Iterator[tuple[int, ResultRow]]:
-    """Index and row of every point; the replications of a point are computed in parts, and may be so side by side."""
+    """Yield index and row of every point; its replications are computed in parts, which may run in parallel."""
     size = TOGETHER if jobs == 1 and cluster is None else PART
     of = [(index, part) for index, point in missing.items() for part in parts(point, size)]
     left = Counter(index for index, _ in of)
@@ -174,35 +173,35 @@ def _computed(
 
 
 def _swept(row: ResultRow, point: Point) -> ResultRow:
-    """A row with the columns of what is swept, which are not the point's but the sweep's."""
+    """Return a row with columns for swept keys: these belong to the sweep, not to the point."""
     keys = {path: value for path, value in point.swept.items() if "." in path}
     return row if not keys else replace(row, settings={**row.settings, **keys})
 
 
 def logged(points: Sequence[Point], journal: Journal) -> dict[int, ResultRow]:
-    """Index and row of the points that the journal holds, whoever computed them."""
+    """Return the rows by index of all points in the journal, whoever computed them."""
     rows = journal.rows()
     named = {index: key(point) for index, point in enumerate(points)}
     return {index: _swept(rows[name], points[index]) for index, name in named.items() if name in rows}
 
 
 def ordered(by_index: Mapping[int, ResultRow]) -> list[ResultRow]:
-    """Rows in the order of the scenario, without those that `algorithm: all` leaves out (unless it leaves out all)."""
+    """Return rows in the scenario's order, without those that `algorithm: all` left out (unless it left out all)."""
     rows = [row for _, row in sorted(by_index.items())]
     return [row for row in rows if not row.left_out] or rows
 
 
 def write(folder: Path, rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> None:
-    """Write `results.csv`, then `manifest.json`, which says of which points it is; pictures of other points go."""
+    """Write `results.csv`, then `manifest.json`, which names its points; remove pictures of other points."""
     for picture in own_pictures(folder / "plots") if replaced(folder, points) else ():
         picture.unlink(missing_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)  # so that it never stands beside results of other points
+    (folder / MANIFEST).unlink(missing_ok=True)  # it never stands beside results of other points
     write_atomically(folder / "results.csv", to_csv(rows))
     write_atomically(folder / MANIFEST, json.dumps(manifest(rows, points, command), indent=1) + "\n")
 
 
 def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> dict[str, Any]:
-    """The points that rows are of, and the program and command that made them."""
+    """Return the points of the rows, and the program and command that made them."""
     return {
         "schema": "simcoll.manifest/1",
         "simcoll": simcoll.__version__,
@@ -217,7 +216,7 @@ def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -
 
 
 def replaced(folder: Path, points: Sequence[Point]) -> str | None:
-    """The command whose results in the folder are of other points; None where there are none."""
+    """Return the command whose results in the folder are of other points; None if there are none."""
     try:
         earlier = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return None if earlier["sweep"] == _digest(points) else str(earlier["command"])
@@ -226,7 +225,7 @@ def replaced(folder: Path, points: Sequence[Point]) -> str | None:
 
 
 def is_written(folder: Path, points: Sequence[Point]) -> bool:
-    """Whether `results.csv` in the folder holds just these points."""
+    """Whether `results.csv` in the folder holds exactly these points."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return bool(manifest["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
@@ -239,7 +238,7 @@ def _digest(points: Sequence[Point]) -> str:
 
 
 def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
-    """Every key of the scenario that is set, with the values that it takes."""
+    """Return every key of the scenario that is set, with its values."""
     values: dict[str, list[Any]] = {}
     for point in points:
         for key, value in point.scenario.model_dump(mode="json", exclude_none=True).items():
@@ -254,7 +253,7 @@ Row = TypeVar("Row")
 
 
 class Shard(NamedTuple):
-    """Share `number`, from 1, of the `of` shares that the points of a sweep are dealt out to."""
+    """Share `number`, counted from 1, of `of` shares of a sweep's points."""
 
     number: int
     of: int
@@ -272,16 +271,13 @@ class Shard(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
     def share(self, keys: Sequence[str]) -> list[int]:
-        """The indices of the keys that are this shard's, whatever the other shards have done.
-
-        Keys are hashes, so every n-th in their order mixes sizes and algorithms: no shard gets all of the long ones.
-        """
+        """Return the indices of this shard's keys, independent of the progress of other shards. Keys are hashes: taking
+        every n-th of them in order mixes sizes and algorithms, so no shard gets all long points."""
         return sorted(sorted(range(len(keys)), key=keys.__getitem__)[self.number - 1 :: self.of])
 
 
 class RowLog(Generic[Row]):
-    """A log of rows, each under the key of what decides it; `read` makes a row of what `written` made of it, and fails
-    for what is none."""
+    """A log of rows by key; `written` converts a row for JSON and `read` converts it back, or raises an error."""
 
     def __init__(self, own: Path, read: Callable[[Any], Row], written: Callable[[Row], Any]):
         self.own, self._read, self._written = own, read, written
@@ -290,7 +286,7 @@ class RowLog(Generic[Row]):
         return [self.own]
 
     def rows(self) -> dict[str, Row]:
-        """Key and row of every line that is whole."""
+        """Return the rows by key of all complete lines."""
         rows = {}
         for log in self._all():
             for line in _text(log).splitlines():
@@ -298,11 +294,11 @@ class RowLog(Generic[Row]):
                     entry = json.loads(line)
                     rows[entry["key"]] = self._read(entry["row"])
                 except (ValueError, KeyError, TypeError, AttributeError):
-                    continue  # cut short by a kill, or not ours
+                    continue  # cut off by a kill, or another program's
         return rows
 
     def append(self, key: str, row: Row) -> None:
-        """Write a row; raises SimcollError if that cannot be, e.g. on a full disk."""
+        """Append a row; raises SimcollError if it cannot be written, e.g. on a full disk."""
         line = json.dumps({"key": key, "row": self._written(row)}) + "\n"
         try:
             self.own.parent.mkdir(parents=True, exist_ok=True)
@@ -312,13 +308,13 @@ class RowLog(Generic[Row]):
             raise unwritable(self.own, error) from None
 
     def drop(self) -> None:
-        """Remove all logs: their rows stand in results.csv."""
+        """Remove all logs: results.csv has their rows."""
         for log in self._all():
             log.unlink(missing_ok=True)
 
 
 class Journal(RowLog[ResultRow]):
-    """The logs of a folder, of which one's own is appended to."""
+    """The logs of a folder; rows are appended to one's own."""
 
     def __init__(self, folder: Path, shard: Shard | None = None):
         self.folder = folder
@@ -332,14 +328,14 @@ class Journal(RowLog[ResultRow]):
 def _text(log: Path) -> str:
     try:
         return log.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:  # also when another shard has just written results.csv and dropped the logs
+    except FileNotFoundError:  # also when another shard has just written results.csv and removed the logs
         return ""
     except OSError as error:
         raise InputError(f"{log}: cannot be read: {error.strerror}", "give another folder with -o") from None
 
 
 def _at_a_line(file: IO[bytes]) -> bool:
-    """Whether what is written next begins a line; what a kill or a full disk cut short has no end."""
+    """Whether the file ends with a complete line; a kill or a full disk may have cut off the last one."""
     if not file.seek(0, os.SEEK_END):
         return True
     file.seek(-1, os.SEEK_END)

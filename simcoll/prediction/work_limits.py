@@ -20,21 +20,21 @@ from simcoll.topology.systems import described, leaf_width, nodes_of
 from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
 
-FEW: Final = 256, 1024  # ranks of schedules from which one learns how they grow: squares, as groups go by roots
-FEWER: Final = 32, 128  # the same where it is asked for each of many schedules
-SMALL: Final = 8192  # ranks: a topology of as many is built before work is looked at that shortcuts may spare
-COUNTED: Final = 10_000_000  # rows: a schedule that has about as few is made and counted in half a second
-GROWN: Final = 2  # times too large at most is an estimate: from 1024 to a million ranks that of n log n is 1.5 times
-SIMULATED_S: Final = 1e-5  # of the processor, for each rank of a run: few of the choices of recommend take less
-SOLVED_S: Final = 2e-8  # of the processor, for each transfer and each rank that sends at the same time
+FEW: Final = 256, 1024  # rank counts of schedules from which growth is estimated: squares, as groups go by roots
+FEWER: Final = 32, 128  # rank counts for estimates of many schedules
+SMALL: Final = 8192  # ranks up to which a topology is built before work that shortcuts may spare is estimated
+COUNTED: Final = 10_000_000  # rows up to which a schedule is made and counted, in half a second
+GROWN: Final = 2  # an estimate is at most so many times too large: for n log n 1.5 times, from 1024 to a million ranks
+SIMULATED_S: Final = 1e-5  # CPU seconds per rank of a run: few choices of recommend take less
+SOLVED_S: Final = 2e-8  # CPU seconds per transfer and per rank that sends at the same time
 APART: Final = ("single-switch", "full-mesh")  # fabrics on which messages to different ranks never meet
-ROW_BYTES: Final = 150  # of memory that each row of a step takes while its routes are found
+ROW_BYTES: Final = 150  # bytes of memory per row of a step while routes are found
 
 CURE: Final = "ask for fewer ranks"
 
 
 class ScheduleWork(NamedTuple):
-    """The transfers of a schedule, the rows of all its parts, and those of the largest: what repeats is made once."""
+    """The transfers of a schedule, the rows of its parts, and those of the largest; rows of repeats count once."""
 
     transfers: int
     rows: int
@@ -42,25 +42,25 @@ class ScheduleWork(NamedTuple):
 
 
 def is_whole(scenario: Scenario) -> bool:
-    """Whether no shortcut may run the schedule of a scenario part by part."""
+    """Whether no shortcut may run the scenario's schedule part by part."""
     plainly = scenario.engine == "event" or scenario.shortcuts == "off"
     return plainly or bool(scenario.striking) or scenario.weights is not None
 
 
 def check_work(scenario: Scenario) -> None:
-    """Raise InputError where a run takes more memory than there is, or longer than anybody waits, if the scenario's
-    numbers alone say so: a topology of a million hosts takes long to build."""
+    """Raise InputError if a run needs too much memory or time, as far as the scenario's numbers alone show it. This
+    comes first because a topology of a million hosts takes long to build."""
     ranks = ranks_of(scenario)
     if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
         return
     try:
-        # Kernels have a channel for each peer, which streams have not: some ranks stand for all, or none is spared.
+        # Kernels have a channel per peer, streams do not: either some ranks stand for all, or every rank is run.
         whole = is_whole(scenario) or (scenario.executed_by is not None and make(FEW[0]).rotation is None)
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
         few = found.rows <= COUNTED
         found = _counted(make(ranks)) if few and not light else found
-    except SimcollError:  # what is wrong with a schedule is said where it is made
+    except SimcollError:  # making the schedule reports its errors
         return
     if light:
         _check_meeting(scenario, found.transfers, ranks)
@@ -74,7 +74,7 @@ def check_work(scenario: Scenario) -> None:
 
 
 def _check_meeting(scenario: Scenario, transfers: int, ranks: int) -> None:
-    """Raise InputError where transfers that share trunks have their rates solved for longer than anybody waits."""
+    """Raise InputError if solving the rates of transfers that share trunks takes too long."""
     spec = scenario.topology
     if spec.hosts and spec.fabric not in APART and scenario.params().sharing == "fair":
         what = f"more than {format_count(transfers)} messages that meet on links"
@@ -82,25 +82,25 @@ def _check_meeting(scenario: Scenario, transfers: int, ranks: int) -> None:
 
 
 def _key(scenario: Scenario) -> str:
-    """The key that says how many ranks there are."""
+    """Return the key that sets the number of ranks."""
     named = (name for name in ("hosts", "nodes") if getattr(scenario.topology, name))
     return "ranks" if scenario.ranks else ".".join(["topology", *named])
 
 
 def check_runs(rank_runs: int, what: str, cure: str) -> None:
-    """Raise InputError where runs of so many ranks, all together, take longer than anybody waits."""
+    """Raise InputError if runs of so many ranks in all take too long."""
     check_time(rank_runs * SIMULATED_S, what, cure, "algorithm")
 
 
 def ranks_of(scenario: Scenario) -> int:
-    """The ranks of a scenario, in as far as its own numbers say; 0 where they do not."""
+    """Return the number of ranks as far as the scenario's numbers show it, else 0."""
     return scenario.ranks or _places(scenario)
 
 
 def grown(make: Callable[[int], StreamedSchedule], ranks: int, of: tuple[int, int] = FEW) -> ScheduleWork:
-    """The least work of a schedule of so many ranks, from two `of` few: as if they grew by one power."""
+    """Return the least work of a schedule of so many ranks, extrapolated by a power law from two rank counts (`of`)."""
     few, more = map(make, of)
-    if few.n == more.n:  # one group of the size asked for has more ranks than either
+    if few.n == more.n:  # one group of the asked size is larger than both
         return _counted(more)
     growth, times = math.log(more.n / few.n), ranks / more.n
     pairs = list(zip(_counted(few), _counted(more), strict=True))
@@ -108,25 +108,25 @@ def grown(make: Callable[[int], StreamedSchedule], ranks: int, of: tuple[int, in
 
 
 def least_rows(scenario: Scenario) -> int:
-    """About the least rows of the schedule of a scenario, if its own numbers say how these grow; else 0."""
+    """Return about the least rows of the scenario's schedule if its numbers show how rows grow; else 0."""
     ranks = ranks_of(scenario)
     if ranks <= FEWER[1] or (make := _maker(scenario, ranks)) is None:
         return 0
     try:
         return grown(make, ranks, FEWER).rows
-    except SimcollError:  # what is wrong with a schedule is said where it is made
+    except SimcollError:  # making the schedule reports its errors
         return 0
 
 
 def _counted(source: StreamedSchedule) -> ScheduleWork:
     transfers, rows, largest = 0, 0, 0
-    for part in source.make():  # as it is made, and dropped at once
+    for part in source.make():  # parts are made one by one and dropped at once
         transfers, rows, largest = transfers + part.transfers, rows + part.rows, max(largest, part.rows)
     return ScheduleWork(transfers, rows, largest)
 
 
 def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
-    """Loops in which all transfers are replayed one by one; 0 where ranks may be alike."""
+    """Return the loops in which all transfers are replayed one by one; 0 if ranks may be alike."""
     params, link = scenario.params(), scenario.topology.link
     try:
         (held,) = loop_sizes(source, scenario.nbytes, scenario.itemsize, 0)
@@ -138,16 +138,16 @@ def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
 
 
 def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] | None:
-    """The schedule for a number of ranks, or for about as many where groups want that, if it is one of the registry
-    that hangs on their number alone."""
+    """Return a function that makes the schedule for about so many ranks (as groups allow); None unless the schedule is
+    in the registry and depends on the number of ranks alone."""
     chosen, collective = scenario.algorithm, scenario.collective
-    if scenario.workload or scenario.executed_by == "nccl":  # which runs one channel for all
+    if scenario.workload or scenario.executed_by == "nccl":  # NCCL's calls run one channel for all
         return None
     if schedule_json.is_file(chosen) or scenario.subgroups:
         return None
     try:
         entry = registry.find(collective, chosen)[0]
-    except SimcollError:  # `auto`; what is wrong with others is said where they are made
+    except SimcollError:  # `auto`; making other schedules reports their errors
         return None
     size = _group_size(scenario, ranks) if entry.uses_groups else 0
     if size is None:
@@ -162,7 +162,7 @@ def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] 
 
 
 def _group_size(scenario: Scenario, ranks: int) -> int | None:
-    """The ranks of a group, 0 where the registry's rule makes them, None where only the topology knows."""
+    """Return the ranks of a group, 0 if the registry's rule forms groups, None if only the topology knows."""
     spec, asked = scenario.topology, scenario.groups
     if isinstance(asked, int):
         return max(1, ranks // asked)
@@ -174,8 +174,8 @@ def _group_size(scenario: Scenario, ranks: int) -> int | None:
 
 
 def _groups(n: int, size: int, ranks: int) -> Groups:
-    """Groups of about `n` ranks, as those of `size` are among all `ranks`: the smaller of their size and number is the
-    same."""
+    """Return groups of about `n` ranks, similar to groups of `size` among all `ranks`: the smaller of their size and
+    number stays."""
     count = ranks // size
     if size < count:
         count = max(2, n // size)
@@ -185,7 +185,7 @@ def _groups(n: int, size: int, ranks: int) -> Groups:
 
 
 def _places(scenario: Scenario) -> int:
-    """The devices that ranks take, in as far as the scenario's own numbers say; 0 where they do not."""
+    """Return the devices that ranks occupy as far as the scenario's numbers show it, else 0."""
     spec, placement = scenario.topology, scenario.placement
     if isinstance(placement, tuple):
         return len(placement)

@@ -17,9 +17,8 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ModelRow(NamedTuple):
-    """A module: elements of each of its tensors, multiply-adds of a forward pass over one sample, and the number of its
-    block, counted from 0, or None.
-    """
+    """A module: elements of each tensor, multiply-adds of a forward pass over one sample, and its block's number from
+    0, or None."""
 
     name: str
     tensors: tuple[int, ...]

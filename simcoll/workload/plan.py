@@ -14,8 +14,8 @@ NONE: Final = -1  # no operation
 
 
 class CollectiveCall(NamedTuple):
-    """A collective that some ranks run: `nbytes` as nccl-tests counts it, `root` a place among them; `protocol` None:
-    that of the scenario."""
+    """A collective of some ranks: `nbytes` as nccl-tests counts it, `root` an index among them. `protocol` None means
+    the scenario's."""
 
     collective: str
     algorithm: str
@@ -26,9 +26,9 @@ class CollectiveCall(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One operation: a `call`, or a computation that takes `time_ps`: one time for all ranks, or one for each.
+    """One operation: a `call`, or a computation of `time_ps`, one time for all ranks or one for each.
 
-    `before` numbers the operations that each of the `ranks` must have finished, where it takes part in them.
+    `before` numbers the operations that each of the `ranks` must have finished, if it takes part in them.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Work(NamedTuple):
 
 
 class WorkloadPlan:
-    """Operations in the order in which they are launched, on `n` ranks.
+    """Operations on `n` ranks, in the order of their launch.
 
-    On each rank what is on one stream goes one after the other, in that order; what is on different streams goes side
-    by side, unless one is put behind the other (`after`). Nothing is launched before what it is behind.
+    On each rank, operations of one stream follow each other in that order. Operations of different streams run side by
+    side, unless one waits for the other (`after`). None is launched before those that it waits for.
     """
 
     def __init__(self, n: int):
@@ -61,7 +61,7 @@ class WorkloadPlan:
         after: Iterable[int] = (),
         stream: str = COMPUTE,
     ) -> int:
-        """Let ranks (default: all) compute; returns the number of the operation, to put others behind it."""
+        """Let ranks (default: all) compute; return the operation's number, for others to wait for."""
         time = time_ps if isinstance(time_ps, int) else tuple(time_ps)
         return self._add(name, stream, ranks, time, None, after)
 
@@ -74,7 +74,7 @@ class WorkloadPlan:
         ranks: Iterable[int] | None = None,
         after: Iterable[int] = (),
     ) -> int:
-        """Let ranks (default: all) run a collective; returns the number of the operation."""
+        """Let ranks (default: all) run a collective; return the operation's number."""
         return self._add(name, stream, ranks, 0, call, after)
 
     def _add(

@@ -105,7 +105,7 @@ GRADIENTS: Final = "gradients"  # streams: one for each communicator
 SHARDS: Final = "shards"
 TENSOR: Final = "tensor"
 EXPERTS: Final = "experts"
-UNITS: Final = 10_000  # of tokens: shares are whole numbers, as weights of blocks are, within 0.01 %
+UNITS: Final = 10_000  # of tokens: shares are whole numbers, like weights of blocks, within 0.01 %
 
 Facts = dict[str, object]  # columns that a template adds to the results
 Ready = list[tuple[int, int]]  # bytes of each gradient, and the operation that computes it
@@ -113,9 +113,7 @@ GroupsOfRanks = Sequence[Sequence[int]]
 
 
 def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan data parallelism: forward, backward from the last layer to the first with gradients in buckets,
-    optimizer.
-    """
+    """Plan data parallelism: forward, backward from the last layer with gradients in buckets, optimizer."""
     plan, layers = WorkloadPlan(n), spec.timed(itemsize)
     plan.compute("forward", sum(layer.forward for layer in layers) if spec.forward is None else spec.forward)
     ready: Ready = []
@@ -130,9 +128,8 @@ def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 def _all_reduces(
     plan: WorkloadPlan, spec: Bucketed, ready: Ready, groups: GroupsOfRanks, itemsize: int
 ) -> list[list[int]]:
-    """All-reduce gradients in buckets, in each group of ranks that hold the same; the calls of each bucket, one per
-    group.
-    """
+    """All-reduce gradients in buckets, in each group of ranks that hold the same; return each bucket's calls, one per
+    group."""
     if len(groups[0]) == 1:
         return []
     over = plan.last(groups[0][0])  # the backward pass
@@ -210,9 +207,7 @@ def _some(operations: dict[int, int], key: int) -> list[int]:
 
 
 def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
-    """Return the time of a block's forward pass: `forward` is shared out in proportion to the blocks'
-    times, or evenly.
-    """
+    """Return the time of a block's forward pass: `forward` is split in proportion to blocks' times, or evenly."""
     if spec.forward is None:
         return block.forward
     whole = sum(each.forward for each in blocks)
@@ -230,7 +225,7 @@ def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[Worklo
     plan, degree, blocks = WorkloadPlan(n), spec.degree, spec.blocks(itemsize)
     inside, across = _neighbours(n, degree, "degree")
     call = CollectiveCall("all_reduce", spec.algorithm, _whole(spec.handed_on(itemsize), itemsize))
-    last: list[int] = []  # operations for which the next computation waits
+    last: list[int] = []  # operations that the next computation waits for
 
     def passed(name: str, block: Layer, time_ps: int) -> int:
         halves = (time_ps // 2, time_ps - time_ps // 2) if block.block is not None and degree > 1 else (time_ps,)
@@ -296,9 +291,7 @@ def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts
 
 
 def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    """Order the steps of a stage (1F1B): a forward for each stage behind it, then one forward and one
-    backward in turn.
-    """
+    """Order the steps of a stage (1F1B): a forward for each later stage, then one forward and one backward in turn."""
     early = min(stages - 1 - stage, microbatches)
     steps = [("forward", k) for k in range(early)]
     for k in range(microbatches):
@@ -342,7 +335,7 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 def _all_to_alls(spec: Moe, shares: list[int], nbytes: int, itemsize: int) -> tuple[CollectiveCall, CollectiveCall]:
     """Return the call that sends tokens by `shares`, and the call that brings them back.
 
-    On the way back a rank with many tokens sends more in all. Weights need rows of one sum, so blocks that a rank sends
+    On the way back a rank with many tokens sends more. Weights need rows with equal sums, so blocks that a rank sends
     to itself, which cost nothing, fill up the other rows.
     """
     if len(set(shares)) == 1:

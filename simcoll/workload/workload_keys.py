@@ -33,8 +33,8 @@ First = Annotated[int | None, parsed("size", {"same": None, "none": 0}), text("2
 
 
 class Layer(NamedTuple):
-    """A layer as a rank has it: bytes of each of its tensors, how long it computes forward and backward, in ps, and
-    which block it stands in, if in one: what is split or sharded as a whole."""
+    """A layer of a rank: bytes of each tensor, time of its forward and backward pass in ps, and the number of its
+    block, if any: blocks are split or sharded as a whole."""
 
     name: str
     tensors: tuple[int, ...]
@@ -338,8 +338,8 @@ Workload = Annotated[
 
 
 def with_algorithm(spec: Any, algorithm: str, protocol: str = "none") -> Any:
-    """Return a plan all of whose collectives go by `algorithm`, also those of operations that name their own; they keep
-    their protocols unless one is named."""
+    """Return a plan whose collectives all use `algorithm`, even those that name their own; they keep their protocols
+    unless one is named."""
     changed: dict[str, Any] = {"algorithm": algorithm}
     if isinstance(spec, Operations):
         own = {"algorithm": None, **({} if protocol == "none" else {"protocol": None})}

@@ -1,7 +1,7 @@
-"""Measured tables, as CSV, as nccl-tests and rccl-tests print them or write them as JSON, as OSU's and Intel's MPI
-benchmarks print them.
+"""Measured tables: CSV; what nccl-tests and rccl-tests print or write as JSON; what OSU's and Intel's MPI benchmarks
+print.
 
-A reader turns text into located cells (column → text and place); `rows` makes checked rows of them, whoever read them.
+A reader turns text into located cells (column → text and place); `measured_row.rows` checks them, whoever read them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _READERS: Final = (nccl_tests_json, rccl_tests, mpi_benchmarks, nccl_tests)  # t
 
 
 def looks(text: str) -> bool:
-    """Whether a text is one of these, by its header."""
+    """Return whether a text is a measured table, by its header."""
     return csv_table.is_table(text) or any(reader.looks(text) for reader in _READERS)
 
 
 def find_measured(name: Path | str) -> Path:
-    """The file at this path, else the shipped table of this name; raises InputError if there is neither."""
+    """Return the file at this path, else the shipped table of this name; raises InputError if there is neither."""
     path, folder = Path(name), yaml_tree.shipped("measured")
     if path.exists():
         return path
@@ -65,22 +65,21 @@ def read_measured(path: Path | str) -> list[MeasuredRow]:
 def read_file(
     path: Path | str, defaults: Mapping[str, object] | None = None, chosen: bool = False
 ) -> tuple[bytes, list[MeasuredRow]]:
-    """Like `read_measured` and `parse_measured`; also returns the bytes of the file."""
+    """Read a table as `read_measured` does, with the options of `parse_measured`; also return the bytes of the file."""
     data = input_files.bytes_of(Path(path), "give the path of a measured table")
     return data, parse_measured(decoded(data, str(path)), str(path), defaults, chosen)
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Remarks on a text and its `rows`: data that are wrong, lines like rows that could not be read, and runs that are
-    far apart."""
+    """Return remarks on a text and its `rows`: wrong data, lines like rows that could not be read, scattered runs."""
     found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 
 
 def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
-    """A remark if the harness found wrong elements in what the `rows` of a text computed; else None.
+    """Return a remark if the harness found wrong elements in the results of the `rows`; else None.
 
-    Versions of nccl-tests without the column `#wrong` say so in a line below the table, of the whole text.
+    Versions of nccl-tests without the column `#wrong` report wrong elements of the whole text below the table.
     """
     said = None if "#wrong" in text else _FAILED.search(text)
     whole = f"the check of what was computed failed ({said[0]!r})" if said else None
@@ -88,7 +87,7 @@ def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
 
 
 def _unread(text: str) -> list[str]:
-    """A remark if lines of what nccl-tests printed look like rows and could not be read; else nothing."""
+    """Return a remark if lines of nccl-tests look like rows and could not be read; else nothing."""
     if csv_table.is_table(text) or any(reader.looks(text) for reader in _READERS[:-1]):
         return []
     lines = nccl_tests.unread(text)
@@ -100,10 +99,10 @@ def _unread(text: str) -> list[str]:
 def parse_measured(
     text: str, source: str, defaults: Mapping[str, object] | None = None, chosen: bool = False
 ) -> list[MeasuredRow]:
-    """Like `read_measured`, of a text; `source` names it in errors.
+    """Parse a text as `read_measured` does a file; `source` names it in errors.
 
-    `defaults` fill what rows do not say, and never change what they say. With `chosen` they are conditions, too, that
-    the rows are kept by: tables that surely do not meet them may be left out.
+    `defaults` fill what rows do not say, and never change what they say. With `chosen`, defaults also select rows:
+    tables that surely do not meet them may be left out.
     """
     given = measured_row.given(defaults or {})
     mistakes: list[Diagnostic] = []

@@ -1,5 +1,5 @@
-"""Measured tables as CSV whose header names the columns; comment lines begin with `#`. Our own columns come
-first where one is written."""
+"""Measured tables as CSV whose header names the columns; comment lines begin with `#`. The writer puts simcoll's own
+columns first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, REQUIRE
 
 
 def is_table(text: str) -> bool:
-    """Whether the first line that is neither empty nor a comment names a column of measured tables."""
+    """Return whether the first line that is neither empty nor a comment names a column of measured tables."""
     lines = (line.strip("\ufeff \t\r") for line in io.StringIO(text))
     header = next((line for line in lines if line.strip() and not line.startswith("#")), "")
     return any(name in COLUMNS for name in _names(header.split(",")))
@@ -25,9 +25,9 @@ def _names(cells: Iterable[str]) -> list[str]:
 
 
 def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic]) -> Iterator[LocatedCells]:
-    """The located cells of a CSV text whose header names the columns; rows of another length go to `mistakes`.
+    """Yield the located cells of a CSV text whose header names the columns; rows of another length go to `mistakes`.
 
-    Raises InputError when the header lacks a required column or has one twice, or when no row follows.
+    Raises InputError if the header lacks a required column or repeats one, or if no row follows.
     """
     records = _records(text, source)
     places, first = next(records, ([Place(source, 1, 1)], []))
@@ -59,7 +59,7 @@ def _header(names: list[str], places: list[Place], given: LocatedCells) -> list[
 
 
 def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
-    """Places and cells of every line that is neither empty nor a comment."""
+    """Yield places and cells of every line that is neither empty nor a comment."""
     lines = list(io.StringIO(text.lstrip("\ufeff"), newline=None))
     reader = csv.reader(iter(lines))
     start = 0
@@ -74,14 +74,14 @@ def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
 
 
 def _places(source: str, start: int, line: str, count: int) -> list[Place]:
-    """The place where each cell of a record begins; cells behind a line break in quotes get the place of its end."""
+    """Return the place of each cell of a record; cells behind a quoted line break get the place of its end."""
     columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
     columns += [columns[-1]] * (count - len(columns))
     return [Place(source, start + 1, column) for column in columns[:count]]
 
 
 def dump(rows: Sequence[MeasuredRow]) -> str:
-    """CSV text; columns that no row fills are left out."""
+    """Return the rows as CSV text; columns that no row fills are left out."""
     others = list(dict.fromkeys(name for row in rows for name in row.others))
     filled = [column for column in COLUMNS if any(getattr(row, column) is not None for row in rows)]
     cells = ([*(_cell(getattr(row, c)) for c in filled), *(row.others.get(n) for n in others)] for row in rows)

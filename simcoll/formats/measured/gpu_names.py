@@ -1,4 +1,4 @@
-"""Whether the GPUs that a measured table names are those of a machine."""
+"""Compare the GPUs that a measured table names with those of a machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from simcoll.formats.measured.measured_row import MeasuredRow
 
-# The models that drivers name: `NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`, `AMD Instinct MI300X`; and their sockets.
+# Models as drivers name them (`NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`, `AMD Instinct MI300X`), and their sockets.
 _MODEL: Final = re.compile(
     r"(?<![A-Z0-9])(RTX (?:PRO )?[0-9]+(?: ?TI)?|(?:GB|GH|MI|[ABHLV])[0-9]{2,4}[A-Z]?)(?![A-Z0-9])"
 )
@@ -16,7 +16,7 @@ _SOCKET: Final = re.compile(r"(?<![A-Z0-9])(PCIE|SXM|NVL(?![0-9]))")
 
 
 def contradiction(rows: Iterable[MeasuredRow], machine: str, model: str) -> str | None:
-    """One line where rows name other GPUs than the `model` of a `machine`, by their column `gpu` or `system`; else
+    """Return one line if rows name other GPUs than the `model` of a `machine` in their column `gpu` or `system`; else
     None.
 
     >>> said = {"gpu": "NVIDIA A100 PCIe"}
@@ -30,12 +30,12 @@ def contradiction(rows: Iterable[MeasuredRow], machine: str, model: str) -> str 
 
 
 def named(rows: Iterable[MeasuredRow]) -> tuple[str, ...]:
-    """Names of GPUs or machines that rows have in their column `gpu` or `system`, each once."""
+    """Return the names of GPUs or machines in the rows' column `gpu` or `system`, each once."""
     return tuple(dict.fromkeys(filter(None, (row.others.get("gpu") or row.system for row in rows))))
 
 
 def ruled_out(names: Iterable[str], model: str) -> bool:
-    """Whether names are all of other GPUs than the `model`.
+    """Return whether all names are of GPUs other than the `model`.
 
     >>> ruled_out(["NVIDIA H100 80GB HBM3"], "MI300X"), ruled_out(["node 7"], "MI300X"), ruled_out([], "MI300X")
     (True, False, False)
@@ -49,6 +49,6 @@ def _other(text: str, model: str) -> bool:
 
 
 def _differ(pattern: re.Pattern[str], text: str, model: str) -> bool:
-    """Whether both have such a word, and not the same."""
+    """Return whether both texts match the pattern, with no match in common."""
     said, has = ({*pattern.findall(each.upper().replace("-", " "))} for each in (text, model))
     return bool(said and has) and not said & has

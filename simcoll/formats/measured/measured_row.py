@@ -1,7 +1,7 @@
-"""One row of a measured table in one vocabulary, and its checks; every reader of tables ends here.
+"""One row of a measured table in simcoll's vocabulary, and its checks; every reader of tables ends here.
 
-`size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports.
-Strict on the columns listed in `COLUMNS`, tolerant on all others, which are kept as they are.
+`size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports. Columns
+listed in `COLUMNS` are checked strictly; all others are kept as they are.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import float_of, format_size, int_of
 
-LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and where that stands
+LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and place
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRow:
-    """One measurement; None is what the table does not say, and for algorithm and protocol what was not forced."""
+    """One measurement. None: the table does not say; for algorithm and protocol: they were not forced."""
 
     system: str | None = None
     library: str | None = None
@@ -48,8 +48,10 @@ class MeasuredRow:
     wrong: int | None = None  # elements that the harness found wrong; None where it found none, or did not look
     others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only --where reads
     place: Place | None = dataclasses.field(default=None, compare=False, repr=False)
-    given: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)  # columns that no cell says
-    repeats: tuple[float, ...] = dataclasses.field(default=(), compare=False, repr=False)  # times of rows that are one
+    given: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)  # columns filled by defaults
+    repeats: tuple[float, ...] = dataclasses.field(
+        default=(), compare=False, repr=False
+    )  # times of the rows that were joined
 
 
 _ABOUT: Final = ("others", "place", "given", "repeats")
@@ -58,7 +60,7 @@ REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 NOISE: Final = 1.5  # times: runs of one machine are rarely as far apart, but for the smallest sizes
 USUAL: Final = 1.2  # times, in the median over sizes: half the points of one machine are rarely as far apart
 FEW_POINTS: Final = 3  # of fewer a median says nothing
-MAX_MISTAKES: Final = 20  # of a table are listed: a wrong column makes one a row
+MAX_MISTAKES: Final = 20  # listed for one table: a wrong column makes one mistake a row
 
 _OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs", "wrong")
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
@@ -68,8 +70,8 @@ _PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.l
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
-    """The mistake of a table that does not say its collective or its ranks, where the user does not either. `of`: the
-    collectives that are possible."""
+    """Return the mistake that neither table nor user says the collective or the ranks; `of` lists possible
+    collectives."""
     said = {
         "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
         "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),
@@ -137,9 +139,9 @@ _READ: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def normal(column: str, value: object) -> Any:
-    """A value of a column of `COLUMNS` in our vocabulary, None if absent; others as text.
+    """Return a value of a column of `COLUMNS` in simcoll's vocabulary, None if absent; values of other columns as text.
 
-    Raises ValueError whose text says what is wrong and what to write instead, separated by "; ".
+    Raises ValueError that says the mistake and the cure, separated by "; ".
 
     >>> normal("collective", "AllReduce"), normal("dtype", "half"), normal("algorithm", "auto")
     ('all_reduce', 'float16', None)
@@ -149,7 +151,7 @@ def normal(column: str, value: object) -> Any:
 
 
 def given(defaults: Mapping[str, object]) -> LocatedCells:
-    """Defaults as cells; raises InputError for a column that does not exist and for a value that it cannot have."""
+    """Return defaults as cells; raises InputError for an unknown column and for a value that it cannot have."""
     cells: LocatedCells = {}
     mistakes = []
     for column, value in defaults.items():
@@ -168,9 +170,9 @@ def given(defaults: Mapping[str, object]) -> LocatedCells:
 
 
 def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
-    """Located cells as checked rows; `given` fills what is absent, and rows that differ in their times only are one.
+    """Return located cells as checked rows; `given` fills absent cells. Rows that differ only in times become one.
 
-    Raises InputError with these and the reader's own `mistakes`, at most MAX_MISTAKES of them.
+    Raises InputError with these mistakes and the reader's own `mistakes`, at most MAX_MISTAKES of them.
     """
     made = [_row(cells, given, mistakes) for cells in table]
     if mistakes:
@@ -182,12 +184,12 @@ def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diag
 
 
 def _joined(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
-    """Runs of a point as one row: the median of their times, the extremes, and how many they are."""
+    """Join the runs of a point into one row: the median of their times, the extremes, and their number."""
     return [row if len(runs) == 1 else _of_runs(runs) for runs in grouped(rows, _point).values() for row in runs[:1]]
 
 
 def _point(row: MeasuredRow) -> Hashable:
-    """All that a row says but its times."""
+    """Return all that a row says but its times."""
     said = (getattr(row, column) for column in COLUMNS if column not in _OF_RUNS)
     return (*said, *sorted(row.others.items()))
 
@@ -207,14 +209,14 @@ def _of_runs(runs: Sequence[MeasuredRow]) -> MeasuredRow:
 
 
 def wrong_cell(counts: Iterable[object], place: Place | None) -> LocatedCells:
-    """The column `wrong` of a row, from the counts out of place and in place that a harness gives; empty if none is."""
+    """Return the column `wrong` of a row, from a harness's counts out of place and in place; empty without counts."""
     found = (re.fullmatch(r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:e\+?[0-9])?", str(count).strip()) for count in counts)
     wrong = sum(int(float(match[0])) for match in found if match)
     return {"wrong": (str(wrong), place)} if wrong else {}
 
 
 def wrong_data(rows: Sequence[MeasuredRow]) -> str | None:
-    """A remark if a harness found wrong elements in what rows computed; else None."""
+    """Return a remark if a harness found wrong elements in the results of rows; else None."""
     wrong = [row.wrong for row in rows if row.wrong]
     if not wrong:
         return None
@@ -223,7 +225,7 @@ def wrong_data(rows: Sequence[MeasuredRow]) -> str | None:
 
 
 def scattered(rows: Iterable[MeasuredRow]) -> str | None:
-    """A remark if runs of a point are further apart than noise makes them: they may be of different machines."""
+    """Return a remark if runs of a point differ by more than noise: they may be of different machines."""
     repeated = [row for row in rows if row.repeats]
     apart = [(max(row.repeats) / min(row.repeats), row) for row in repeated]
     usual = statistics.median(times for times, _ in apart) if len(apart) >= FEW_POINTS else 1.0

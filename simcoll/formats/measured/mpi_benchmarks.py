@@ -4,8 +4,8 @@
     # Size       Avg Latency(us) …                 # #processes = 4
     1024                   12.34                         #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
 
-Both count the bytes of one rank's part; our sizes are whole buffers, so all_gather, gather, scatter and all_to_all of n
-ranks are n times as large (and OSU's and IMB's reduce_scatter already is the whole buffer).
+Both count the bytes of one rank's part; simcoll's sizes are whole buffers. So all_gather, gather, scatter and
+all_to_all of n ranks are n times as large; reduce_scatter of OSU and IMB already counts the whole buffer.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _MpiTable:
 
 
 def looks(text: str) -> bool:
-    """Whether a line says that one of the two wrote it."""
+    """Return whether a line says that OSU's or Intel's benchmarks wrote the text."""
     return _OSU.search(text) is not None or _IMB.search(text) is not None
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """The located cells of every row. Raises InputError if nothing says how many ranks."""
+    """Return the located cells of every row. Raises InputError if nothing says the number of ranks."""
     rows: list[LocatedCells] = []
     suite, collective, ranks, table = "", None, given.get("ranks", ("", None))[0], None
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -74,7 +74,7 @@ def _is_header(line: str) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Words of the header; OSU's are of two words where it says `Avg Latency(us)`."""
+    """Return the words of a header; OSU's columns have two words in `Avg Latency(us)`."""
     text = re.sub(r"\b(avg|min|max) +latency ?\(us\)", r"\1_latency", line.lstrip("# \t"), flags=re.IGNORECASE)
     text = re.sub(r"\blatency ?\(us\)", "latency", text, flags=re.IGNORECASE)
     return [word.lower().lstrip("#") for word in text.split()]

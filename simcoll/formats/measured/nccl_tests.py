@@ -1,10 +1,10 @@
 """Reader of the tables that nccl-tests and rccl-tests of any version print, by the words of their headers.
 
-The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between the
-lines or in the middle of one, colours, bars of a Markdown table, and a header that lost its `#` (a heading, for
-Markdown), or was not copied, where the rows leave no doubt. Rows without a whole out-of-place part, or that moved
-nothing (0 bytes: fewer elements than ranks) are left out; some programs measure out of place only, and print no more.
-Sizes are total buffers in bytes, times in microseconds.
+The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between
+lines or within one, colours, and bars of a Markdown table. A header may have lost its `#` (a heading in Markdown), or
+be missing if the rows leave no doubt. Rows without a whole out-of-place part, or that moved nothing (0 bytes: fewer
+elements than ranks), are left out. Some programs measure and print out of place only. Sizes are total buffers in bytes,
+times in microseconds.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
 @dataclass
 class _Test:
-    """One table: its header, what was printed before it, its rows as header word → cell, and the calls that NCCL's
-    debug output names in it."""
+    """One table: its header, the lines before it, its rows as header word → cell, and the calls that NCCL's debug
+    output names in it."""
 
     place: Place
     before: list[str]
@@ -92,7 +92,7 @@ class _Test:
 
 
 def looks(text: str) -> bool:
-    """Whether a line is the header of its table, or lines are rows of one whose header was left out."""
+    """Return whether a text has the header of such a table, or rows of a table without one."""
     return _has_header(text) or _bare(text) is not None
 
 
@@ -102,7 +102,7 @@ def _has_header(text: str) -> bool:
 
 
 def _bare(text: str) -> str | None:
-    """The header that was left out of a text, where its rows say which it was."""
+    """Return the header that a text lacks, if its rows show which it was."""
     if _has_header(text):
         return None
     debug = _debug(text)
@@ -110,9 +110,9 @@ def _bare(text: str) -> str | None:
 
 
 def _header_of(lines: Sequence[str]) -> str | None:
-    """The header that rows without one had; None where no line is such a row, or where several would fit all.
+    """Return the missing header of rows; None if no line is such a row, or if several headers fit all rows.
 
-    By it each row has as many numbers, and each bandwidth is the size over the time before it.
+    A header fits if each row has as many numbers, and each bandwidth is the size over the time before it.
     """
     rows = [match for line in lines if (match := _ROW.search(line))]
     rows = [row for row in rows if all(_NUMBER.fullmatch(word) for word in row["numbers"].split())]
@@ -134,7 +134,7 @@ def _fits(row: re.Match[str], rooted: bool, length: int, runs: int) -> bool:
 
 
 def _is_run(size: int, words: Sequence[str]) -> bool:
-    """Whether numbers begin with a time (us), and the bandwidth (GB/s) that it means for so many bytes."""
+    """Return whether numbers begin with a time (us) and the bandwidth (GB/s) of so many bytes in this time."""
     if words[0] == "N/A":
         return words[1] == "N/A"
     time_us, algbw = float(words[0]), float("nan") if words[1] == "N/A" else float(words[1])
@@ -143,11 +143,11 @@ def _is_run(size: int, words: Sequence[str]) -> bool:
 
 
 def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> list[LocatedCells]:
-    """The located cells of every row, with the columns of measured tables and some of nccl-tests' own.
+    """Return the located cells of every row, with the columns of measured tables and some of nccl-tests' own.
 
-    A collective that nothing names is inferred from busbw/algbw and from redop and root, and `timing` says so; where
-    these leave several, it is the one that is `given`. Where only rows of what is given are `chosen`, tables that
-    cannot be of it are left out. Raises InputError when neither the text nor `given` has collective or ranks.
+    An unnamed collective is inferred from busbw/algbw, redop and root, and `timing` says so; if several fit, the
+    `given` one is taken. With `chosen`, only rows of what is given are wanted, and tables that cannot be of it are left
+    out. Raises InputError if neither the text nor `given` has collective or ranks.
     """
     mistakes: list[Diagnostic] = []
     unnamed: list[Diagnostic] = []
@@ -157,7 +157,7 @@ def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> 
     for test in _tests(text, source):
         if test.rows and (said := _said(test, given, mistakes, unnamed)) is not None:
             of_all = common | said
-            if sound:  # what else stands where the number does was glued to it
+            if sound:  # other text in the number's cell was glued to it
                 test.rows = [{column: cell for column, cell in row.items() if column != "wrong"} for row in test.rows]
             rows += [{c: cell for c, cell in row.items() if c not in test.tail} | of_all for row in test.rows]
     if mistakes or (unnamed and not (rows and chosen and "collective" in given)):
@@ -166,8 +166,8 @@ def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> 
 
 
 def unread(text: str) -> list[int]:
-    """The numbers of the lines that look like rows of a table and could not be read: damaged, cut off, or without a
-    time out of place."""
+    """Return the numbers of lines that look like rows but could not be read: damaged, cut off, or without an
+    out-of-place time."""
     return [line for test in _tests(text, "") for line in test.unread]
 
 
@@ -224,7 +224,7 @@ def _tests(text: str, source: str) -> list[_Test]:
 
 
 def _doubt(test: _Test) -> None:
-    """Take the rows for damaged whose bandwidth is not their size over their time, where those of most rows are."""
+    """Mark rows as damaged if their bandwidth is not size over time, while it is for most rows."""
     with_bandwidth = [row for row in test.rows if _value(row, "algbw") > 0]
     damaged = [row for row in with_bandwidth if not _is_whole(row)]
     if 2 * len(damaged) < len(with_bandwidth):
@@ -237,9 +237,9 @@ def _is_whole(row: LocatedCells) -> bool:
 
 
 def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None:
-    """The beginning of a row in two parts of its line, of which both may have a label; None if they make no row.
+    """Return the match of a row that is broken over two lines, both perhaps with a label; None if they make no row.
 
-    The name of a host takes letters before it for its own: of a word that was broken, or stood there, nothing is known.
+    A host's name swallows letters before it, so of a broken word nothing is known.
     """
     label = commonprefix((held, line)).rstrip()  # noqa: RUF071  (texts, not paths)
     rest = line[len(label) :]
@@ -261,21 +261,21 @@ def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Plac
 
 
 def _cut_off(line: str) -> bool:
-    """Whether a line is the size, the count and perhaps the type of a row, and no more."""
+    """Return whether a line is only the size, the count and perhaps the type of a row."""
     match = _CUT.fullmatch(line)
     return match is not None and int(match[1]) in {int(match[2]) * each for each in (1, 2, 4, 8)} and match[1] != "0"
 
 
 def _like_a_row(line: str) -> bool:
-    """Whether a line that is none has a type of data and three numbers with a point, as rows have."""
+    """Return whether a line that is no row has a data type and three decimal numbers, as rows have."""
     words = line.split()
     return not _TYPES.isdisjoint(words) and sum("." in word and bool(_NUMBER.fullmatch(word)) for word in words) > 2
 
 
 def _debug(text: str) -> re.Pattern[str]:
-    """NCCL's debug output in a line of a log, by the hosts whose names begin lines of it.
+    """Return a pattern of NCCL's debug output in a line of a log, from the hosts whose names begin its lines.
 
-    A name that ends in one seen more often is that with a number before it.
+    A name that ends in a more frequent one is taken as this name glued to a number.
     """
     seen = Counter(match[1] for match in _BEGINS.finditer(text))
     digits = [host for host in seen if host[0].isdigit()]
@@ -285,10 +285,10 @@ def _debug(text: str) -> re.Pattern[str]:
 
 
 def _plain(line: str, debug: re.Pattern[str]) -> str:
-    """A line without debug output, colours, bars and quotes; what is left keeps its place. One that is far too long for
-    a row is nothing.
+    """Return a line without debug output, colours, bars and quotes; the rest keeps its place. A line too long for a row
+    becomes empty.
 
-    The name of an operator that the host's name was glued to is kept.
+    The name of an operator glued to the host's name is kept.
     """
     if len(line) > LONGEST:
         return ""
@@ -327,8 +327,8 @@ def _is_header(words: list[str]) -> bool:
 
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:
-    """Keep the row, unless it moved nothing; note it where it is damaged or has no time. Of doubled columns the first
-    is out of place; wrong elements of both count."""
+    """Keep the row unless it moved nothing; note it if it is damaged or has no time. Of doubled columns the first is
+    out of place; wrong elements of both count."""
     measured: LocatedCells = {}
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
@@ -353,7 +353,7 @@ def _library(text: str) -> LocatedCells:
 
 
 def _decoded(code: str) -> str:
-    """NCCL's version of its number: three digits and less of minor and patch before 2.9, four from there on."""
+    """Return NCCL's version from its number; minor and patch have up to three digits before 2.9, four from 2.9 on."""
     major, rest = (code[:-3], code[-3:]) if len(code) < 5 else (code[:-4], code[-4:])
     return ".".join(str(int(part)) for part in (major, rest[:-2], rest[-2:]))
 
@@ -361,7 +361,7 @@ def _decoded(code: str) -> str:
 def _said(
     test: _Test, given: LocatedCells, mistakes: list[Diagnostic], unnamed: list[Diagnostic]
 ) -> LocatedCells | None:
-    """The columns that the lines before a table give for all its rows; None where its collective stays `unnamed`."""
+    """Return the columns that the lines before a table give for all rows; None if its collective stays `unnamed`."""
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
@@ -401,7 +401,7 @@ def _said(
 
 
 def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | None]:
-    """Ranks of a communicator and their hosts; where no ranks are listed and none are given, those of one process."""
+    """Return ranks and hosts of a communicator. If no ranks are listed or given, return the ranks of one process."""
     listed = {m[1]: (m[2], m[3]) for line in before for m in _RANK.finditer(line)}
     if listed:
         group = next(iter(listed.values()))[0]
@@ -414,18 +414,18 @@ def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | No
 
 
 def _gpus_per_process(before: list[str]) -> int | None:
-    """Number of GPUs that a thread drives, if it is more than one."""
+    """Return the number of GPUs that a thread drives, if it is more than one."""
     said = [int(m[2]) for line in before for m in _THREADS.finditer(line)]
     return said[-1] if said and said[-1] > 1 else None
 
 
 def _gpus(before: list[str]) -> str | None:
-    """The GPUs' names, each once."""
+    """Return the GPUs' names, each once."""
     return ", ".join(dict.fromkeys(m[4].strip() for line in before for m in _RANK.finditer(line) if m[4])) or None
 
 
 def _inferred(rows: list[LocatedCells], ranks: int) -> list[str]:
-    """The collectives that nccl-tests' columns leave possible; all of a kind if the bandwidths are printed as 0."""
+    """Return the collectives that fit nccl-tests' columns; all of a kind if the bandwidths are printed as 0."""
     best = max(rows, key=lambda row: _value(row, "busbw"))
     algbw, busbw = _value(best, "algbw"), _value(best, "busbw")
     reduces = best.get("redop", ("none", None))[0] not in ("none", "")

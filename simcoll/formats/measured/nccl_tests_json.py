@@ -1,7 +1,7 @@
 """Reader of the JSON that nccl-tests writes with `-J`.
 
-nccl-tests dumps the whole environment of the process with it: of that only NCCL's own variables are looked at, and
-kept. Where single runs were timed (`-I 1`) the median, the least and the most of them count.
+nccl-tests also dumps the whole environment of the process; only NCCL's own variables are read and kept. If single runs
+were timed (`-I 1`), their median, minimum and maximum count.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PROGRAM: Final = re.compile(r"([a-z_]+)_perf\b")
 
 
 def looks(text: str) -> bool:
-    """Whether it is JSON with its keys."""
+    """Return whether a text is JSON with the keys of nccl-tests."""
     return text.lstrip("\ufeff \t\r\n").startswith("{") and '"results"' in text and '"config"' in text
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """The located cells of every row. Raises InputError with the place of what is no JSON."""
+    """Return the located cells of every row. Raises located InputError for invalid JSON."""
     return list(_nccl(input_files.json_mapping(text.lstrip("\ufeff"), source, CURE), source, given))
 
 
@@ -51,7 +51,7 @@ def _nccl(document: Mapping[str, Any], source: str, given: LocatedCells) -> Iter
 
 
 def _time(result: Mapping[str, Any], single: Mapping[str, Any]) -> tuple[object, dict[str, object]]:
-    """The time in microseconds, and the columns that single runs give."""
+    """Return the time in microseconds, and the columns that single runs give."""
     times = [t for t in _list(single.get("times_us")) if isinstance(t, int | float) and not isinstance(t, bool)]
     if times:
         columns: dict[str, object] = {"time_us_min": min(times), "time_us_max": max(times), "runs": len(times)}
@@ -61,7 +61,7 @@ def _time(result: Mapping[str, Any], single: Mapping[str, Any]) -> tuple[object,
 
 
 def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: LocatedCells, place: Place) -> LocatedCells:
-    """The columns that all rows share."""
+    """Return the columns that all rows share."""
     devices = [_mapping(device) for device in _list(config.get("devices"))]
     groups = {str(device.get("group", 0)) for device in devices}
     members = [device for device in devices if str(device.get("group", 0)) == min(groups)]
@@ -89,7 +89,7 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
 
 
 def _environment(variables: object) -> Iterator[tuple[str, str]]:
-    """NCCL's own variables of the dumped environment, and nothing else of it."""
+    """Yield NCCL's own variables of the dumped environment, and nothing else of it."""
     pairs = (
         variables.items()
         if isinstance(variables, dict)

@@ -1,7 +1,6 @@
 """Reader of the files that rccl-tests writes with `-Z json` and `-Z csv`: a row a line, in place or out of place.
 
-The same columns are read where a table of nccl-tests was made a CSV by hand; what such a file does not say has to be
-given.
+It also reads tables of nccl-tests that were turned into CSV by hand; the user gives what such a file does not say.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NEEDED: Final = frozenset(("size", "type", "time", "busbw"))
 
 
 def looks(text: str) -> bool:
-    """Whether its first row has the columns, whatever their case."""
+    """Return whether the first row has the columns of rccl-tests, in any case."""
     start = text.lstrip("\ufeff \t\r\n[")
     if start.startswith("{"):
         return all(f'"{key}"' in start[:2000] for key in ("busBw", "size")) and '"results"' not in text
@@ -32,9 +31,9 @@ def looks(text: str) -> bool:
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """The located cells of every row that moved anything; the times of rows in place go with those out of place.
+    """Return the located cells of every row that moved anything; in-place times join the out-of-place row.
 
-    Raises InputError with the place of what is no JSON, and where nothing says collective or ranks.
+    Raises InputError for invalid JSON, with its place, and if nothing says collective or ranks.
     """
     found: dict[tuple[str, ...], LocatedCells] = {}
     for place, row in _rows(text.lstrip("\ufeff"), source):
@@ -73,11 +72,11 @@ def _rows(text: str, source: str) -> Iterable[tuple[Place, Mapping[str, Any]]]:
 
 
 def _header(text: str) -> tuple[int, str]:
-    """The first line that is neither empty nor a comment, and its number."""
+    """Return the number and the text of the first line that is neither empty nor a comment."""
     lines = ((number, line.strip("\ufeff \t\r")) for number, line in enumerate(text.splitlines(), 1))
     return next(((n, line) for n, line in lines if line and not (line.startswith("#") and "," not in line)), (0, ""))
 
 
 def _words(names: Iterable[str]) -> list[str]:
-    """Names of columns without case, units and signs: `algBw (GB/s)` is `algbw`."""
+    """Return names of columns without case, units and signs: `algBw (GB/s)` becomes `algbw`."""
     return [re.sub(r"\(.*?\)|[^a-z]", "", name.lower()) for name in names]

@@ -1,1 +1,1 @@
-"""Schedules of other programs, in and out, and simcoll's own file of them (`schedule_json`)."""
+"""Read and write schedules of other programs, and simcoll's own file of a schedule (`schedule_json`)."""

@@ -7,9 +7,9 @@
     l2 requires l1
     }
 
-It says how much is sent and not what. Ours carry that in their labels: `t7s2a0b3r` is transfer 7, in step 2, from slot
-0 to slot 3, reducing; and a computation of no length, at rank 0, says what the whole is. In other files each message
-is taken to carry the whole buffer, or, for a reduction, the part of it that its sender has so far.
+GOAL says how much is sent, not which data. Files of simcoll name the data in labels: `t7s2a0b3r` is transfer 7, in step
+2, from slot 0 to slot 3, reducing. A computation of length 0 at rank 0 names the collective. In other files each
+message is taken to carry the whole buffer, or, for a reduction, the part of it that its sender has so far.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simcoll.schedule.collectives import COLLECTIVES, collective
 from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
 
-MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that is not of ours
+MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that simcoll did not write
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+([0-9]+)\s*b?(?:\s+(?:to|from)\s+([0-9]+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
 _TAG: Final = re.compile(r"\btag\s+([0-9]+)")
@@ -36,12 +36,12 @@ _RANK: Final = re.compile(r"rank\s+([0-9]+)\s*\{?")
 _LABEL: Final = re.compile(r"[tu]([0-9]{1,9})s([0-9]{1,9})a([0-9]{1,9})b([0-9]{1,9})(r?)")
 _WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n([0-9]{1,9})_root([0-9]{1,6})_p([01])_(\w*)")
 _REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
-_WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # they follow from who talks to whom
+_WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # their data follow from who talks to whom
 
 
 @dataclass
 class _GoalLine:
-    """A line: `kind` of it, the other rank, the tag, what it waits for (places in the rank's list)."""
+    """An operation: its `kind`, bytes, peer rank and tag, and the places of operations that it waits for."""
 
     kind: str
     nbytes: int
@@ -53,15 +53,14 @@ class _GoalLine:
 
 
 def looks(text: str) -> bool:
-    """Whether it says how many ranks there are, as GOAL does."""
+    """Return whether a text states its number of ranks, as GOAL does."""
     return re.search(r"^\s*num_ranks\s+[0-9]+", text, re.MULTILINE) is not None
 
 
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
-    """The proved schedule of a GOAL text; `asked` names its collective where the file is not of ours.
+    """Return the proved schedule of a GOAL text; `asked` names its collective if simcoll did not write the file.
 
-    Raises InputError with line and column, and ScheduleError for a schedule that does not do what its collective
-    promises.
+    Raises InputError with line and column, and ScheduleError if the schedule does not do what its collective promises.
     """
     ranks = _parsed(text, source)
     sends = sum(op.kind == "send" for ops in ranks for op in ops)
@@ -182,7 +181,7 @@ def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
 
 
 def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedule:
-    """Played: each message carries one buffer. What arrives is reduced unless it is complete already."""
+    """Play a foreign file: each message carries one buffer, which its receiver reduces unless it is complete."""
     sent = [op.nbytes for ops in ranks for op in ops if op.kind == "send"]
     if len(sent) > MOST_OF_OTHERS:
         raise ScheduleError(f"more than {MOST_OF_OTHERS} messages; give a smaller schedule")
@@ -202,7 +201,7 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
 
 
 class _Play:
-    """Other people's ranks at work: what each holds (a bit a rank), and which operations can be done next."""
+    """A foreign program being played: whose data each rank holds (a bit a rank), and the operations that are ready."""
 
     def __init__(self, ranks: list[list[_GoalLine]], name: str, root: int):
         n = len(ranks)
@@ -227,7 +226,7 @@ class _Play:
         self.ready[self.ranks[rank][i].kind == "recv"].append((rank, i))
 
     def run(self) -> None:
-        """Until nothing can be done: sends first, so that what is there at the start is sent before it is changed."""
+        """Play until no operation is ready. Sends go first, so that initial data are sent before they are changed."""
         while self.ready[0] or self.ready[1]:
             rank, i = self.ready[0].popleft() if self.ready[0] else self.ready[1].popleft()
             op = self.ranks[rank][i]
@@ -269,7 +268,7 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
 
 
 def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
-    """GOAL text of a schedule for buffers of `nbytes`; raises RefusedError for what the format cannot hold."""
+    """Return a schedule as GOAL text for buffers of `nbytes`; raises RefusedError for what the format cannot hold."""
     if schedule.agents or schedule.groups != (tuple(range(schedule.n)),):
         raise RefusedError("GOAL knows ranks of one group and no switches that reduce; take another algorithm")
     if len(schedule) > MOST_TRANSFERS:
@@ -290,7 +289,7 @@ def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
             lines[row.src].append(f"t{codes[i]}: send {sizes[i]}b to {row.dst} tag {i} cpu 0 nic 0")
             lines[row.dst].append(f"u{codes[i]}: recv {sizes[i]}b from {row.src} tag {i} cpu 0 nic 0")
         before = int(waits.reads[i])
-        while before >= 0:  # the version that is read, and those that it was reduced into
+        while before >= 0:  # wait for the version that is read, and for earlier reductions into it
             lines[row.src].append(f"t{codes[i]} requires {ends[before]}")
             before = int(waits.chain[before])
     texts = [f"num_ranks {schedule.n}", ""]
@@ -300,7 +299,7 @@ def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
 
 
 def _sizes(schedule: Schedule, waits: Dependencies, nbytes: int, itemsize: int) -> list[int]:
-    """Bytes of each transfer: of the slot that its value was in at first."""
+    """Return the bytes of each transfer: the size of the slot where its value started."""
     held = collective(schedule.collective).sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root, itemsize)
     sizes: list[int] = []
     for row, before in zip(schedule, waits.reads.tolist(), strict=True):

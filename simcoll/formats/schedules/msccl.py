@@ -1,9 +1,9 @@
-"""MSCCL's XML: a program for each thread block of each GPU, which MSCCL's and RCCL's executors run.
+"""Reader of MSCCL's XML: a program for each thread block of each GPU, which MSCCL's and RCCL's executors run.
 
-Steps: `s` send, `r` receive, `rcs` receive, store and send on, `rrc` receive, reduce with src and store at dst, `rrs`
-the same sent on and not stored, `rrcs` both, `cpy` and `re` copy and reduce within the GPU, `nop` waits. Buffers are
-`i`nput, `o`utput and `s`cratch, offsets and counts in chunks. A step waits for the one before it in its thread block
-and for step `deps` of thread block `depid`.
+Steps: `s` send; `r` receive; `rcs` receive, store and send on; `rrc` receive, reduce with src and store at dst; `rrs`
+receive, reduce and send on without storing; `rrcs` also stores; `cpy` and `re` copy and reduce within the GPU; `nop`
+waits. Buffers are `i`nput, `o`utput and `s`cratch; offsets and counts are in chunks. A step waits for the one before it
+in its thread block and for step `deps` of thread block `depid`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _BUFFERS: Final = {"i": "i", "o": "o", "s": "s"}
 
 
 BufferPlace = tuple[str, int]  # a buffer and an offset in it, in chunks
-PendingSends = dict[tuple[int, int, int], deque[list[int]]]  # what is under way, by sender, receiver and channel
+PendingSends = dict[tuple[int, int, int], deque[list[int]]]  # data under way, by sender, receiver and channel
 
 
 class MscclOp(NamedTuple):
-    """A step of a thread block; `deps`: thread block and step to be waited for."""
+    """A step of a thread block; `deps` is the thread block and step that it waits for."""
 
     kind: str
     src: BufferPlace
@@ -57,13 +57,13 @@ class MscclOp(NamedTuple):
 
     @property
     def spares(self) -> int:
-        """Scratch that it needs where it may not store what it sends on."""
+        """Chunks of spare scratch that the step needs if it may not store what it sends on."""
         return self.chunks if self.kind == "rrs" else 0
 
 
 @dataclass(eq=False)
 class Thread:
-    """A thread block: where it sends to and receives from (-1: nowhere), over which channel, and what it does."""
+    """A thread block: its peers for sends and receives (-1: none), its channel and its steps."""
 
     gpu: int
     number: int
@@ -72,11 +72,11 @@ class Thread:
     channel: int
     ops: list[MscclOp]
     done: int = 0
-    spare: int = 0  # of the scratch that the steps of a GPU need of their own, where this one's begins
+    spare: int = 0  # where this thread block's part of the GPU's spare scratch begins
 
     @property
     def spares(self) -> int:
-        """Scratch that its steps need."""
+        """Chunks of spare scratch that its steps need."""
         return sum(op.spares for op in self.ops)
 
 
@@ -92,10 +92,9 @@ class MscclProgram(ImportedProgram):
 
 
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
-    """The proved schedule of an MSCCL program; `asked` names its collective where the file has another name for it.
+    """Return the proved schedule of an MSCCL program; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with line and column, and ScheduleError for a program that does not do what its collective
-    promises.
+    Raises InputError with line and column, and ScheduleError if the program does not do what its collective promises.
     """
     root = xml_tree.parse(text, source, root=ROOT, kind="MSCCL program", deepest=5, cure=_CURE)
     program = _program(root, asked)
@@ -201,10 +200,10 @@ def _check_deps(program: MscclProgram) -> None:
 
 
 def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedule:
-    """The schedule of a program that runs until all its thread blocks are done.
+    """Play a program until all its thread blocks are done, and return its schedule.
 
-    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well; `order`: which of
-    those that the program leaves open, see `_Interpreter.finish`.
+    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well; `order`: which of the
+    orders that the program leaves open, see `_Interpreter.finish`.
     """
     run = _Interpreter(program, form)
     run.finish()
@@ -216,7 +215,7 @@ def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedu
 
 
 class _Interpreter:
-    """A program as it is played: what its thread blocks have moved, and what is under way."""
+    """A program being played: the recorded transfers, and the data under way."""
 
     def __init__(self, program: MscclProgram, form: Mapping[str, int]):
         self.program, self.order, self.store = program, form["order"], bool(form["store"])
@@ -226,9 +225,9 @@ class _Interpreter:
             thread.done = 0
 
     def finish(self) -> None:
-        """Play until all thread blocks are done. Order 0: in rounds, each goes on to its next receive, then all receive
-        once, so that what is there at the start is sent before anything is put over it. Order k: the k-th thread block
-        is slow; it does a step only when no other can."""
+        """Play until all thread blocks are done. Order 0 goes in rounds: each block runs to its next receive, then
+        all receive once, so that initial data are sent before they are overwritten. In order k the k-th thread block
+        is slow: it does a step only if no other can."""
         left = [thread for thread in self.program if thread.ops]
         slow = [thread for k, thread in enumerate(self.program, 1) if k == self.order]
         while left:
@@ -240,7 +239,7 @@ class _Interpreter:
             left = [thread for thread in left if thread.done < len(thread.ops)]
 
     def _round(self, threads: Sequence[Thread]) -> bool:
-        """Whether any thread block has done a step."""
+        """Play one round; return whether any thread block has done a step."""
         advanced = False
         for receiving in (None,) if self.order else (False, True):
             for thread in threads:
@@ -255,7 +254,7 @@ class _Interpreter:
         return advanced
 
     def _step(self, thread: Thread) -> bool:
-        """Do the next step of a thread block; False if it has to wait."""
+        """Do the next step of a thread block; return False if it has to wait."""
         op, gpu, moves = thread.ops[thread.done], thread.gpu, self.moves
         if op.deps is not None and self.program.threads[gpu][op.deps[0]].done <= op.deps[1]:
             return False

@@ -1,8 +1,8 @@
-"""A schedule as MSCCL's XML, in place: for MSCCL's and RCCL's executors, and for reading back.
+"""Write a schedule as MSCCL's XML, in place: for MSCCL's and RCCL's executors, and for reading back.
 
-Each rank does in every step its sends, then its own copies, then its receives, which no thread block can be blocked
-by for ever. What one receives and at once sends on is one step (`rcs`, `rrcs`; `rrs` where nobody reads what would be
-stored). The attribute `at` of a step, which executors do not read, is the place of its transfer in the schedule.
+In every step each rank does its sends, then its own copies, then its receives, so that no thread block is blocked for
+ever. A receive whose data are sent on at once becomes one step (`rcs`, `rrcs`; `rrs` if nobody reads the stored value).
+The attribute `at` of a step, which executors ignore, is the place of its transfer in the schedule.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PEERS: Final = 15  # each way, of a channel: executors have up to 32 thread blo
 _COLL: Final = spellings(COLLECTIVES, lambda row: row.msccl)
 _IN_OUTPUT: Final = ("all_gather", "gather")  # in place, the buffer of n blocks is the output
 
-Peers = tuple[int, int]  # of a thread block: where it sends to and receives from, -1: nowhere
+Peers = tuple[int, int]  # of a thread block: the rank it sends to, the rank it receives from; -1: none
 
 
 class _Event(NamedTuple):
-    """The part of a rank in a transfer."""
+    """The part of one rank in a transfer."""
 
     does: Literal["send", "local", "receive"]
     number: int  # of the row
@@ -38,18 +38,18 @@ class _Event(NamedTuple):
 
     @property
     def reads(self) -> int | None:
-        """The slot that is read."""
+        """The slot that is read, if any."""
         return None if self.does == "receive" else self.row.src_slot
 
     @property
     def writes(self) -> int | None:
-        """The slot that is written."""
+        """The slot that is written, if any."""
         return None if self.does == "send" else self.row.dst_slot
 
 
 @dataclass
 class _BlockStep:
-    """A step of a thread block; `waits`: thread block and step."""
+    """A step of a thread block; `waits` lists the thread blocks and steps that it waits for."""
 
     kind: str
     src: int = 0
@@ -71,8 +71,8 @@ class _GpuBlocks:
 
 
 def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | None = None) -> str:
-    """The XML, to be run in a protocol; `notes` are warned of what would not run. Raises RefusedError for what the
-    format cannot hold."""
+    """Return the XML of a schedule, to be run in a protocol; `notes` get warnings of what executors would not run.
+    Raises RefusedError for what the format cannot hold."""
     _check(schedule)
     scratch = schedule.n_slots - schedule.n_chunks
     ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
@@ -105,7 +105,7 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
 
 
 def _warn(ranks: list[_GpuBlocks], notes: ImportLog) -> None:
-    """Name the limits of the executors that a program exceeds; simcoll reads it back all the same."""
+    """Warn of each limit of the executors that a program exceeds; simcoll reads it back all the same."""
     steps = max((len(ops) for rank in ranks for ops in rank.threads.values()), default=0)
     blocks = max(len(rank.threads) for rank in ranks)
     for most, count, problem in (
@@ -117,7 +117,7 @@ def _warn(ranks: list[_GpuBlocks], notes: ImportLog) -> None:
 
 
 def _channel(n: int, peers: Peers, rank: int) -> int:
-    """The channel of a thread block: the same at both ends, by how far apart these are."""
+    """Return the channel of a thread block: equal at both ends, by the distance between the ranks."""
     send, receive = peers
     apart = (send - rank) % n if send >= 0 else (rank - receive) % n if receive >= 0 else 1
     return (apart - 1) // _PEERS
@@ -157,7 +157,7 @@ def _check(schedule: Schedule) -> None:
 
 
 def _events(schedule: Schedule) -> list[list[_Event]]:
-    """Rank by rank: in each step sends, own copies, receives."""
+    """Return the events of each rank: in each step sends, own copies, receives."""
     events: list[list[_Event]] = [[] for _ in range(schedule.n)]
     for rows in schedule.steps():
         step = [(i, schedule.row(i)) for i in range(rows.start, rows.stop)]
@@ -173,7 +173,7 @@ def _events(schedule: Schedule) -> list[list[_Event]]:
 
 
 def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
-    """A step's copies within ranks, each after those that read what it overwrites."""
+    """Yield a step's copies within ranks, each after the copies that read what it overwrites."""
     left = [(i, row) for i, row in step if row.src == row.dst]
     first: dict[tuple[int, int], int] = {}  # the first receive into a slot
     for i, row in step:
@@ -200,7 +200,7 @@ def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
 
 
 def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
-    """Thread blocks with their steps and what these wait for."""
+    """Return the thread blocks of a rank with their steps, and what the steps wait for."""
     next_on = _next_accesses(events)
     partner = _partners(schedule.n, number, events, next_on)
     rank = _GpuBlocks()
@@ -233,7 +233,7 @@ def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
 
 
 def _next_accesses(events: list[_Event]) -> dict[int, int]:
-    """For each event that writes, or reads, the next one that has to do with that slot."""
+    """Return, for each event that reads or writes, the next event that uses its slot."""
     following: dict[int, int] = {}
     last: dict[int, list[int]] = {}
     for at, event in enumerate(events):
@@ -247,7 +247,7 @@ def _next_accesses(events: list[_Event]) -> dict[int, int]:
 
 
 def _partners(n: int, rank: int, events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
-    """The rank that the thread block of each receiver sends to: the pairs of one channel that hand on most."""
+    """Return the rank to which each receiver's thread block sends: on each channel, the pairs that hand on most."""
     counts: Counter[Peers] = Counter()
     for at, following in next_on.items():
         if events[at].does == "receive" and events[following].does == "send":
@@ -270,12 +270,12 @@ def _peers(event: _Event, partner: Mapping[int, int]) -> Peers:
 
 
 def _goes_on(events: list[_Event], following: int, peers: Peers) -> bool:
-    """Whether what is received is next sent, by the same thread block."""
+    """Return whether the same thread block next sends what it received."""
     return events[following].does == "send" and events[following].row.dst == peers[0]
 
 
 def _sent_on(kind: str, events: list[_Event], next_on: Mapping[int, int], at: int) -> str:
-    """The type of a step that receives and sends: what is put over something at once need not be stored."""
+    """Return the type of a step that receives and sends; a value that is at once overwritten need not be stored."""
     if kind == "r":
         return "rcs"
     following = next_on.get(at)
@@ -303,7 +303,7 @@ def _waits(
     writer: Mapping[int, tuple[Peers, int]],
     readers: Mapping[int, list[tuple[Peers, int]]],
 ) -> list[tuple[Peers, int]]:
-    """The steps of other thread blocks that must be done: who wrote what is read, who used what is overwritten."""
+    """Return the steps of other thread blocks to wait for: writers of what is read, users of what is overwritten."""
     needed: dict[Peers, int] = {}
     awaited = [writer[slot] for slot in (event.reads, event.writes) if slot is not None and slot in writer]
     awaited += readers.get(event.writes, []) if event.writes is not None else []

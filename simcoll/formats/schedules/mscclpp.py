@@ -1,11 +1,11 @@
-"""MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces, and how they
-wait for each other. Chunks of input, output and scratch buffers; semaphores of channels, barriers within a GPU.
+"""Reader of MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces. A plan
+names chunks of input, output and scratch buffers; blocks wait by semaphores of channels and barriers within a GPU.
 
 The reader takes one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for it.
-An operation of which several thread blocks do a share each is done when the last of them does it. A pipelined loop is
-its body, once with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are what NVLink
-SHARP does: the switch, an agent of the schedule, adds up what the ranks of a group hold and gives the sum to whoever
-loads, and sends what one of them stores to all.
+An operation that several thread blocks share is done when the last of them does it. A pipelined loop is played once,
+with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are NVLink SHARP: the switch,
+an agent of the schedule, gives the sum of a group's buffers to the rank that loads, and sends what a rank stores to
+all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _Side = list[tuple[list[tuple[int, int]], int]]  # each chunk of it: its slots, 
 
 @dataclass
 class _Shares:
-    """An operation that a group of thread blocks does: of how many, where the first does it, how many have done it."""
+    """An operation that several thread blocks share: how many, the first one's place, how many have done it."""
 
     size: int
     where: str
@@ -83,19 +83,19 @@ class PlanFile(ImportedProgram):
 
     @property
     def switch_groups(self) -> list[tuple[int, ...]]:
-        """The groups of ranks that a switch joins; the agent n + k of the schedule serves group k."""
+        """The groups of ranks that a switch joins; agent n + k of the schedule serves group k."""
         return list(dict.fromkeys(ranks for block in self.blocks for ranks, _ in block.switches))
 
 
 def looks(text: str) -> bool:
-    """Whether a JSON text has a plan's keys."""
+    """Return whether a JSON text has a plan's keys."""
     return '"gpus"' in text and '"threadblocks"' in text and '"ops"' in text
 
 
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
-    """The proved schedule of a plan; `asked` names its collective where the file has another name for it.
+    """Return the proved schedule of a plan; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with the operation that cannot be mapped, and ScheduleError for a plan that does not do what its
+    Raises InputError with the operation that cannot be mapped, and ScheduleError if the plan does not do what its
     collective promises.
     """
     document = input_files.json_mapping(text, source, CURE)
@@ -119,11 +119,11 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 # --- the file ---
 
 
-ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what comes of a file of another form
+ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # errors that a malformed file causes
 
 
 def in_words(error: Exception) -> str:
-    """The expectation of a plan's form that failed."""
+    """Return the expectation of a plan's form that failed, in words."""
     if isinstance(error, KeyError):
         return f"{str(error)[:60]} is missing"
     if isinstance(error, IndexError):
@@ -132,16 +132,16 @@ def in_words(error: Exception) -> str:
 
 
 def whole(value: object, most: int) -> int:
-    """A number from 0 to `most`; raises ValueError."""
+    """Return a number from 0 to `most`; raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{str(value)[:40]!r} is no whole number from 0 to {most}")
     return value
 
 
 def _parsed(document: Mapping[str, Any], asked: str | None) -> PlanFile:
-    """The plan of a document; `asked` names its collective where the file has another name for it.
+    """Return the plan of a document; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with the key, and errors of `ODD` where there is no key to name.
+    Raises InputError with the key, or an error of `ODD` if no key can be named.
     """
     name = collective_named(asked or str(document["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
@@ -210,7 +210,7 @@ def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, where: str) ->
 
 
 def _members(ranks: list[object], n: int) -> tuple[int, ...]:
-    """The ranks of a switch's group, which are all different."""
+    """Return the ranks of a switch's group, which must all differ."""
     members = tuple(sorted(whole(rank, n - 1) for rank in ranks))
     if len(members) < 2 or len(set(members)) < len(members):
         raise ValueError(f"a switch joins two or more ranks, not {str(ranks)[:40]}")
@@ -221,7 +221,7 @@ def _members(ranks: list[object], n: int) -> tuple[int, ...]:
 
 
 class _PlanExecution:
-    """A plan under way: signals sent and not yet waited for, semaphores, packets that have come."""
+    """A plan being played: signals not yet waited for, semaphores, and packets that have arrived."""
 
     def __init__(self, plan: PlanFile, alias: bool):
         self.plan = plan
@@ -230,12 +230,12 @@ class _PlanExecution:
         self.signals: Counter[tuple[int, int, str, int]] = Counter()
         self.semaphores = Counter(plan.semaphores)
         self.packets: set[tuple[int, int]] = set()
-        self.shares: dict[Hashable, _Shares] = {}  # of what groups of thread blocks do
+        self.shares: dict[Hashable, _Shares] = {}  # operations of groups of thread blocks
         self.spare = itertools.count(self.where.spare)
         self.agents = {ranks: plan.n + k for k, ranks in enumerate(plan.switch_groups)}
 
     def step(self, block: ThreadBlock) -> bool:
-        """Do the next operation of a thread block; False if it has to wait."""
+        """Do the next operation of a thread block; return False if it has to wait."""
         op = block.ops[block.done]
         name, kind = op["name"], str(op.get("channel_type"))
         if name in WAITS:
@@ -268,8 +268,8 @@ class _PlanExecution:
         return True
 
     def _is_whole(self, block: ThreadBlock, op: Mapping[str, Any], moved: object) -> bool:
-        """Whether all thread blocks of the group that does an operation have come to it; what it has `moved` says which
-        operations of its blocks are one, as each block has its own list of channels."""
+        """Return whether all thread blocks of a group have come to their shared operation. As each block has its own
+        list of channels, what it has `moved` tells which operations are the same."""
         group = next((value for key, value in op.items() if key.startswith("tbg")), None)
         if group is None:
             return True
@@ -281,7 +281,7 @@ class _PlanExecution:
         return shares.done >= size
 
     def check_groups(self) -> None:
-        """Raise InputError where fewer thread blocks came to an operation than do it together."""
+        """Raise InputError if fewer thread blocks came to an operation than share it."""
         for shares in self.shares.values():
             if shares.done < shares.size:
                 problem = f"{shares.size} thread blocks do this together, and {shares.done} come to it"
@@ -291,7 +291,7 @@ class _PlanExecution:
         return [block.peers[kind][whole(i, 2**20)] for i in op.get("channel_ids", [])]
 
     def _barrier(self, block: ThreadBlock, op: Mapping[str, Any]) -> bool:
-        """Passed when as many thread blocks of the GPU as it says have come to it."""
+        """Return whether as many thread blocks of the GPU have come to a barrier as it asks for."""
         block.arrived = True
         same = [
             waiting
@@ -310,7 +310,7 @@ class _PlanExecution:
         return True
 
     def _pieces(self, block: ThreadBlock, op: Mapping[str, Any], key: str, kind: str) -> list[list[BufferRange]]:
-        """The chunks of each buffer that an operation names."""
+        """Return the chunks of each buffer that an operation names."""
         pieces = []
         for entry in op.get(key, []):
             first, size = whole(entry["index"], 2**31), whole(entry.get("size", 1), thread_programs.MOST_TRANSFERS)
@@ -347,7 +347,7 @@ class _PlanExecution:
     def _reduce(
         self, block: ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
     ) -> None:
-        """The sum of all sources into the first destination of this GPU, or into scratch; from there to the others."""
+        """Sum all sources into the first destination on this GPU, or into scratch, and copy the sum to the others."""
         if not src or not dst or len({len(chunks) for chunks in (*src, *dst)}) != 1:
             raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
         for k in range(len(src[0])):
@@ -363,14 +363,14 @@ class _PlanExecution:
                 self._move(own, target, False)
 
     def _switched_sides(self, block: ThreadBlock, op: Mapping[str, Any]) -> tuple[_Side, _Side]:
-        """The two ends of a load or a store by a switch."""
+        """Return the two ends of a load or a store by a switch."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         sources = self._joined(block, op, "src_buff") if loads else self._local(block, op, "src_buff")
         targets = self._joined(block, op, "dst_buff") if stores else self._local(block, op, "dst_buff")
         return sources, targets
 
     def _switched(self, block: ThreadBlock, op: Mapping[str, Any], sources: _Side, targets: _Side) -> None:
-        """A load or a store by a switch: loaded into registers, which are a spare slot, or stored from them."""
+        """Load by a switch into registers, which are a spare slot, or store from them."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         if len(sources) != len(targets):
             raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
@@ -389,7 +389,7 @@ class _PlanExecution:
                     self._move(sent, place, False)
 
     def _joined(self, block: ThreadBlock, op: Mapping[str, Any], key: str) -> _Side:
-        """Each chunk on the switch's side: its slots at the ranks that the switch joins, and the switch's agent."""
+        """Return each chunk on the switch's side: its slots at the ranks that the switch joins, and the agent."""
         chunks = []
         for entry in op[key]:
             ranks, buffer = block.switches[whole(entry["switch_channel_id"], 2**20)]
@@ -399,7 +399,7 @@ class _PlanExecution:
         return chunks
 
     def _local(self, block: ThreadBlock, op: Mapping[str, Any], key: str) -> _Side:
-        """Each chunk on the GPU's side: its slot, and no agent."""
+        """Return each chunk on the GPU's side: its slot, and no agent."""
         pieces = itertools.chain(*self._pieces(block, op, key, "switch"))
         return [([self._slot(piece)], -1) for piece in pieces]
 
@@ -413,7 +413,7 @@ def _stepped(run: _PlanExecution, block: ThreadBlock) -> bool:
 
 
 def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
-    """The schedule of a plan. In order k the k-th thread block is slow: it does an operation when no other can."""
+    """Return the schedule of a plan. In order k the k-th thread block is slow: it operates only if no other can."""
     run = _PlanExecution(plan, bool(form["alias"]))
     for block in plan.blocks:
         block.done, block.arrived = 0, False

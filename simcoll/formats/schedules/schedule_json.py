@@ -1,5 +1,4 @@
-"""A schedule as JSON: what `simcoll show --json` prints, `simcoll import` writes, and scenarios and `simcoll verify`
-read."""
+"""A schedule as JSON. `simcoll show --json` and `simcoll import` write it; scenarios and `simcoll verify` read it."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
 
 
 def sent_fraction(schedule: Schedule) -> Fraction:
-    """The largest share of the collective's size that any rank sends."""
+    """Return the largest share of the collective's size that any rank sends."""
     held = collective(schedule.collective)
     nbytes = schedule.n_chunks * schedule.n
     sizes = held.sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root)
@@ -38,7 +37,7 @@ def sent_fraction(schedule: Schedule) -> Fraction:
 
 
 def counts(schedule: Schedule) -> dict[str, Any]:
-    """Steps, messages and the share of the data that the busiest rank sends."""
+    """Return the steps, the messages and the share of the data that the busiest rank sends."""
     return {
         "steps": schedule.n_steps,
         "messages": schedule.messages,
@@ -47,7 +46,7 @@ def counts(schedule: Schedule) -> dict[str, Any]:
 
 
 def dump(schedule: Schedule) -> str:
-    """A schedule as JSON."""
+    """Return a schedule as JSON."""
     extra = {"agents": schedule.agents} if schedule.agents else {}
     extra |= {"root": schedule.root} if schedule.root else {}
     extra |= {"pipelined": True} if schedule.pipelined else {}
@@ -68,30 +67,30 @@ SUFFIX: Final = ".json"  # an algorithm whose name ends so is a file
 
 
 def is_file(algorithm: str) -> bool:
-    """Whether what stands for an algorithm is the path of a schedule."""
+    """Return whether the name of an algorithm is the path of a schedule file."""
     return algorithm.endswith(SUFFIX)
 
 
 def text(path: str) -> str:
-    """The text of a file that was carried along, or of one on this machine; raises InputError."""
+    """Return the text of a file that was carried along, or of one on this machine; raises InputError."""
     cure = "give the path of a schedule as `simcoll import` writes it"
     data = input_files.bytes_of(Path(path), cure, MOST_BYTES, "give a schedule of fewer ranks")
     return data.decode("utf-8", errors="replace")
 
 
 def read(path: str) -> Schedule:
-    """The schedule of a file; raises InputError."""
+    """Return the schedule of a file; raises InputError."""
     contents = text(path)
     return _RECENT.get((path, contents), lambda: parse(contents, path))
 
 
 def looks(text: str) -> bool:
-    """Whether a JSON text has a schedule's keys."""
+    """Return whether a JSON text has a schedule's keys."""
     return '"transfers"' in text and '"n_chunks"' in text
 
 
 def parse(text: str, source: str) -> Schedule:
-    """Read `dump`'s JSON; raises InputError naming what is wrong with it."""
+    """Return the schedule of JSON that `dump` wrote; raises InputError that names the mistake."""
     document = input_files.json_mapping(text, source, "give what `simcoll show --json` prints")
     for key, kind in _KEYS.items():
         if not isinstance(document.get(key), kind) or isinstance(document.get(key), bool):

@@ -1,8 +1,8 @@
-"""Programs of threads made into schedules: what all readers of foreign schedules share.
+"""Convert programs of thread blocks into schedules; shared by all readers of foreign schedules.
 
-A reader plays its program in any order that the program allows and records who reads and writes which slot. What
-follows from the data alone then cuts the transfers into steps: a value is read later than it is written, and not later
-than it is overwritten. Within a step all reads come before all writes, so a read and the write after it may share one.
+A reader plays its program in any order that the program allows, and records which rank reads and writes which slot.
+Data dependences then cut the transfers into steps: a value is read later than it is written, and not later than it is
+overwritten. Within a step all reads come before all writes, so a read and the write after it may share one step.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ONE_BLOCK: Final = {"i": ("all_gather", "gather"), "o": ("reduce_scatter", "sca
 
 
 def check_size(ranks: int, slots: int) -> None:
-    """Raise ScheduleError for more than can be proved in little memory."""
+    """Raise ScheduleError for a schedule too large to be proved in little memory."""
     if ranks * slots > MOST_PLACES:
         raise ScheduleError(f"{ranks} ranks of {slots} slots are too many; give a smaller schedule")
 
 
 class Hint(NamedTuple):
-    """The step and the row of a transfer in the schedule that a file was made from."""
+    """Step and row of a transfer in the schedule from which the file was made."""
 
     step: int
     row: int
@@ -72,7 +72,7 @@ class RecordedTransfers:
     _after: list[tuple[int, int, int]] = field(default_factory=list)  # step of the second ≥ that of the first + …
 
     def read(self, rank: int, slot: int, hint: Hint | None = None) -> int:
-        """Begin a transfer: `rank` reads `slot`. Returns its number."""
+        """Begin a transfer: `rank` reads `slot`. Return its number."""
         if len(self.src) >= MOST_TRANSFERS:
             raise ScheduleError(f"more than {MOST_TRANSFERS} transfers; give a smaller schedule")
         number = len(self.src)
@@ -89,7 +89,7 @@ class RecordedTransfers:
         return number
 
     def write(self, number: int, rank: int, slot: int, reduce: bool) -> None:
-        """End a transfer: `rank` has it in `slot`."""
+        """End a transfer: `rank` writes it to `slot`."""
         self.dst[number], self.dst_slot[number], self.reduce[number] = rank, slot, reduce
         known = self._slots.setdefault((rank, slot), _Slot())
         if known.writer >= 0:
@@ -98,17 +98,17 @@ class RecordedTransfers:
         self._slots[rank, slot] = _Slot(number, reduce)
 
     def local(self, rank: int, src_slot: int, dst_slot: int, reduce: bool, hint: Hint | None = None) -> None:
-        """A copy or reduction within a rank; none if the slot is the same."""
+        """Record a copy or reduction within a rank; nothing if both slots are the same."""
         if src_slot != dst_slot:
             self.write(self.read(rank, src_slot, hint), rank, dst_slot, reduce)
 
     def follows(self, first: int, second: int) -> None:
-        """The second transfer is no step before the first: both are of one thread."""
+        """Put the second transfer in the step of the first or later: both are of one thread."""
         self._after.append((first, second, 0))
 
     def schedule(self, **fields: Any) -> Schedule:
-        """The schedule, in the steps and rows that hints give if all have one and these fit, else as early as data
-        allow. Raises ScheduleError."""
+        """Return the schedule, in the steps and rows of the hints if every transfer has one and they fit; else as
+        early as data allow. Raises ScheduleError."""
         slots = max(self.src_slot + self.dst_slot, default=0) + 1
         check_size(fields["n"], max(slots, fields["n_chunks"]))
         hinted = self._hinted()
@@ -131,7 +131,7 @@ class RecordedTransfers:
         return hints if fits else None
 
     def _levels(self, backward: bool = False) -> list[int]:
-        """The least steps: longest ways over `_after`. Backward: how many steps are to come after each."""
+        """Return the least step of each transfer (longest paths over `_after`), or `backward` the steps after it."""
         out: list[list[tuple[int, int]]] = [[] for _ in self.src]
         for a, b, apart in self._after:
             out[b if backward else a].append((a if backward else b, apart))
@@ -153,10 +153,10 @@ class RecordedTransfers:
         return level
 
     def _parts(self, level: list[int], n: int) -> Iterable[Step]:
-        """The transfers by step.
+        """Return the transfers by step.
 
-        What a rank sends to several ranks in one step is the work of threads side by side: first what most steps wait
-        for, then the nearest rank ahead, so that not all send to the same rank at once.
+        A rank's sends to several ranks in one step are threads side by side. Transfers with the most steps still to
+        come go first, then those to the nearest rank ahead, so that not all ranks send to one rank at once.
         """
         if not level:
             return []
@@ -175,8 +175,8 @@ class RecordedTransfers:
 
 @dataclass
 class ImportedProgram:
-    """The contents of another program's file, before it is played; `sizes` are the chunks of each buffer, the most of
-    any rank."""
+    """The contents of another program's file, before it is played; `sizes` are the chunks of each buffer, at the
+    rank that has most."""
 
     name: str
     collective: str
@@ -197,7 +197,7 @@ class BufferSlots:
     alias: bool
 
     def slot(self, rank: int, buffer: str, offset: int) -> int:
-        """The slot of a buffer's chunk; raises ValueError if the buffer is smaller."""
+        """Return the slot of a buffer's chunk; raises ValueError if the buffer is smaller."""
         sizes, n_chunks = self.program.sizes, self.program.n_chunks
         size = sizes[buffer] or (n_chunks if buffer != "s" else 0)
         if not 0 <= offset < size:
@@ -209,19 +209,19 @@ class BufferSlots:
         return self._block(rank, buffer) + offset
 
     def _block(self, rank: int, buffer: str) -> int:
-        """The slot at which a rank's own block begins, if that is all that the buffer holds; else 0."""
+        """Return the slot where a rank's own block begins, if the buffer holds only this block; else 0."""
         each = self.program.n_chunks // self.program.n
         own = self.program.collective in _ONE_BLOCK[buffer] and 0 < self.program.sizes[buffer] <= each
         return rank * each if own else 0
 
     @property
     def spare(self) -> int:
-        """The first slot that no buffer is."""
+        """The first slot beyond all buffers."""
         sizes = self.program.sizes
         return self.program.n_chunks + sizes["s"] + (0 if self.alias else sizes["o"])
 
     def schedule(self, moves: RecordedTransfers, **fields: Any) -> Schedule:
-        """The schedule of a program that was played; the output is copied to where the contract wants it."""
+        """Return the schedule of a played program; the output is first copied to where the contract wants it."""
         program, written = self.program, set(zip(moves.dst, moves.dst_slot, strict=True))
         for rank in range(0 if self.alias else program.n):
             base = self._block(rank, "o")
@@ -243,7 +243,7 @@ Builder = Callable[[Variant], Schedule]
 
 
 def prove(schedule: Schedule) -> None:
-    """Prove a schedule in full. Raises ScheduleError, also for a schedule that cannot be proved in little memory."""
+    """Prove a schedule in full. Raises ScheduleError, also for a schedule too large to be proved in little memory."""
     check_size(schedule.participants, schedule.n_slots)
     places = schedule.participants * schedule.n_slots
     apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
@@ -254,12 +254,11 @@ def prove(schedule: Schedule) -> None:
 
 
 def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: int) -> Schedule:
-    """The schedule that a program is, proved, in the simplest form that is proved as well.
+    """Return the schedule of a program in the simplest form that can be proved.
 
-    `truth` takes the program at its word, and must do what it should whichever of its `threads` is slow (all are tried,
-    or some of a long program): one that lacks a wait does not. A simpler form leaves out copies that buffers of their
-    own need (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is
-    wrong.
+    `truth` takes the program at its word. It must be right whichever of its `threads` is slow, or a wait is missing:
+    all threads are tried, or some if the program is long. A simpler form leaves out copies that separate buffers need
+    (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is wrong.
     """
     schedule = build(truth)
     prove(schedule)
@@ -281,12 +280,12 @@ def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: 
 
 
 def roots(name: str, n: int) -> Sequence[int]:
-    """The ranks that may be the root of a collective of n ranks where a file does not say which is, 0 first."""
+    """Return the possible roots of a collective of n ranks whose file names none, 0 first."""
     return range(min(n, MOST_ROOTS) if collective(name).rooted else 1)
 
 
 def first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Schedule:
-    """The schedule that is made for the first of the roots for which it can be proved; raises ScheduleError."""
+    """Return the schedule for the first root for which it can be proved; raises ScheduleError."""
     for root in roots[:-1]:
         with suppress(ScheduleError):
             return made(root)
@@ -294,5 +293,5 @@ def first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Sched
 
 
 def plain(text: str, otherwise: str) -> str:
-    """A name that fits a column of results: letters, digits, `_`, `-` and `.`; `otherwise` if none of these is left."""
+    """Return a name that fits a column of results: letters, digits, `_`, `-`, `.`; `otherwise` if nothing is left."""
     return re.sub(r"[^\w.-]+", "_", text).strip("_")[:60] or otherwise

@@ -1,4 +1,4 @@
-"""Machines as other programs describe them, made into topology files: a reader is a function from text to a `Sketch`.
+"""Readers of other programs' machine descriptions. Each turns a text into a `Sketch`, a topology file in the making.
 
-Speeds and latencies that a file does not carry are those of a shipped system, the `LenderSystem`.
+A shipped system, the `LenderSystem`, supplies speeds and latencies that a file does not carry.
 """

@@ -1,5 +1,5 @@
-"""Parts that readers of topologies share: a machine in the making, written as a topology file; and the shipped system
-that lends what the file does not say."""
+"""Shared by readers of topologies: `Sketch` collects a machine and writes its topology file; `LenderSystem` is the
+shipped system that supplies what the file does not say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 80: "dgx-a100", 86: "l40s-p
 
 
 def system_of(capability: int) -> str:
-    """The shipped system whose GPUs have that compute capability, or the nearest below it."""
+    """Return the shipped system whose GPUs have this compute capability, or the nearest one below."""
     return _SYSTEMS[max((known for known in _SYSTEMS if known <= capability), default=70)]
 
 
@@ -36,10 +36,10 @@ def lender(
     fits: Callable[[SystemFile], bool],
     contradicted: Callable[[SystemFile], str] = lambda _: "",
 ) -> LenderSystem:
-    """The shipped system that lends what a file does not say: the `assumed` one, or the only one that `fits`.
+    """Return the shipped system that lends what a file does not say: the `assumed` one, or the only one that `fits`.
 
-    Raises SimcollError with the choices where there are several and for an assumed one that the file contradicts (with
-    the words of `contradicted`), InputError for an unknown name.
+    Raises SimcollError with the choices if several fit, or with the text of `contradicted` if the file contradicts the
+    assumed system. Raises InputError for an unknown name.
     """
     if assumed:
         check_assumed(source, assumed, contradicted(load_system(assumed)))
@@ -53,18 +53,18 @@ def lender(
 
 
 def check_assumed(source: str, assumed: str | None, contradiction: str) -> None:
-    """Raise SimcollError where a file contradicts the system that is assumed."""
+    """Raise SimcollError if a file contradicts the assumed system."""
     if assumed and contradiction:
         raise SimcollError(f"{source}: it is not like {assumed}: {contradiction}; assume another machine, or none")
 
 
 def gpus_of(system: SystemFile) -> int:
-    """The GPUs of a machine."""
+    """Return the number of GPUs of a machine."""
     return system.devices.get("gpu", 0) if isinstance(system.devices, dict) else 0
 
 
 def nvlinks(system: SystemFile) -> frozenset[int]:
-    """The numbers of NVLinks that pairs of GPUs have, as `nvidia-smi` counts them; empty without NVLink."""
+    """Return the numbers of NVLinks between pairs of GPUs, as `nvidia-smi` counts them; empty without NVLink."""
     each = NVLINK.get((system.gpu.compute_capability if system.gpu else None) or 0, 20.0)
     rules = [rule for rule in system.links if rule.kind == "nvlink"]
     return frozenset(round(_number(rule.bandwidth, "GB/s") / each) for rule in rules)
@@ -72,7 +72,7 @@ def nvlinks(system: SystemFile) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class LinkText:
-    """A link in the words of a topology file: `bandwidth` of one direction in GB/s, `latency` in us."""
+    """A link as a topology file writes it: `bandwidth` of one direction in GB/s, `latency` in us."""
 
     bandwidth: float
     latency: float
@@ -91,12 +91,12 @@ class LenderSystem:
 
     @property
     def capability(self) -> int:
-        """Compute capability of its GPUs; 0 where it has none."""
+        """Compute capability of its GPUs; 0 if it has no GPUs."""
         return (self.file.gpu.compute_capability if self.file.gpu else None) or 0
 
     @property
     def nvlink(self) -> float:
-        """GB/s of one NVLink."""
+        """Bandwidth of one NVLink in GB/s."""
         return NVLINK[max((known for known in NVLINK if known <= self.capability), default=70)]
 
     @property
@@ -106,17 +106,17 @@ class LenderSystem:
         return LinkText(_number(nic.rate, "GB/s"), _number(nic.latency, "us"), "cable") if nic else None
 
     def has(self, kind: str) -> bool:
-        """Whether it has links of a kind."""
+        """Return whether the system has links of this kind."""
         return kind in self._rules
 
     def speed(self, kind: str, bandwidth: float | None = None) -> LinkText:
-        """A link of a kind, with the pattern's bandwidth unless one is given; kinds that it lacks are like PCIe."""
+        """Return a link of a kind, by default with the system's bandwidth. Kinds that it lacks are taken as PCIe."""
         rule = self._rules.get(kind) or self._rules.get("pcie") or self.file.links[0]
         own = _number(rule.bandwidth, "GB/s") if bandwidth is None else bandwidth
         return LinkText(own, _number(rule.latency, "us"), kind)
 
     def direct(self, bandwidth: float) -> LinkText:
-        """An NVLink from GPU to GPU: as long as two to a switch and back."""
+        """Return an NVLink between two GPUs; its latency is that of two NVLinks by way of a switch."""
         speed = self.speed("nvlink", bandwidth)
         switched = "nvswitch" in dict(self.file.devices if isinstance(self.file.devices, dict) else {})
         return dataclasses.replace(speed, latency=round(speed.latency * 2, 6)) if switched else speed
@@ -129,8 +129,8 @@ def _number(text: str, unit: str) -> float:
 
 @dataclass
 class Sketch:
-    """A machine in the making; the `pattern` lends what is not known. Devices are named by kind and number, in the
-    order in which they come."""
+    """A machine in the making; its `pattern` lends what is not known. Devices are named by kind and number, in the
+    order in which they are added."""
 
     pattern: LenderSystem
     name: str = ""
@@ -141,20 +141,20 @@ class Sketch:
     keys: dict[str, Any] = field(default_factory=dict)  # cpu, gpu, nic, nccl, in_network as a topology file has them
 
     def add(self, kind: str) -> str:
-        """A new device; its name."""
+        """Add a device and return its name."""
         name = f"{kind}{self.counts[kind]}"
         self.counts[kind] += 1
         return name
 
     def join(self, u: str, v: str, speed: LinkText) -> None:
-        """Link two devices, both ways; what joins them already is added to."""
+        """Link two devices in both directions; an existing link gains the bandwidth."""
         ends = (u, v) if (v, u) not in self.links else (v, u)
         old = self.links.get(ends)
         bandwidth = round(speed.bandwidth + (old.bandwidth if old else 0.0), 6)
         self.links[ends] = dataclasses.replace(speed, bandwidth=bandwidth)
 
     def borrow(self) -> None:
-        """Take over what the pattern says of GPUs, memory, NICs and, where all have an NVSwitch, of its reductions."""
+        """Copy what the pattern says of GPUs, memory and NICs; also NVSwitch reductions if all GPUs have a switch."""
         pattern, file = self.pattern, self.pattern.file
         if file.gpu:
             self.keys.setdefault("gpu", file.gpu.model_dump(exclude_none=True))
@@ -176,18 +176,18 @@ class Sketch:
             self.keys.setdefault("in_network", ["nvswitch0"])
 
     def rules(self, gpus: Sequence[str]) -> list[dict[str, Any]]:
-        """The links as a topology file has them, those of one speed together; `gpus` have memory."""
+        """Return the links as rules of a topology file, one rule for each speed; `gpus` get links to their memory."""
         by_speed = grouped(map(list, self.links), lambda pair: self.links[pair[0], pair[1]])
         memory = [{"from": gpu, "to": "self", **_said(self.memory)} for gpu in gpus] if self.memory else []
         return [*memory, *({**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items())]
 
     def document(self, origin: str) -> str:
-        """The topology file, as YAML; opens with what was read and assumed, and from where."""
+        """Return the topology file as YAML; its head says where it came from, what was read and what was assumed."""
         remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
         return "\n".join([*remarks, yaml_tree.dump(self.contents(), inline=True)])
 
     def contents(self) -> dict[str, Any]:
-        """The keys of the topology file."""
+        """Return the keys of the topology file."""
         name, rules = self.name or f"{self.pattern.name}-imported", self.rules(["gpu*"] if self.counts["gpu"] else [])
         return {"name": name, **self.keys, "devices": dict(self.counts), "links": rules}
 

@@ -1,8 +1,8 @@
-"""infragraph (YAML or JSON): kinds of devices made of components, instances of them, and edges between all.
+"""Reader of infragraph (YAML or JSON): kinds of devices made of components, instances of them, and edges between them.
 
-An endpoint such as `server[0:2]` and `nic[0]`, or `cx5[0].port[0]` where devices are made of devices, names components
-with Python's slices; `one2one` pairs two lists, `many2many` joins all with all, `ring` each with the next. A component
-becomes a device called by its instance and number: `server0.xpu3`. Links may have a bandwidth and a latency.
+An endpoint such as `server[0:2]` and `nic[0]` names components with Python's slices; `cx5[0].port[0]` names a component
+of a nested device. `one2one` pairs two lists, `many2many` joins all with all, `ring` each with the next. A component
+becomes a device named by its instance and number: `server0.xpu3`. Links may have a bandwidth and a latency.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HINTS: Final = (("GB200", "gb200-nvl72"), ("B300", "hgx-b300"), ("B200", "hgx-b
 
 @dataclass
 class _ExpandedGraph:
-    """The expanded graph: kind and node of each device, links with the name that the file has for their kind."""
+    """The expanded graph: kind and node of each device, and links with the file's name for their kind."""
 
     tree: Node
     devices: dict[str, Node]
@@ -40,14 +40,14 @@ class _ExpandedGraph:
 
 
 def looks(text: str) -> bool:
-    """Whether it has the keys of an infrastructure."""
+    """Return whether a text has the keys of an infrastructure."""
     return all(
         re.search(rf'(?:^|[{{,])\s*"?{key}"?\s*:', text, re.MULTILINE) for key in ("instances", "devices", "edges")
     )
 
 
 def read(text: str, source: str, assumed: str | None = None) -> InfraSketch:
-    """The topology of an infrastructure; the shipped system that is `assumed` lends a bandwidth to links without one.
+    """Return the topology of an infrastructure. The `assumed` shipped system lends a bandwidth to links without one.
     Raises InputError with line and column."""
     mistakes: list[Diagnostic] = []
     tree = yaml_tree.parse(text, source, mistakes)
@@ -79,7 +79,7 @@ class InfraSketch(Sketch):
     graph: _ExpandedGraph | None = None
 
     def contents(self) -> dict[str, Any]:
-        """The keys of the topology file, devices one by one."""
+        """Return the keys of the topology file, which lists devices one by one."""
         assert self.graph is not None
         used = {name for pair in self.links for name in pair}
         devices: list[dict[str, Any]] = []
@@ -144,7 +144,7 @@ def _expanded(tree: Node) -> _ExpandedGraph:
 
 
 def _add(graph: _ExpandedGraph, prefix: str, device: str, where: Node, depth: int) -> None:
-    """The components of a device, those of devices in it included, and its edges."""
+    """Add the components of a device and of the devices nested in it, and its edges."""
     definition = graph.devices.get(device)
     if definition is None or depth > _DEEPEST:
         raise _wrong(where, f"device {device[:40]!r} is not there, or in itself", "name one of devices")
@@ -200,7 +200,7 @@ def _outer_end(graph: _ExpandedGraph, instances: dict[str, Node], edge: Node, ke
 
 
 def _names(graph: _ExpandedGraph, device: str, text: str, where: Node) -> list[str]:
-    """The components that `nic[0:2]` or `cx5[0].port` names, in a device."""
+    """Return the names of the components that `nic[0:2]` or `cx5[0].port` selects in a device."""
     names = [""]
     for element in text.split("."):
         match = _ELEMENT.fullmatch(element)
@@ -299,7 +299,7 @@ def _cable(pattern: LenderSystem) -> LinkText:
 
 
 def _physical(node: Node | None) -> tuple[float | None, float | None]:
-    """GB/s and us; transfers per second are those of 16 lanes of PCIe, as NCCL counts their payload."""
+    """Return GB/s and us. Transfers per second count as 16 lanes of PCIe, with NCCL's payload for each."""
     if node is None:
         return None, None
     per = {"gigabits_per_second": 0.125, "gigabytes_per_second": 1.0, "gigatransfers_per_second": 1.5}

@@ -1,8 +1,8 @@
-"""NCCL's XML files as machines: the topology file (what NCCL_TOPO_DUMP_FILE writes, and the skeletons that cloud
-vendors ship for NCCL_TOPO_FILE), and the graph file.
+"""Readers of NCCL's XML files: the topology file and the graph file. NCCL_TOPO_DUMP_FILE writes topology files; cloud
+vendors ship skeletons of them for NCCL_TOPO_FILE.
 
 A topology file is a tree of processors, PCIe devices, GPUs and NICs with the speed of each PCIe link, Mb/s of each NIC
-and the number of NVLinks. A skeleton has processors and PCIe devices only; their class says which are GPUs and NICs.
+and the number of NVLinks. A skeleton has processors and PCIe devices only; their class tells GPUs and NICs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _XGMI: Final = {"906": 24.0, "908": 24.0, "90a": 36.0, "910": 36.0, "94": 48.0}
 
 @dataclass
 class _PcieDevice:
-    """A PCIe device: GB/s of its link up, what hangs below it, and the GPU or the NICs that it is."""
+    """A PCIe device: GB/s of its upward link, the devices below it, and its GPU or NICs."""
 
     element: Element
     up: float
@@ -61,9 +61,9 @@ class _PcieDevice:
 
 
 def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
-    """The machine that a topology file describes; what it does not carry is as in the shipped system that is `assumed`,
-    by default one with such GPUs. Raises InputError with line and column, SimcollError for a skeleton that may be of
-    several machines."""
+    """Return the machine that a topology file describes. The `assumed` shipped system, by default one with such
+    GPUs, supplies what the file lacks. Raises InputError with line and column, and SimcollError for a skeleton that
+    several machines may have."""
     root = xml_tree.parse(text, source, root=TOPOLOGY_ROOT, kind="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
     if not 0 < len(processors) <= MOST_PROCESSORS:
@@ -119,7 +119,7 @@ def _box(element: Element) -> _PcieDevice | None:
 
 
 def _pcie(element: Element) -> float:
-    """GB/s as NCCL counts them: what it does not know is generation 3, no width (255, for Linux) is 16 lanes."""
+    """Return GB/s as NCCL counts them: an unknown speed is generation 3, no width (255 on Linux) is 16 lanes."""
     speed = re.match(r"([0-9.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
     width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
@@ -134,7 +134,7 @@ def _number(box: _PcieDevice) -> tuple[int, str]:
 
 
 def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: Sketch) -> None:
-    """Join devices to what is above them; a bridge above one device only is no device of its own."""
+    """Join devices to their parent; a bridge above a single device is left out."""
     for box in boxes:
         speed = _checked(box, sketch)
         while box.kind == "pcie_switch" and len(useful := [b for b in box.below if _leads(b, names)]) == 1:
@@ -153,8 +153,8 @@ def _leads(box: _PcieDevice, names: dict[int, str]) -> bool:
 
 
 def _checked(box: _PcieDevice, sketch: Sketch) -> float:
-    """GB/s up from a device; a bridge that says generation 1 or 2, or a single lane, above faster devices is misread
-    by the machine's firmware or its hypervisor."""
+    """Return GB/s of a device's upward link. A bridge of generation 1 or 2, or of a single lane, above faster
+    devices is taken as misread by the firmware or hypervisor."""
     fastest = max((below.up for below in _all(box.below)), default=0.0)
     slow = box.element.attributes.get("link_speed", "").startswith(("2.5", "5")) or box.up < 1.0
     if box.kind != "pcie_switch" or not slow or fastest <= box.up:
@@ -190,7 +190,7 @@ def _is_amd(gpu: Element) -> bool:
 
 
 def _xgmi(gpus: list[_PcieDevice]) -> float | None:
-    """GB/s of a link between AMD's GPUs, by their kind; None where the file does not say it, or of others."""
+    """Return GB/s of a link between AMD GPUs, by their kind; None if the kind is missing or unknown."""
     kind = next((box.gpu.attributes.get("gcn", "") for box in gpus if box.gpu is not None), "").removeprefix("gfx")
     return next((speed for begins, speed in _XGMI.items() if kind.startswith(begins)), None)
 
@@ -207,12 +207,12 @@ def _tell(
 
 
 def _rate(box: _PcieDevice) -> float:
-    """GB/s of all ports of a NIC; NCCL takes 10 Gb/s where it does not know better."""
+    """Return GB/s of all ports of a NIC; NCCL takes 10 Gb/s if it does not know better."""
     return sum(net.whole("speed", "0", least=-(2**31), most=10**8) or 10_000 for net in box.nets) / 8000
 
 
 def _wanted_nics(nics: list[_PcieDevice], sketch: Sketch) -> list[_PcieDevice]:
-    """The NICs for traffic between GPUs: those with at least half the speed of the fastest."""
+    """Return the NICs for traffic between GPUs: those with at least half the speed of the fastest NIC."""
     fastest = max(map(_rate, nics), default=0.0)
     wanted = [box for box in nics if _rate(box) * 2 >= fastest]
     if len(wanted) < len(nics):
@@ -224,7 +224,7 @@ def _wanted_nics(nics: list[_PcieDevice], sketch: Sketch) -> list[_PcieDevice]:
 
 
 def _say_hardware(cpu: Element, nics: list[_PcieDevice], sketch: Sketch) -> None:
-    """Write down the processor's vendor and the NICs' rate, on which a library's choices depend."""
+    """Record the processor's vendor and the NICs' rate, on which a library's choices depend."""
     vendors = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
     vendor = vendors.get(cpu.attributes.get("vendor", ""), {"arm64": "arm", "ppc64": "ibm"}.get(_arch(cpu), ""))
     if vendor:
@@ -256,7 +256,7 @@ def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch) -> None
 
 
 def _socket_speed(cpu: Element) -> float:
-    """GB/s between two processors, as NCCL 2.30 has it (topo.h)."""
+    """Return GB/s between two processors, as NCCL 2.30 has it (topo.h)."""
     arch, vendor = _arch(cpu), cpu.attributes.get("vendor", "")
     if arch == "ppc64":
         return 32.0
@@ -273,7 +273,7 @@ def _socket_speed(cpu: Element) -> float:
 def _between_gpus(
     gpus: list[_PcieDevice], names: dict[int, str], cpus: list[str], sketch: Sketch, skeleton: bool
 ) -> None:
-    """NVLinks and xGMI, to GPUs, to NVSwitches (one device stands for all) and to processors."""
+    """Add NVLinks and xGMI links: to GPUs, to NVSwitches (one device stands for all) and to processors."""
     if skeleton:
         _borrowed_links([names[id(box)] for box in gpus], sketch)
         return
@@ -319,13 +319,13 @@ def _between_gpus(
 
 
 def _joining(sketch: Sketch) -> str | None:
-    """The kind of links that join GPUs of the pattern directly."""
+    """Return the kind of links that join GPUs of the pattern directly."""
     return next((kind for kind in ("nvlink", "xgmi") if sketch.pattern.has(kind)), None)
 
 
 def _known_search(gpus: list[str], each: float, sketch: Sketch) -> None:
-    """Write down the graphs of a library's search that are other than links allow: RCCL's on GPUs that are all joined,
-    by links as fast as those of the pattern; between nodes only with as many NICs."""
+    """Record search results that differ from what links allow: RCCL's, if all GPUs are joined by links as fast as
+    the pattern's. Results for several nodes are recorded only with as many NICs as the pattern has."""
     search, lent = sketch.pattern.file.nccl, sketch.pattern
     joined = all((u, v) in sketch.links or (v, u) in sketch.links for u, v in itertools.combinations(gpus, 2))
     if search is None or not lent.has("xgmi") or not joined or each != lent.speed("xgmi").bandwidth:
@@ -340,7 +340,7 @@ def _known_search(gpus: list[str], each: float, sketch: Sketch) -> None:
 
 
 def _direct(a: str, b: str, bandwidth: float, sketch: Sketch) -> None:
-    """Join two GPUs once: the file has the link at both ends."""
+    """Join two GPUs once, because the file lists the link at both ends."""
     if (a, b) not in sketch.links and (b, a) not in sketch.links:
         pattern = sketch.pattern
         sketch.join(a, b, pattern.speed("xgmi", bandwidth) if pattern.has("xgmi") else pattern.direct(bandwidth))
@@ -351,7 +351,7 @@ def _above(name: str, sketch: Sketch) -> str | None:
 
 
 def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
-    """A skeleton has no NVLinks: those of the pattern, if it has as many GPUs or joins them by a switch."""
+    """Add the pattern's NVLinks to a skeleton, if the pattern has as many GPUs or joins them by a switch."""
     file = sketch.pattern.file
     counts = file.devices if isinstance(file.devices, dict) else {}
     if "nvswitch" in counts:
@@ -375,9 +375,9 @@ def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
 
 
 def read_graphs(text: str, source: str, assumed: str | None = None) -> Sketch:
-    """The machine behind a graph file: its GPUs on one switch, by as much as all channels of the ring carry; the
-    graphs themselves stand in it for `simcoll tune`. Raises InputError with line and column, SimcollError unless it is
-    `assumed` which machine it is like."""
+    """Return the machine behind a graph file: its GPUs on one switch, with the bandwidth of all channels of the
+    ring; the file keeps the graphs for `simcoll tune`. Raises InputError with line and column, and SimcollError
+    unless `assumed` names a similar machine."""
     file = graph_xml.parse(text, source)
     ring = file.graphs["ring"]
     joined = ring.type_intra in ("NVL", "NVB")

@@ -1,9 +1,9 @@
-"""Machines as graphs of networkx, in GraphML and in node-link JSON: devices with a `kind`, links with a `bandwidth`
-(B/s) and a `latency` (s). Both are what networkx and `simcoll export` write.
+"""Readers of networkx graphs in GraphML and node-link JSON: devices with a `kind`, links with a `bandwidth` (B/s) and a
+`latency` (s). networkx and `simcoll export` write both formats.
 
-The graph may have a `name`, a `routing`, `routes` and what topology files say of a machine (`gpu`, `nic`, `cpu`,
-`nccl`, `profile`), as JSON in GraphML. Nodes may have `node`, the number of their machine, and `in_network`. All other
-attributes, such as where a program has drawn a node, are left out.
+The graph may have a `name`, a `routing`, `routes` and the machine facts of topology files (`gpu`, `nic`, `cpu`, `nccl`,
+`profile`), in GraphML as JSON. Nodes may have `node`, the number of their machine, and `in_network`. All other
+attributes, such as drawing positions, are left out.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LENT: Final = ("cpu", "gpu", "nic", "profile")
 
 
 def read_graphml(text: str, source: str, assumed: str | None, notes: ImportLog) -> Topology:
-    """The topology that GraphML describes; an undirected edge is two links. `assumed`: the system that lends what the
-    graph does not say of GPUs, NICs and processors. Raises InputError with line and column."""
+    """Return the topology that GraphML describes; an undirected edge becomes two links. The `assumed` system lends
+    missing facts about GPUs, NICs and processors. Raises InputError with line and column."""
     import networkx as nx
 
     root = xml_tree.parse(text, source, root=GRAPHML_ROOT, kind="GraphML file", deepest=16, cure=_GRAPHML)
@@ -44,12 +44,12 @@ def read_graphml(text: str, source: str, assumed: str | None, notes: ImportLog) 
 
 
 def looks_like_node_link(text: str) -> bool:
-    """Whether a text has the keys of node-link JSON."""
+    """Return whether a text has the keys of node-link JSON."""
     return all(f'"{key}"' in text for key in ("nodes", "source", "target", "id", "kind"))
 
 
 def read_node_link(text: str, source: str, assumed: str | None, notes: ImportLog) -> Topology:
-    """The topology that node-link JSON describes, as of `read_graphml`. Raises InputError."""
+    """Return the topology that node-link JSON describes, with the arguments of `read_graphml`. Raises InputError."""
     import networkx as nx
 
     document, start = input_files.json_mapping(text, source, _NODE_LINK), Place(source, 1, 1)
@@ -73,7 +73,7 @@ def read_node_link(text: str, source: str, assumed: str | None, notes: ImportLog
 
 
 def _entries(listed: Any, what: str, needed: tuple[str, ...], start: Place) -> list[dict[str, Any]]:
-    """Copies of the entries of a list; raises InputError for what is none."""
+    """Return copies of the entries of a list; raises InputError for a malformed entry."""
     if not isinstance(listed, list):
         raise _wrong(f"{what} is no list", start)
     for i, each in enumerate(listed):
@@ -94,8 +94,8 @@ def _wrong(problem: str, place: Place) -> InputError:
 def _topology_of(
     graph: Any, assumed: str | None, notes: ImportLog, place_of: Callable[[tuple[str, ...]], Place]
 ) -> Topology:
-    """The topology of a networkx graph of numbers and texts, without attributes of devices and links that mean nothing
-    here. `place_of` is the place of a device or link in the file. Raises InputError."""
+    """Return the topology of a networkx graph of numbers and texts; attributes unknown to simcoll are dropped.
+    `place_of` returns the place of a device or link in the file. Raises InputError."""
     left = set[str]()
     edges = [data for *_, data in graph.edges(data=True)]
     for known, parts in ((_OF_NODES, graph.nodes.values()), (_OF_EDGES, edges)):
@@ -150,18 +150,18 @@ _TYPES: Final[dict[str, Callable[[str], object]]] = {
 
 
 def _named(element: Element) -> str:
-    """The name of an element without its namespace's prefix."""
+    """Return the name of an element without its namespace prefix."""
     return element.name.rpartition(":")[2]
 
 
 def _title(element: Element) -> str:
-    """A node or an edge as messages name it."""
+    """Return the name of a node or an edge for messages."""
     said = element.attributes
     return said.get("id", "?") if _named(element) == "node" else f"{said.get('source')}->{said.get('target')}"
 
 
 def _check_values(root: Element) -> None:
-    """Raise InputError, with every mistake, for values that are not of the type that their key says."""
+    """Raise InputError, with every mistake, for values that do not have the type that their key declares."""
     keys = {key.attributes.get("id"): key for key in root.below() if _named(key) == "key"}
     wrong = []
     for part in root.below():
@@ -182,8 +182,8 @@ def _check_values(root: Element) -> None:
 
 
 def _place_of(root: Element, about: tuple[str, ...]) -> Place:
-    """The place of a device, else of an edge that names it, or of the last edge between two; the beginning of the file
-    where none is meant."""
+    """Return the place of a device, else of an edge that names it, or of the last edge between two devices. Without
+    either, return the beginning of the file."""
     nodes, edges = list[Place](), list[Place]()
     for element in root.below():
         said = element.attributes

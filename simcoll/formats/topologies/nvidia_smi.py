@@ -1,6 +1,6 @@
-"""`nvidia-smi topo -m`: which GPUs and NICs are near each other, by what kind of path. It carries no speeds.
+"""Reader of `nvidia-smi topo -m`, which shows the kind of path between GPUs and NICs. It carries no speeds.
 
-Cells: `X` itself; `NV#` so many NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` several,
+Cells: `X` itself; `NV#` that many NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` several,
 but no host bridge; `PHB` a host bridge; `NODE` host bridges of one NUMA node; `SYS` (once `SOC`) across sockets.
 """
 
@@ -27,8 +27,8 @@ _NEAR = ("PIX", "PXB", "PHB", "NODE")
 
 
 class Matrix(NamedTuple):
-    """Devices by name, GPUs first; `cells[a, b]` is the way between two; `numa` a GPU's NUMA node or processors;
-    `called` what the legend calls a NIC."""
+    """Names of devices, GPUs first; `cells[a, b]` is the path between two; `numa` a GPU's NUMA node or processors;
+    `called` a NIC's name in the legend."""
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
@@ -38,7 +38,7 @@ class Matrix(NamedTuple):
 
 
 def looks(text: str) -> bool:
-    """Whether a line names GPUs as columns, and a row begins with one."""
+    """Return whether a line is the matrix's header: names of GPUs as columns."""
     lines = [_COLOUR.sub("", line) for line in text.splitlines()]
     return any(_is_header(line) for line in lines)
 
@@ -49,8 +49,8 @@ def _is_header(line: str) -> bool:
 
 
 def read(text: str, source: str, assumed: str | None = None) -> Sketch:
-    """The machine that a matrix shows, with speeds and latencies of the shipped system that is `assumed`, or of the
-    only one whose GPUs have as many NVLinks. Raises InputError with line and column, SimcollError where several do."""
+    """Return a matrix's machine, with speeds and latencies of the `assumed` shipped system, or of the only one with
+    as many NVLinks. Raises InputError with line and column, and SimcollError if several systems fit."""
     matrix = parse(text, source)
     sketch = Sketch(_pattern(matrix, source, assumed))
     notes = sketch.notes
@@ -75,7 +75,7 @@ def read(text: str, source: str, assumed: str | None = None) -> Sketch:
 
 
 def parse(text: str, source: str) -> Matrix:
-    """The matrix of a text, whatever stands around it."""
+    """Return the matrix of a text, and ignore text around it."""
     lines = [_COLOUR.sub("", line) for line in text.splitlines()]
     start = next((i for i, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
@@ -108,7 +108,7 @@ def _wrong(problem: str, cure: str, place: Place) -> NoReturn:
 
 
 def _header(line: str, place: Place) -> list[str]:
-    """The devices: all words before those about processors."""
+    """Return the device names: all words before the processor columns."""
     words = line.split()
     ends = [i for i, word in enumerate(words) if word in ("CPU", "NUMA") or (word == "GPU" and i)]
     columns = words[: min(ends, default=len(words))]
@@ -118,7 +118,7 @@ def _header(line: str, place: Place) -> list[str]:
 
 
 def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], str]:
-    """The cells of a row, and where its device is: the last of what follows, NUMA node or processors."""
+    """Return the cells of a row, and its device's NUMA node or processors, which follow the cells."""
     parts = [(match[0].strip(), match.start() + 1) for match in _WORD.finditer(line)][1:]
     cells = []
     for text, column in parts[: len(columns)]:
@@ -136,7 +136,7 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
 
 
 def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
-    """The system that is assumed, or the only one whose pairs of GPUs have as many NVLinks."""
+    """Return the assumed system, or the only one whose pairs of GPUs have as many NVLinks."""
     counts = {int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")}
     problem = f"the matrix does not say which GPUs {f'NV{max(counts)} joins' if counts else 'these are'}"
     return lender(
@@ -153,7 +153,7 @@ def _nvidia(file: SystemFile) -> bool:
 
 
 def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
-    """The difference of the NVLinks of pairs from those of a machine; empty where it may be a variant with fewer."""
+    """Return how the NVLinks of pairs contradict a machine; empty if it may be a variant with fewer links."""
     if bool(counts) != bool(known):
         return "it has no NVLinks" if known else "it has NVLinks"
     if counts and max(counts) > max(known):
@@ -164,7 +164,7 @@ def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
 
 
 def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
-    """The NICs that share a PCIe switch with a GPU, where any do; the others are for storage and management."""
+    """Return the NICs that share a PCIe switch with a GPU, if any do. The others serve storage and management."""
     near = [nic for nic in matrix.nics if any(matrix.cells[nic, gpu] in _SWITCHED for gpu in matrix.gpus)]
     far = [nic for nic in matrix.nics if nic not in near]
     if near and far:
@@ -194,7 +194,7 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
 
 
 def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
-    """PCIe switches where devices share bridges, a processor where they share host bridges or NUMA nodes."""
+    """Add PCIe switches where devices share bridges, and a processor where they share host bridges or NUMA nodes."""
     cells, pattern = matrix.cells, sketch.pattern
     bridged = _groups(devices, lambda a, b: cells[a, b] in _SWITCHED)
     for group in bridged:
@@ -220,7 +220,7 @@ def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sket
 
 
 def _groups(devices: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
-    """Devices that are joined, at first or second hand, in order."""
+    """Return groups of devices that are joined, directly or through others, in order."""
     left, groups = list(devices), []
     while left:
         group = [left.pop(0)]
