@@ -190,7 +190,7 @@ def with_trust(rows: Iterable[PlotRow], columns: Sequence[str]) -> list[str]:
 
 
 def dash_of(row: PlotRow) -> Dash:
-    """Return the dash of a row's line, for rows of `as_asked`: solid, or the first dash for a modelled row among others."""
+    """Return the dash of a row of `as_asked`: solid, or the first dash if the row is modelled and others are not."""
     return DASHES[bool(row["trust"])]
 
 
