@@ -188,8 +188,8 @@ class MachineFile:
 
     @cached_property
     def counted(self) -> CountedMachine:
-        """One node of the file, and the number of nodes. If nodes differ, it is the file itself: only NCCL's calls
-        need one node (the function `counted` says why there is none)."""
+        """One node of the file, and the number of nodes. If nodes differ, the file as it is: only NCCL's calls need
+        one node (the function `counted` says why there is none)."""
         if isinstance(self.file.devices, dict):
             return CountedMachine(self.file, 1)
         try:
