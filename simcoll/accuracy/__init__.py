@@ -1,4 +1,4 @@
 """Compare predictions with measured times: join, score, fit profiles, and diagnose machines.
 
-Takes measured tables and points of scenarios. Gives errors, fitted profiles, verdicts and reports of studies.
+Takes measured tables and points of scenarios. Returns errors, fitted profiles, verdicts and reports of studies.
 """

@@ -24,11 +24,11 @@ SCHEMA: Final = "simcoll.accuracy.compare/1"
 def compared(
     predicted: str | Sequence[Point], text: str, source: str, where: Sequence[str], sets: Sequence[str]
 ) -> Document:
-    """Join the predictions that `predicted` names with the measured `text`.
+    """Join predictions with the measured table `text`; return the document that `compare --json` prints.
 
-    `predicted` is a scenario, its points, a results.csv, or `system=NAME`, which predicts every row of the table on
-    that system, or on the topology of a file. Raises InputError when a file is wrong, when a row has several partners,
-    when a profile is of another harness, and when nothing can be compared.
+    `predicted` is a scenario, its points, or a results.csv; `system=NAME` predicts every row on that system, or on a
+    file's topology. Raises InputError if a file is wrong, a row has several partners, a profile is of another harness,
+    or nothing can be compared.
     """
     kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
@@ -69,7 +69,7 @@ def document(points: Sequence[table_join.JoinedPoint], unmatched: int = 0, warni
 def _predictions(
     predicted: str | Sequence[Point], measured: Sequence[MeasuredRow], sets: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
-    """Predict every point of a scenario, or read the rows of a results.csv."""
+    """Return result rows: predict every point of a scenario, or read a results.csv."""
     if isinstance(predicted, str) and predicted.endswith(".csv"):
         if sets:
             raise InputError("--set changes a scenario, not a results.csv", "compare the scenario instead")
@@ -84,7 +84,7 @@ def _predictions(
 def _computing_as_measured(
     rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[table_join.Record, table_join.Record]]
 ) -> list[Mapping[str, Any]]:
-    """Predict workloads again, with the computation times that their measured rows state."""
+    """Return the rows, with workloads predicted again by the computation times in their measured rows."""
     points = {
         id(partner["point"]): as_measured(partner["point"], record["row"])
         for record, partner in pairs
@@ -101,8 +101,8 @@ def _computing_as_measured(
 def _on_system(
     questions: RowQuestions, measured: Sequence[MeasuredRow]
 ) -> tuple[list[table_join.JoinedPoint], list[Mapping[str, Any]], list[str]]:
-    """Pair each row with the predictions for it, and list all predictions, and what releases are newer than known; each
-    distinct point is predicted once."""
+    """Predict each distinct point of the rows once. Return the joined points, all predictions, and notes on scenarios,
+    such as a release newer than known."""
     asked = [questions.points(row) for row in measured]
     points = {sweep.key(point): point for of_row in asked for point in of_row}
     _check_harness(points.values(), measured)
@@ -113,7 +113,7 @@ def _on_system(
 
 
 def _check_harness(points: Iterable[Point], measured: Iterable[MeasuredRow]) -> None:
-    """Raise InputError where a profile was fitted to one harness and the table has rows of another."""
+    """Raise InputError if a profile was fitted to one harness and the table has rows of another."""
     harnesses = {row.harness for row in measured}
     for name in dict.fromkeys(point.scenario.profile for point in points):
         profile = load_profile(name)

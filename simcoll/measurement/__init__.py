@@ -1,4 +1,4 @@
-"""Run points for real, with torch.distributed, on this machine, on a cluster, or on hosts made of network namespaces.
+"""Run points for real with torch.distributed: on this machine, on a cluster, or on hosts made of network namespaces.
 
-Takes points and a backend. Gives rows of a measured table, after a check of every result.
+Takes points and a backend. Checks every result and returns rows of a measured table.
 """

@@ -3,8 +3,8 @@ ranks on one GPU.
 
     rows = [*device("cuda"), *one_rank("nccl")]
     write(path, rows, "cuda")
-    gamma_ps_per_byte(rows)                          # what a reduction costs, for `model.gamma`
-    several_on_one_gpu(points)                       # rows of a measured table, as `real_run.run` gives them
+    gamma_ps_per_byte(rows)                          # cost of a reduction, for `model.gamma`
+    several_on_one_gpu(points)                       # rows of a measured table, like those of `real_run.run`
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def device(
 ) -> list[CaseRow]:
     """Measure launches, copies and reductions on a device (`cuda`, `cuda:1` or `cpu`); one row each, with `COLUMNS`.
 
-    `time_us` is the median of `runs`, `GBps` the size over it: a copy reads and writes that much, a reduction (b += a)
-    reads it twice and writes it. Raises InputError where there is no such device.
+    `time_us` is the median of `runs`, and `GBps` the size divided by it. A copy reads and writes the size once; a
+    reduction (b += a) reads it twice and writes it once. Raises InputError if the device does not exist.
     """
     _check(name)
     from simcoll.measurement.torch_backend.device import samples
@@ -62,10 +62,9 @@ def one_rank(
     timeout_s: float = 60.0,
     tell: Tell = lambda line: None,
 ) -> list[CaseRow]:
-    """Measure the library's collectives with one rank, which sends nothing: the cost of a call itself. Rows with
-    `COLUMNS`.
+    """Measure the library's collectives with one rank, in a separate process; return rows with `COLUMNS`.
 
-    They run in a separate process. Raises like `real_run.run`.
+    One rank sends nothing, so its time is the cost of a call itself. Raises like `real_run.run`.
     """
     asked = {
         "topology": {"system": "loopback"},
@@ -83,9 +82,9 @@ def one_rank(
 def several_on_one_gpu(
     points: Sequence[Point], *, timeout_s: float = 30.0, limit_s: float = ONE_GPU_S, tell: Tell = lambda line: None
 ) -> list[CaseRow]:
-    """Measure points with all NCCL ranks on the first GPU, each as if it had a host, over NCCL's sockets.
+    """Measure points with all NCCL ranks on the first GPU, over NCCL's sockets, each rank as if on a host of its own.
 
-    This is nothing like the network of a cluster, but it runs NCCL's rings and trees, and simcoll's schedules by its
+    The times say nothing of a cluster's network, but NCCL's rings and trees run, and simcoll's schedules with NCCL's
     send and receive. Kernels that wait for each other take turns on the GPU and may spin for ever: a run longer than
     `timeout_s`, or a launch longer than `limit_s`, is killed. Raises like `real_run.run`, and InputError without a GPU.
     """
@@ -94,9 +93,9 @@ def several_on_one_gpu(
 
 
 def gamma_ps_per_byte(rows: Sequence[CaseRow], dtype: str = "float32") -> float:
-    """Return the cost of a reduction in ps/B: its time over its size, at the largest measured size.
+    """Return the cost of a reduction in ps/B: time divided by size, at the largest measured size.
 
-    Raises InputError if no row is a reduction of this dtype.
+    Raises InputError if no row measures a reduction of `dtype`.
     """
     reductions = [row for row in rows if row["what"] == "reduce" and row["dtype"] == dtype]
     if not reductions:
@@ -106,7 +105,7 @@ def gamma_ps_per_byte(rows: Sequence[CaseRow], dtype: str = "float32") -> float:
 
 
 def write(path: Path, rows: Sequence[CaseRow], name: str) -> None:
-    """Write rows with their provenance, whole or not at all; for GPUs what connects them as well. Raises InputError."""
+    """Write rows and their provenance to a CSV file, atomically; for GPUs also `write_gpus`. Raises InputError."""
     from simcoll.measurement.torch_backend.device import about
 
     facts = {**about(name), **real_run.surroundings()}
@@ -116,7 +115,7 @@ def write(path: Path, rows: Sequence[CaseRow], name: str) -> None:
 
 
 def read(path: Path) -> list[CaseRow]:
-    """Read a table that `write` has made. Raises InputError."""
+    """Return the rows of a table that `write` wrote. Raises InputError if it is no such table."""
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     try:
         return [{**row, "size_bytes": int(row["size_bytes"]), "time_us": float(row["time_us"])} for row in rows]
@@ -136,7 +135,7 @@ def _with_rate(row: CaseRow) -> CaseRow:
 
 
 def _check(name: str) -> None:
-    """Raise InputError where the device does not exist."""
+    """Raise InputError if the device does not exist."""
     real_run.check_torch()
     from simcoll.measurement.torch_backend.session import gpus
 

@@ -1,7 +1,7 @@
-"""Start ranks on this machine, watch them, and end them in every case.
+"""Start ranks on this machine, watch them, and always end them.
 
 The ranks share a folder. It holds the job, a file through which they meet, the terminal output of each, and a table of
-marks: the task, run and transfer at which each rank is, also if it hangs or has died.
+marks. A rank's marks show its current task, run and transfer, even if it hangs or has died.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from numpy.typing import NDArray
 from simcoll.errors import InputError, MeasureError
 from simcoll.measurement.rank_tasks import CHECKING, IDLE, NOT_BEGUN, Job, Report
 
-BEGIN_S: Final = 180.0  # to import torch, which is slow on a busy machine, and to find each other
-GRACE_S: Final = 3.0  # after the first failure, for the other ranks to report for what they waited
-POLL_S: Final = 0.02  # between two looks at the ranks: short against any run, and no load
-ONE_GPU_S: Final = 300.0  # for a launch on one GPU, where ranks that wait for each other may do so for ever
-PREFIX: Final = "simcoll-"  # names of folders and networks that last as long as a run
+BEGIN_S: Final = 180.0  # time for ranks to import torch, which is slow on a busy machine, and to find each other
+GRACE_S: Final = 3.0  # time after the first failure in which the other ranks report what they waited for
+POLL_S: Final = 0.02  # interval of checks on the ranks: shorter than any run, and no load
+ONE_GPU_S: Final = 300.0  # limit of a launch on one GPU, where ranks may wait for each other for ever
+PREFIX: Final = "simcoll-"  # begins the names of a run's temporary folders and networks
 CODE: Final = "from simcoll.measurement.launcher import begin; begin()"
 LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """The command of rank r: `prefix(r)` stands before it, `environment(r)` is added to its environment.
+    """The way rank r starts: `prefix(r)` precedes its command, `environment(r)` is added to its environment.
 
-    If the environment gives each rank an NCCL_HOSTID, NCCL takes them for different hosts, and ranks may share a GPU.
+    If each rank has its own NCCL_HOSTID, NCCL takes the ranks for different hosts, and they may share a GPU.
     """
 
     prefix: Callable[[int], Sequence[str]] = lambda rank: ()
     environment: Callable[[int], Mapping[str, str]] = lambda rank: {}
 
     def variables(self, rank: int) -> dict[str, str]:
-        """Return all variables set for a rank: one thread, gloo over loopback (NCCL's ranks meet over it, too), and
-        those of the launcher.
+        """Return all variables set for a rank: one thread, gloo (NCCL ranks, too, meet over it) on loopback, and
+        `environment`.
         """
         own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         if LOOPBACK:
@@ -62,7 +62,7 @@ LOCAL: Final = Launcher()
 
 
 def on_one_gpu() -> Launcher:
-    """Put all NCCL ranks on the first GPU, each as if it had a host, over NCCL's sockets on loopback."""
+    """Return a launcher of NCCL ranks on the first GPU, each as if on its own host, over NCCL's sockets on loopback."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
     def environment(rank: int) -> dict[str, str]:
@@ -73,11 +73,10 @@ def on_one_gpu() -> Launcher:
 
 
 def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None] = lambda line: None) -> Report:
-    """Run a job on `world` ranks. No process is left when this returns or raises; if this process is killed, its ranks
-    die with it.
+    """Run a job on `world` ranks and return its report. `tell` gets the title of each task as it begins.
 
-    Raises MeasureError when a rank dies, fails or stands still, with the state of every rank; InputError when a prefix
-    cannot be run.
+    All ranks have ended when this returns or raises; if this process is killed, they die with it. Raises MeasureError
+    with the state of every rank if one dies, fails or hangs, InputError if a prefix cannot be run.
     """
     with orderly_end(), work_folder() as folder:
         marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
@@ -86,7 +85,7 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
         (folder / "job").write_bytes(pickle.dumps(replace(job, meet=meet)))
         ranks: list[subprocess.Popen[bytes]] = []
         try:
-            ranks.extend(_started(rank, world, launcher, folder) for rank in range(world))  # one by one
+            ranks.extend(_started(rank, world, launcher, folder) for rank in range(world))  # `ranks` grows one by one
             _watch(ranks, job, marks, folder, tell)
             report: Report = pickle.loads((folder / "report").read_bytes())
             return report
@@ -95,7 +94,7 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
 
 
 def orderly_end() -> contextlib.AbstractContextManager[None]:
-    """Make SIGTERM and SIGHUP (`kill`, a terminal that closes) leave through every `finally`."""
+    """Make SIGTERM and SIGHUP (`kill`, a closed terminal) end this process through every `finally`."""
 
     def leave(number: int, frame: object) -> None:
         sys.exit(128 + number)
@@ -107,7 +106,7 @@ def orderly_end() -> contextlib.AbstractContextManager[None]:
 def handling(
     signals: Sequence[signal.Signals], handler: Callable[[int, Any], None] | signal.Handlers
 ) -> Iterator[None]:
-    """Handle signals in this way meanwhile; outside of the main thread, which alone may do so, change nothing."""
+    """Handle signals with `handler` in the context. Change nothing outside the main thread, where Python forbids it."""
     try:
         before = {number: signal.signal(number, handler) for number in signals}
     except ValueError:  # not the main thread
@@ -120,18 +119,18 @@ def handling(
 
 
 def own_mark() -> str:
-    """The id of this process and when it began: what stands in the names of all that a kill could leave behind."""
+    """Return this process's id and start time. Names of everything that a kill could leave behind contain this mark."""
     return f"{os.getpid()}.{_begin(os.getpid())}"
 
 
 def is_alive(mark: str) -> bool:
-    """Whether the process of a mark still runs; another one may have its id by now."""
+    """Return whether the process of a mark still runs; the start time tells it from a later process with its id."""
     process, _, begin = mark.partition(".")
     return process.isdecimal() and _begin(int(process)) == begin
 
 
 def _begin(process: int) -> str | None:
-    """Begin of a process, in clock ticks since the machine's; None for one that has ended, if only for its parent."""
+    """Return a process's start time in clock ticks since boot; None if it has ended (a zombie, too)."""
     try:
         status = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
@@ -141,7 +140,7 @@ def _begin(process: int) -> str | None:
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
-    """A folder for a real run; those of runs that were killed are removed."""
+    """Make a temporary folder for a real run, and remove it at the end; first remove folders of killed runs."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         marked = re.match(r"\d+\.\d+(?=-)", old.name.removeprefix(PREFIX))
         if marked and not is_alive(marked[0]):
@@ -170,9 +169,9 @@ def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subproc
 
 
 def begin() -> None:
-    """Run a rank's work in a process of a launch, and end with the process that started it.
+    """Run a rank's work in a process that `launch` started, and end when the launching process ends.
 
-    Nothing is ever written to its standard input, whose end comes when the other side is gone, for whatever reason.
+    Nothing is ever written to this process's standard input: a read returns only when the launching process is gone.
     """
 
     def watch() -> None:
@@ -180,14 +179,14 @@ def begin() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    gc.disable()  # what torch makes as it is imported stays: to look for garbage in it takes a seventh of the time
-    from simcoll.measurement.rank_process import main  # imports torch, which takes its time
+    gc.disable()  # importing torch leaves no garbage, and a search for it takes a seventh of the import
+    from simcoll.measurement.rank_process import main  # imports torch, which is slow
 
     main()
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill every rank with all that it has started, and wait for their ends."""
+    """Kill every rank and all processes that it started, and wait until the ranks have ended."""
     for process in ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -204,7 +203,7 @@ def _watch(
     folder: Path,
     tell: Callable[[str], None],
 ) -> None:
-    """Return when all ranks have ended well. Raises MeasureError as soon as one has not, or when nothing moves."""
+    """Return when all ranks have ended well. Raise MeasureError when one fails, when all hang, or at the time limit."""
     before, moved, reported = marks.copy(), time.monotonic(), -1
     latest = moved + job.limit_s
     while any(process.poll() is None for process in ranks):
@@ -232,10 +231,10 @@ def _watch(
 def _complaint(
     ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path, did: str = ""
 ) -> str:
-    """Describe a failure, one line for each rank.
+    """Describe a failure, one line for each rank. `did` is the verb of running ranks, if not "gave no answer".
 
-    First come ranks that died, then silent ones (or those that `did` something), then those with an error, the earliest
-    first: the others may have failed because of it.
+    Ranks that died come first, then running ones, then ranks with an error, the earliest first: later errors may be its
+    consequences.
     """
     died, silent, said = [], [], []
     for rank, process in enumerate(ranks):
@@ -248,7 +247,7 @@ def _complaint(
             died.append(f"rank {rank} died ({cause}) {where}{_last_words(folder / f'out-{rank}')}")
         elif status is None:
             silent.append((rank, where))
-    # The others of a rank that died were only waiting for it.
+    # If a rank died, the others were only waiting for it.
     did = did or ("was" if died else f"gave no answer for {job.timeout_s:g} s")
     waited = [f"rank {rank} {did} {where}" for rank, where in silent]
     return "\n".join([*died, *waited, *(text for _, text in sorted(said))])

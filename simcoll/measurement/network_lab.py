@@ -1,10 +1,10 @@
 """Run points for real between hosts made on this machine: the network lab.
 
-`network_namespaces` builds the scenario's topology, `real_run` runs one rank on each host, over gloo and TCP. Links are
-as slow as the scenario says, so they take the time and not the processor: contention, incast, oversubscription and slow
-links are real. The latency of links is that of Linux, not the scenario's.
+`network_namespaces` builds the scenario's topology; `real_run` runs one rank on each host, over gloo and TCP. Links are
+as slow as the scenario says, so links and not the processor determine the times: contention, incast, oversubscription
+and slow links are real. The latency of links is Linux's, not the scenario's.
 
-Ranks run before everything else on the machine (PRIORITY). A rank that waited for a core while its link is idle would
+Ranks have PRIORITY over everything else on the machine. A rank that waited for a core while its link is idle would
 measure the machine's other work.
 """
 
@@ -23,7 +23,7 @@ from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.scenario.loading import Point
 from simcoll.topology import systems
 
-PRIORITY: Final = ("chrt", "--rr", "10")  # real-time, round robin; any level is before all usual processes
+PRIORITY: Final = ("chrt", "--rr", "10")  # real-time, round robin; every level precedes ordinary processes
 
 
 def run(
@@ -35,7 +35,7 @@ def run(
 ) -> list[CaseRow]:
     """Measure points, each between the hosts of its topology; return rows of a measured table.
 
-    Raises InputError without root and for topologies that cannot be built; else like `real_run.run`.
+    Raises like `real_run.run`, and InputError without root or for a topology that cannot be built.
     """
 
     def hosts(point: Point) -> str:
@@ -46,14 +46,14 @@ def run(
 
 
 def _measured(points: Sequence[Point], timeout_s: float, tell: Tell, log: real_run.CaseLog | None) -> list[CaseRow]:
-    """Measure points that run between the same hosts."""
+    """Measure points that share topology, seed and placement, in one network."""
     scenario = points[0].scenario
     with BuiltNetwork(systems.build(scenario.topology, seed=scenario.seed)) as network:
         return real_run.run(points, launcher(network, scenario.placement), timeout_s=timeout_s, tell=tell, log=log)
 
 
 def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
-    """Return a launcher that starts rank r on the r-th host, or on the r-th of the hosts that `placement` names."""
+    """Return a launcher that starts rank r on the r-th host of `placement`, or of the network without a placement."""
     hosts, first = placement if isinstance(placement, tuple) else network.hosts, priority()
     return Launcher(
         prefix=lambda rank: [*network.inside(hosts[rank]), *first],
@@ -62,7 +62,7 @@ def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
 
 
 def priority() -> tuple[str, ...]:
-    """Return PRIORITY where it is allowed, else nothing: some containers forbid it."""
+    """Return PRIORITY where it is allowed, else (); some containers forbid it."""
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:
         return ()
     return PRIORITY

@@ -1,23 +1,23 @@
-"""Build a topology on this machine from network namespaces, veth pairs, bridges and shapers, and take it down. Needs
+"""Build a topology on this machine from network namespaces, veth pairs, bridges and shapers, and remove it. Needs
 Linux and root.
 
 Names begin with `simcoll-` and the mark of the process, so that leftovers of a killed run differ from networks in use.
 
-Every device is a namespace. A switch holds a bridge; a host has one address, and routes that follow `Topology.route`,
-through other hosts where there is no switch (torus, ring). Every link is one direction of a veth pair, and an HTB
-shaper at its sending end lets no more through than the link's bandwidth, headers included.
+Every device is a namespace. A switch holds a bridge. A host has one address, and routes that follow `Topology.route`,
+through other hosts where there is no switch (torus, ring). Every link is one direction of a veth pair. An HTB shaper at
+its sending end limits it to the link's bandwidth, headers included.
 
 Five settings make links behave like links of the model, and not like a busy machine's software:
 
-* A shaper may send BURST behind schedule, since timers are late. Without that every late timer is lost bandwidth.
-* TCP's segments leave a host in pieces of SEGMENT and not of 64 KiB, which would hold a link for 2.6 ms at 200 Mb/s.
-* A connection keeps little queued before the host's own port (QUEUED), where acknowledgements wait behind it, and has
-  some milliseconds' worth on the way altogether (WINDOW): enough to keep every link busy, and little enough that a flow
-  that is slow at its far end soon is slow at its sender, as `fair` sharing has it.
+* A shaper may send BURST behind schedule. Timers are late, and otherwise every late timer would lose bandwidth.
+* TCP's segments leave a host in pieces of SEGMENT. Pieces of 64 KiB would hold a link for 2.6 ms at 200 Mb/s.
+* A connection queues little before the host's own port (QUEUED), as acknowledgements wait behind it. It has some
+  milliseconds' worth in flight altogether (WINDOW): enough to keep every link busy, and little enough that a flow that
+  is slow at its far end soon is slow at its sender, as in `fair` sharing.
 * Ports never drop (ROOM), so nothing is sent twice.
-* Congestion control is Reno, which without losses only opens its window, and keeps it when idle.
+* Congestion control is Reno. Without losses it only opens its window, and it keeps the window when idle.
 
-They are durations, turned into bytes by the bandwidth of a host's fastest port.
+The settings are durations; the bandwidth of a host's fastest port converts them into bytes.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from simcoll.topology.graph import MEMORY, Topology
 
 NAMES: Final = Path("/run/netns")
 ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # their bits, from linux/capability.h
-INTERFACE: Final = "port0"  # the interface of every host that has its address
-MOST_DEVICES: Final = 250  # addresses of the hosts share one byte
+CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # bit numbers, from linux/capability.h
+INTERFACE: Final = "port0"  # every host's address is on this interface
+MOST_DEVICES: Final = 250  # one byte of the address numbers the hosts
 FRAME: Final = 1514  # bytes of a full Ethernet frame
-LARGEST: Final = 65536  # bytes: the most that TCP hands down in one piece (GSO)
+LARGEST: Final = 65536  # bytes: TCP hands down at most so many in one piece (GSO)
 MOST_AHEAD: Final = 32 << 20  # bytes: the largest window, however fast the link
 ROOM: Final = 1 << 30  # bytes that a port holds before it drops: more than all windows together
-BURST, SEGMENT, QUEUED, WINDOW = 200e-6, 650e-6, 1300e-6, 10e-3  # seconds; reasons above
+BURST, SEGMENT, QUEUED, WINDOW = 200e-6, 650e-6, 1300e-6, 10e-3  # seconds; the module's docstring gives the reasons
 SETTINGS: Final = (
     "net.ipv6.conf.all.disable_ipv6=1",
     "net.ipv4.ip_forward=1",
@@ -77,7 +77,7 @@ def why_not() -> str | None:
 
 
 class BuiltNetwork:
-    """A network that stands: `with BuiltNetwork(topology) as network:` builds it, and takes everything down again."""
+    """A network of namespaces: `with BuiltNetwork(topology) as network:` builds it, and removes it at the end."""
 
     def __init__(self, topology: Topology):
         if reason := why_not():
@@ -125,10 +125,10 @@ class BuiltNetwork:
             run("tc", "-n", name, "-batch", "-", lines=self.plan.shapers(device))
 
     def _remove(self) -> None:
-        # Ctrl-C and `kill` are ignored meanwhile: half of a network would stay otherwise.
+        # Ctrl-C and `kill` are ignored meanwhile, as they would leave half of a network behind.
         with handling(ENDINGS, signal.SIG_IGN), contextlib.ExitStack() as everything:
             for name in self.names.values():
-                everything.callback(remove, name)  # also after one that failed
+                everything.callback(remove, name)  # runs even if another removal fails
 
 
 def remove_stale() -> list[str]:
@@ -146,21 +146,21 @@ def _owner(name: str) -> str:
 def remove(name: str) -> None:
     """End the processes in a namespace and remove it with its interfaces; do nothing if it is gone."""
     try:
-        if os.path.ismount(NAMES / name):  # else its maker was killed half way, and nothing runs in it
+        if os.path.ismount(NAMES / name):  # else `ip netns add` was killed half way, and nothing runs in it
             for process in run("ip", "netns", "pids", name).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
         if (NAMES / name).exists():
             run("ip", "netns", "delete", name)
     except SimcollError:
-        if (NAMES / name).exists():  # nobody else has removed it meanwhile
+        if (NAMES / name).exists():  # no other process has removed it meanwhile
             raise
 
 
 def run(*words: str, lines: Sequence[str] = ()) -> str:
-    """Run a command with lines on stdin; return its output. Raises SimcollError with its complaint.
+    """Run a command with lines on stdin; return its output. Raises SimcollError with its error message.
 
-    The command has a separate session: Ctrl-C at the terminal is for this process, which cleans up with such commands.
+    The command has a separate session, so Ctrl-C at the terminal stops only this process, which cleans up by commands.
     """
     done = subprocess.run(words, input="\n".join(lines), text=True, capture_output=True, start_new_session=True)
     if done.returncode:
@@ -168,7 +168,7 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
     return done.stdout
 
 
-# --- the plan: commands, and not their execution ---
+# --- the plan: the commands, without running them ---
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class VethPair:
 
 
 class WiringPlan:
-    """The commands that build a topology. Raises InputError for topologies that namespaces and bridges cannot form."""
+    """The commands that build a topology. Raises InputError if namespaces and bridges cannot form the topology."""
 
     def __init__(self, topology: Topology):
         self.topology = topology
@@ -213,7 +213,7 @@ class WiringPlan:
         return f"02:00:00:00:{self.devices.index(device):02x}:{port:02x}"
 
     def wiring(self, name: Mapping[str, str]) -> list[str]:
-        """Return lines for `ip -batch`: the veth pairs between namespaces called `name[device]`."""
+        """Return lines for `ip -batch` that make the veth pairs; `name[device]` is the namespace of a device."""
         return [
             f"link add port{p} netns {name[u]} address {self.mac(u, p)} type veth"
             f" peer name port{q} netns {name[v]} address {self.mac(v, q)}"
@@ -243,7 +243,7 @@ class WiringPlan:
         return lines + [f"link set {port} master bridge up" for port in ports]
 
     def _way(self, src: str, dst: str) -> list[str]:
-        """Return lines that route to a host through the next host, by hardware address: no lookups, no mistakes."""
+        """Return lines for `ip -batch` that route to a host through the next host. Fixed MAC addresses save ARP."""
         port, hop, entry = self._hop(src, dst)
         route = f"route add {self.address(dst)}/32 dev port{port} src {self.address(src)}"
         if hop != dst:
@@ -251,15 +251,13 @@ class WiringPlan:
         return [f"neighbour replace {self.address(dst)} lladdr {entry} dev port{port} nud permanent", route]
 
     def _hop(self, src: str, dst: str) -> tuple[int, str, str]:
-        """Return the port that a host sends through, the next host on the route, and the hardware address
-        of its port.
-        """
+        """Return the sending port of `src`, the next host on the route to `dst`, and the MAC address of its port."""
         way = [self.topology.links[link] for link in self.topology.route(src, dst)]
         before, hop = next((u, v) for u, v in way if v in self.hosts)
         return self._port[way[0]], hop, self.mac(hop, self._port[hop, before])
 
     def pace(self, host: str) -> Pace:
-        """Return the bytes that TCP of a host keeps under way."""
+        """Return the bytes that a host's TCP sends in one piece, queues, and keeps in flight."""
         return Pace.of(max(bandwidth for _, bandwidth in self.ports(host)))
 
     def settings(self, device: str) -> list[str]:
@@ -273,7 +271,7 @@ class WiringPlan:
 
 @dataclass(frozen=True)
 class Pace:
-    """Bytes that TCP hands down in one piece, keeps queued before the port, and has under way."""
+    """Bytes that TCP hands down in one piece, queues before the port, and has in flight."""
 
     segment: int
     queued: int
@@ -287,7 +285,7 @@ class Pace:
         return cls(segment, max(2 * segment, round(QUEUED * bandwidth)), window)
 
     def settings(self) -> Sequence[str]:
-        """Return the settings as `sysctl` takes them."""
+        """Return the pace as settings for `sysctl`."""
         return (
             f"net.ipv4.tcp_limit_output_bytes={self.queued}",
             f"net.ipv4.tcp_rmem=4096 {self.window} {self.window}",
@@ -326,7 +324,7 @@ def _check(topology: Topology) -> None:
 
 
 def _no_loops(topology: Topology) -> None:
-    """Raise InputError for switches with loops: a bridge knows one way to each host, so switches must form trees."""
+    """Raise InputError if switches form a loop: a bridge knows one way to each host, so switches must form trees."""
     root = {device: device for device in topology.of_kind("switch")}
 
     def find(device: str) -> str:
@@ -342,9 +340,9 @@ def _no_loops(topology: Topology) -> None:
 
 
 def _agreeing(topology: Topology) -> None:
-    """Raise InputError where a host would send what it forwards on another way than messages that start there.
+    """Raise InputError if a host would need two routes to a destination: hosts route by destination alone.
 
-    Hosts route by destination alone.
+    Messages that a host forwards must take the same way as messages that start at it.
     """
     for src, dst in itertools.permutations(topology.ranks, 2):
         route = topology.route(src, dst)

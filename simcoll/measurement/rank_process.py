@@ -1,7 +1,7 @@
 """Do the work of one rank of a real run: run every task in turn, check it once, and time it often.
 
-A rank is a process. `main` serves one that `launcher.launch` has started; one that torchrun or Slurm has started makes
-a `RankProcess` directly.
+A rank is a process. `main` runs in processes that `launcher.launch` starts; processes of torchrun or Slurm make a
+`RankProcess` directly.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from simcoll.measurement.torch_backend.workloads import DdpStep, Passes, RankSet
 from simcoll.schedule.collectives import BITWISE, collective, cut_slots, expected, promised
 from simcoll.workload.workload_keys import Ddp
 
-PASSES: Final = 4  # over all tasks, so that changes on the machine affect all of them alike
-KEEP_BYTES: Final = 1 << 30  # up to 1 GiB in all, buffers are made once; beyond, in every pass
+PASSES: Final = 4  # passes over all tasks, so that changes on the machine affect all tasks alike
+KEEP_BYTES: Final = 1 << 30  # buffers of all tasks are made once if they take up to 1 GiB, else in one single pass
 TARDY_NS: Final = 20_000_000  # 20 ms: delay of the last rank at a barrier in the check, far above any barrier's time
-INEXACT: Final = 10  # times that delay where ranks do not begin at the same instant
+INEXACT: Final = 10  # multiplies TARDY_NS where ranks do not begin at the same instant
 PS_PER_NS: Final = 1000
 _LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # whole numbers up to here are exact
-LOOKING: Final = -2  # in place of a transfer: the rank checks the result; smaller by one for each rank's buffer
+LOOKING: Final = -2  # mark in place of a transfer: the rank checks the result, and computes rank LOOKING - mark
 
 
 class RankProcess:
-    """One rank at work. `marks` (3,) always show the task, the run and the transfer at which it is."""
+    """One rank at work. `marks` (3,) always show its current task, run and transfer."""
 
     def __init__(self, session: Session, marks: NDArray[np.int64]):
         self._session, self._marks = session, marks
 
     def work(self, tasks: Sequence[Task]) -> Report:
-        """Run every task. Raises MeasureError with rank, task and transfer."""
+        """Run every task, and return the results. Raises MeasureError with rank, task and transfer."""
         outcomes = [TaskResult() for _ in tasks]
         keep = 3 * sum(task.nbytes for task in tasks) <= KEEP_BYTES
         passes = max(1, min(PASSES, max(task.repeats for task in tasks))) if keep else 1
@@ -88,20 +88,20 @@ class RankProcess:
         for run in share:
             self._marks[1:] = run, IDLE
             mine.append(self._timed(runner, calls))
-            if isinstance(runner, Worker):  # in turn, so that both meet the same state of the machine
+            if isinstance(runner, Worker):  # in turn, so that both runs meet the machine in the same state
                 outcome.alone.append(self._alone(runner))
                 outcome.buckets = runner.buckets()
         outcome.durations += self._slowest([round(timing.duration / calls) for timing in mine])
         outcome.late += self._slowest([timing.late for timing in mine])
 
     def _alone(self, worker: Worker) -> list[int]:
-        """Return the end of each computation of a workload on the last rank, in ns, with nothing sent between them."""
+        """Return when each computation of a workload ends on the slowest rank, in ns, if nothing is sent."""
         took: list[int] = []
         self._session.timed(lambda: took.extend(worker.alone()))
         return self._slowest(list(itertools.accumulate(took)))
 
     def _timed(self, runner: Runner, calls: int | None = None) -> Timing:
-        """Time a run: so many calls back to back, or once as it stands."""
+        """Time one run: `calls` calls back to back, or the runner's `run` without `calls`."""
 
         def stuck() -> None:
             raise TransferError(runner.undone(), f"not over after {self._session.timeout_s:g} s")
@@ -113,7 +113,7 @@ class RankProcess:
 
     @contextlib.contextmanager
     def _blaming(self, task: Task) -> Iterator[None]:
-        """Turn failures into errors that name rank, task and transfer."""
+        """Turn failures into MeasureErrors that name rank, task and transfer."""
         who = f"{task.title}: rank {self._session.rank}"
         try:
             yield
@@ -125,7 +125,7 @@ class RankProcess:
     # --- the check ---
 
     def _wrong(self, task: Task, runner: Runner) -> str | None:
-        """Run once and compare the result with the contract, element by element; return a complaint, or None."""
+        """Run once and compare the result with the contract, element by element; return a complaint or None."""
         if isinstance(runner, Worker):
             return runner.complaint()
         assert isinstance(task, RankTask)
@@ -140,7 +140,7 @@ class RankProcess:
         return complaint(task, self._session.rank, runner.result(), alive)
 
     def _wrong_barrier(self, task: RankTask, runner: Runner) -> str | None:
-        """Let the last rank of every group come late: no rank of the group may leave the barrier before."""
+        """Return a complaint if a rank leaves the barrier before its group's last rank, which comes late; else None."""
         groups, exact = task.schedule.groups, self._session.exact and self._session.one_host
         tardy = TARDY_NS if exact else INEXACT * TARDY_NS
         late = self._session.rank in {group[-1] for group in groups}
@@ -161,7 +161,7 @@ class RankProcess:
         if isinstance(task, WorkTask):
             return self._worker(task)
         assert isinstance(task, RankTask)
-        groups = {group: self._session.group(group) for group in task.schedule.groups}  # all ranks make all of them
+        groups = {group: self._session.group(group) for group in task.schedule.groups}  # all ranks make all groups
         mine = next((group for group in groups if self._session.rank in group), ())
         if task.program is not None:
             return self._exchange(task, task.program, len(mine))
@@ -229,9 +229,9 @@ class RankProcess:
 
 
 def sample(task: RankTask, rank: int) -> NDArray[Any]:
-    """Make a rank's buffer: values that differ from rank to rank and place to place.
+    """Return a rank's buffer (elements,): values that differ by rank and place. bfloat16 comes as float32.
 
-    Every order of reducing them gives the same exact result in the task's type. bfloat16 comes as float32.
+    Every order of reducing the values gives the same exact result in the task's dtype.
     """
     ranks, place = task.schedule.n, np.arange(task.elements, dtype=np.uint64)
     mixed = (place + np.uint64(7919 * rank + 1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -252,7 +252,7 @@ def complaint(
 ) -> str | None:
     """Compare the promised slots of a rank with the contract; return a complaint, or None if they agree.
 
-    This takes time with large buffers: `alive` is called for each rank whose buffer is computed.
+    Large buffers take time, so `alive` is called for each rank whose buffer is computed.
     """
 
     def buffer_of(source: int) -> NDArray[Any]:
@@ -275,7 +275,7 @@ def complaint(
 
 
 def _tolerance(task: RankTask, wanted: NDArray[Any]) -> float:
-    """Return the relative error allowed: zero except for avg, which libraries divide in different ways and orders."""
+    """Return the relative error allowed: 0, but more for an avg of floats, as libraries divide in different orders."""
     if task.op != "avg" or wanted.dtype.kind != "f":
         return 0.0
     return max(4, task.schedule.n) * (2.0**-7 if task.dtype == "bfloat16" else float(np.finfo(task.dtype).eps))
@@ -286,7 +286,7 @@ def _tolerance(task: RankTask, wanted: NDArray[Any]) -> float:
 
 @contextlib.contextmanager
 def _no_collector() -> Iterator[None]:
-    """Collect garbage only between tasks, and never the objects that torch brings along."""
+    """Collect garbage only between tasks, and never the objects made before, like torch's own."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -299,7 +299,7 @@ def _no_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _chosen(outcome: TaskResult) -> Iterator[None]:
-    """Read what NCCL meanwhile writes to its log about its choice, if it writes one."""
+    """Add to `outcome` the choice that NCCL writes to its log during the context, if it writes a log."""
     log = nccl_log.file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
     seen = log.stat().st_size if log.is_file() else 0
     yield
@@ -308,18 +308,16 @@ def _chosen(outcome: TaskResult) -> Iterator[None]:
 
 
 def reason(text: str) -> str:
-    """Return the reason in a backend's error, without its source file, its C++ stack and its advice."""
+    """Return the reason in a backend's error, without source file, C++ stack and advice."""
     lines = text.strip().splitlines() or ["failed"]
-    if "Last error:" in lines[:-1]:  # NCCL's own words come last
+    if "Last error:" in lines[:-1]:  # NCCL's own words follow this line
         return lines[lines.index("Last error:") + 1]
     first = lines[0]
     return (first.partition("] ")[2] if first.startswith("[/") else first).partition(". ")[0]
 
 
 def main() -> None:
-    """Run the job in the folder named by the argument, as the rank that the environment names, in a process of
-    `launch`.
-    """
+    """Run the job in the folder that the argument names, as the environment's RANK, in a process of `launch`."""
     folder, rank, world = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:
@@ -333,7 +331,7 @@ def main() -> None:
         text = str(error) if isinstance(error, SimcollError) else f"rank {rank}: {reason(str(error))}"
         (folder / f"error-{rank}").write_text(text, encoding="utf-8")
         sys.stderr.flush()
-        os._exit(1)  # leaving in order would wait for ranks that are gone
+        os._exit(1)  # an orderly exit would wait for ranks that are gone
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # all is done: torch's threads, which end with the process, now and then abort it when left in order
+    os._exit(0)  # in an orderly exit torch's threads now and then abort the process

@@ -1,7 +1,7 @@
 """Derive one rank's part of a program: its sends, receives and computations in order, and its memory.
 
-A rank has one flat memory. Each slot has a range in it for the largest value that ever comes there, so ranks may lay
-slots out differently (weights). A *place* is one loop's part of one slot: transfers read and write places.
+A rank has one flat memory. Each slot has a range in it, as large as the slot's largest value, so ranks may lay slots
+out differently (weights). A *place* is one loop's part of one slot: transfers read and write places.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class MemoryRange:
 class Move:
     """One transfer, seen from one of its ends.
 
-    `index` is its place in the program, `peer` the rank at the other end. `place` is read by a send, and written else;
-    a local copy has the `source` that it reads, too. `direct`: it may be written at once, because nothing in its step
-    still reads the place; others wait in separate memory until the step is over.
+    `index` is its position in the program, `peer` the rank at the other end. A send reads `place`; other moves write
+    it, and a local copy reads `source`. If `direct`, the move writes at once, because nothing in its step still reads
+    the place; else its value waits in separate memory until the step is over.
     """
 
     index: int
@@ -60,8 +60,10 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class RankProgram:
-    """One rank's part: its `stages`, the `elements` of its memory, and the ranges of the buffer's slots before the
-    first step (`held`, empty where nothing is) and after the last (`left`).
+    """One rank's part of a program. `elements` is the length of its memory.
+
+    `held` and `left` are the ranges of the buffer's slots before the first step and after the last; an empty slot has
+    an empty range.
     """
 
     rank: int
@@ -71,7 +73,7 @@ class RankProgram:
     left: tuple[MemoryRange, ...]
 
     def lines(self, itemsize: int) -> Iterator[str]:
-        """Describe the part, one line a step: `step 0: send chunk 1 (512 B) to 1; receive …`."""
+        """Yield a line for each step: `step 0: send chunk 1 (512 B) to 1; receive …`."""
         for stage in self.stages:
             words = [_move_text("send", "to", move, itemsize) for move in stage.sends]
             words += [
@@ -90,9 +92,9 @@ def _move_text(verb: str, towards: str, move: Move, itemsize: int) -> str:
 
 
 def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: object = None) -> RankProgram:
-    """Return the part of `rank`; `nbytes`, `itemsize` and `weights` are those with which the program was bound.
+    """Return the part of `rank`. The program was bound with `nbytes`, `itemsize` and `weights`.
 
-    Raises RefusedError for a schedule with in-network agents: no switch here could play them.
+    Raises RefusedError for a schedule with in-network agents, as no switch reduces in a real run.
     """
     schedule = program.schedule
     if schedule.agents:
@@ -113,7 +115,7 @@ def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: ob
 
 
 def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: object) -> list[int]:
-    """Return the bytes of each slot of the buffer before the first step."""
+    """Return the bytes of each slot of the buffer of `rank` before the first step."""
     schedule = program.schedule
     contract = collective(schedule.collective)
     for group in schedule.groups:
@@ -125,11 +127,11 @@ def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: obje
 
 
 class _MemoryLayout:
-    """The ranges of the slots and places of one rank, in elements."""
+    """The memory ranges of one rank's slots and places, in elements."""
 
     def __init__(self, program: Program, rank: int, mine: list[int], before: list[int], itemsize: int):
         schedule, piece = program.schedule, piece_bytes(program.params.chunk, itemsize) // itemsize
-        written: dict[SlotPlace, int] = {}  # elements of the last value
+        written: dict[SlotPlace, int] = {}  # elements of the last value written to each place
         room: Counter[int] = Counter({slot: size // itemsize for slot, size in enumerate(before)})
         for i in mine:
             loop, count = int(program.loop[i]), int(program.nbytes[i]) // itemsize

@@ -1,4 +1,4 @@
-"""Define the data exchanged with the ranks of a real run: tasks for them, and their reports."""
+"""Define the data exchanged with the ranks of a real run: their tasks and their reports."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from simcoll.engine.program import Program
 from simcoll.schedule.ir import Schedule
 from simcoll.workload.workload_keys import Composition, Ddp
 
-NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, in place of the number of a run
-IDLE: Final = -1  # in place of the number of a transfer
+NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, instead of a run's number
+IDLE: Final = -1  # in a rank's marks, instead of a transfer's number
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """What every rank of a launch does. `nbytes` is the size of a rank's buffer, `itemsize` the bytes of an element.
+    """A task for every rank of a launch. `nbytes` is the size of a rank's buffer, `itemsize` the bytes of an element.
 
-    `repeats` counts the timed runs of one launch, each of so many `calls` back to back.
+    `repeats` counts the timed runs of one launch; each run makes `calls` calls back to back.
     """
 
     title: str
@@ -31,15 +31,16 @@ class Task:
     calls: int = 1
 
     def transfer(self, index: int) -> str:
-        """Describe a transfer in words; empty for none, and where transfers are the library's."""
+        """Return a description of a transfer; empty for none, and for the library's own transfers."""
         return ""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankTask(Task):
-    """A collective for all ranks. `program` is the schedule bound to sizes; None stands for the library's own
-    collective, whose ranks, groups and root `schedule` gives. NCCL replays its calls from a CUDA graph if `graph`, on
-    buffers that it knows if `registered`.
+    """A collective for all ranks. `program` is the schedule bound to sizes; None stands for the library's collective.
+
+    For the library `schedule` gives only ranks, groups and root. With `graph` NCCL replays its calls from a CUDA graph,
+    with `registered` on buffers that are registered with it.
     """
 
     schedule: Schedule
@@ -54,16 +55,16 @@ class RankTask(Task):
 
     @property
     def ranks(self) -> int:
-        """The number of ranks that it takes."""
+        """The number of ranks that take part."""
         return self.schedule.n
 
     @property
     def elements(self) -> int:
-        """The elements of a rank's whole buffer."""
+        """The number of elements of a rank's whole buffer."""
         return self.nbytes // self.itemsize
 
     def transfer(self, index: int) -> str:
-        """Describe a transfer in words; empty for none."""
+        """Return a description of a transfer; empty for none."""
         if self.program is None or not 0 <= index < len(self.program):
             return ""
         return f"transfer {index} ({self.schedule.row(int(self.program.origin[index]))})"
@@ -71,7 +72,7 @@ class RankTask(Task):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WorkTask(Task):
-    """A workload for all ranks. `nbytes` is about the memory of one rank."""
+    """A workload for all ranks. `nbytes` is roughly the memory of one rank."""
 
     spec: Ddp | Composition
     ranks: int
@@ -80,7 +81,7 @@ class WorkTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A launch: its tasks, the URL where the ranks meet, the time limit of one transfer, and that of the launch."""
+    """A launch: its tasks, the URL where ranks meet, and the time limits of a transfer and of the launch (s)."""
 
     tasks: tuple[RankTask | WorkTask, ...]
     backend: str
@@ -91,10 +92,10 @@ class Job:
 
 @dataclass
 class TaskResult:
-    """The result of a task: ns of every timed run on the slowest rank, and the delay with which the last rank began.
+    """The result of a task: for each timed run the slowest rank's time (ns) and the last rank's `late` start (ns).
 
-    `choice`: algorithm and protocol that the library wrote to its log. For a workload, `alone` holds for every run the
-    ends of its computations on the last rank, with nothing sent between them, and `buckets` their number.
+    `choice` is the algorithm and protocol that the library wrote to its log. For a workload, `alone` lists for each run
+    when each computation ends on the slowest rank, in ns, if nothing is sent; `buckets` counts the gradient buckets.
     """
 
     durations: list[int] = field(default_factory=list)
@@ -106,8 +107,8 @@ class TaskResult:
 
 @dataclass
 class Report:
-    """The report of a launch: a result for each task, the overhead of the harness and the resolution of the clock (ns),
-    and versions of software. `skew` (ns) is how far apart ranks of several hosts may have begun.
+    """The report of a launch: a result for each task, the harness's overhead (ns), the clock's resolution (ns), and
+    versions of software. Ranks of several hosts may have begun up to `skew` ns apart.
     """
 
     outcomes: list[TaskResult]

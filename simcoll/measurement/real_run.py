@@ -1,6 +1,4 @@
-"""Run the points of a scenario with torch.distributed, and return rows of a measured table; `write` makes a file of
-them.
-"""
+"""Run a scenario's points with torch.distributed, return rows of a measured table, and write them to a file."""
 
 from __future__ import annotations
 
@@ -40,18 +38,19 @@ from simcoll.scenario.loading import Point
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 
-OWN: Final = (  # columns after those that every measured table has
+OWN: Final = (  # columns of real runs, after the columns of every measured table
     *("asked", "op", "root", "in_place", "buckets", "async_op", "calls", "launches", "launch_us"),
     *("spread", "late_us", "skew_us", "overhead_us", "clock_ns"),
     *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
     *("simcoll", "date"),
 )
 _RECORDED_VARIABLES: Final = re.compile(r"(GLOO|NCCL|TORCH_NCCL|UCX|OMP)_\w+|CUDA_VISIBLE_DEVICES")
-_OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept keys that change what both harnesses do
-# Memory of a rank, as measured with 1 KiB and 32 MiB on 2 ranks: torch, and buffers with what verifies them in float64.
+_OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept keys that change both harnesses' runs
+# Memory of a rank, as measured with 1 KiB and 32 MiB on 2 ranks: torch takes PROCESS_BYTES; buffers and their check in
+# float64 take COPIES times the size.
 PROCESS_BYTES: Final = 250_000_000
 COPIES: Final = 12
-TOGETHER: Final = 32  # cases of a launch, which a kill loses: in turn, so that changes of the machine affect all alike
+TOGETHER: Final = 32  # most cases in a launch. A kill loses a launch; machine changes affect all its cases alike
 CaseLog = RowLog[CaseRow]
 _ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
 _MANY_TIMING: Final = (
@@ -72,10 +71,10 @@ def run(
 ) -> list[CaseRow]:
     """Measure points on processes of this machine, which `launcher` starts; return a row for each distinct point.
 
-    A launch serves all points of one number of ranks (`measure.launches`: several launches). `timeout_s` limits a
-    transfer, `limit_s` a launch. Ranks meet through a file in a folder that all of them see, or at MASTER_ADDR and
-    MASTER_PORT of the launcher's environment. `tell` gets lines of progress. Rows are kept in `log` as they come, and
-    rows that it has are not measured again (`log_beside`).
+    A launch serves points with the same number of ranks (with `measure.launches`, several launches do). `timeout_s`
+    limits a transfer, `limit_s` a launch. Ranks meet through a file in a shared folder, or at MASTER_ADDR and
+    MASTER_PORT of the launcher's environment. `tell` gets lines of progress. `log` keeps rows as they come, and rows in
+    it are not measured again (`log_beside`).
 
     Raises InputError for mistakes that the user can correct, RefusedError when no point can run, and MeasureError when
     a rank dies, hangs or computes a wrong result.
@@ -84,7 +83,7 @@ def run(
     every = cases(points, backend, tell)
     for ranks in {case.ranks for case in every}:
         _check_devices(backend, ranks, launcher)
-    if backend == "gloo" and not launcher.prefix(0):  # what stands before a command may start it elsewhere
+    if backend == "gloo" and not launcher.prefix(0):  # a prefix may start ranks on another machine
         for case in every:
             _check_buffers(case)
     about = surroundings(launcher.variables(0), launcher.prefix(0))
@@ -104,7 +103,7 @@ def run(
 
 
 class _Done:
-    """The rows of cases that are measured, some of them by a run that was killed: its log has them."""
+    """The rows of measured cases; rows of an earlier run that was killed come from its log."""
 
     def __init__(self, every: Sequence[Case], about: CaseRow, log: CaseLog | None, tell: Tell):
         self.every, self.about, self.log, self._tell = every, about, log, tell
@@ -120,40 +119,40 @@ class _Done:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
     def missing(self) -> list[list[int]]:
-        """The cases of each launch that is left."""
+        """Return the launches that are left, each as a list of case numbers."""
         left = grouped((i for i in range(len(self.every)) if i not in self.of), lambda i: self.every[i].ranks)
         return [alike[a : a + TOGETHER] for alike in left.values() for a in range(0, len(alike), TOGETHER)]
 
     def add(self, which: Sequence[int], made: Sequence[CaseRow]) -> None:
-        """Keep the rows of a launch."""
+        """Keep the rows of a launch, also in the log."""
         for index, row in zip(which, made, strict=True):
             self.of[index] = json.loads(json.dumps({**row, **self.about}, default=_plain))
             if self.log:
                 self.log.append(self.keys[index], self.of[index])
 
     def rows(self) -> list[CaseRow]:
-        """All rows, in the order of the cases."""
+        """Return all rows, in the order of the cases."""
         return [self.of[index] for index in range(len(self.every))]
 
     def tell(self, line: str) -> None:
-        """Say how far this is, now and then."""
+        """Tell how many points are done, with a line of progress."""
         self._tell(f"{len(self.of)} of {len(self.every)} points; {line}")
 
 
 def log_beside(table: Path) -> CaseLog:
-    """The log of rows for a table that is not yet written: it goes on there after a kill."""
+    """Return the log of rows beside an unfinished table; after a kill the next run continues from it."""
     return RowLog(table.with_name(f"{table.name}.jsonl"), dict, dict)
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: a number of NumPy's, or any text."""
+    """Convert a value for JSON: a NumPy number to a Python number, anything else to text."""
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _launched(
     which: Sequence[Case], backend: Backend, start: Callable[[tuple[RankTask | WorkTask, ...]], Report]
 ) -> list[CaseRow]:
-    """Measure cases with one number of ranks, over as many launches as any of them wants; `start` makes one launch."""
+    """Return the rows of cases with equal numbers of ranks, over as many launches as any case wants (`start`: one)."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
         todo = [i for i, case in enumerate(which) if turn < case.launches]
@@ -169,9 +168,9 @@ def _launched(
 def _chosen(
     which: Sequence[Case], ranks: int, launcher: Launcher, limits: tuple[float, float], tell: Tell
 ) -> list[dict[str, str]]:
-    """Return NCCL's choices for the collectives of the library, from its log.
+    """Return NCCL's choices for each case from its log; empty except for the library's collectives.
 
-    They come from a separate launch, as writing the log takes time. Without them the measured times count as well.
+    A separate launch finds them, as writing the log takes time. If it fails, the measured times still count.
     """
     library = [i for i, case in enumerate(which) if isinstance(case.task, RankTask) and case.task.program is None]
     choices: list[dict[str, str]] = [{} for _ in which]
@@ -203,10 +202,10 @@ def join(
     tell: Tell = lambda line: None,
     log: CaseLog | None = None,
 ) -> list[CaseRow] | None:
-    """Measure as one of the ranks that torchrun or Slurm has started; returns the rows on rank 0, None on the others.
+    """Measure as one of the ranks that torchrun or Slurm has started; return the rows on rank 0, None on the others.
 
-    The processes stay; each launch connects them anew. Raises like `run`; InputError also where a point needs another
-    number of ranks. After a MeasureError other ranks may be gone: end with `os._exit`, as leaving in order waits for
+    The processes stay; each launch connects them anew. Raises like `run`, and InputError if a point needs another
+    number of ranks. After a MeasureError other ranks may be gone: end with `os._exit`, as an orderly exit waits for
     them.
     """
     check_torch()
@@ -230,7 +229,7 @@ def join(
     done = _Done(every, surroundings(), None if rank else log, tell)
     try:
         store = meeting("env://", rank, world)
-        if not rank:  # which alone has the log
+        if not rank:  # rank 0 alone has the log
             store.set("missing", json.dumps(done.missing()))
         for which in json.loads(store.get("missing")):
             rows = _launched([every[index] for index in which], backend, start)
@@ -242,9 +241,9 @@ def join(
 
 
 def membership() -> tuple[int, int, int]:
-    """Return the rank, the number of ranks and the place on this host, from torchrun's or srun's variables.
+    """Return the rank, the number of ranks and the local rank on this host, from torchrun's or srun's variables.
 
-    torchrun sets RANK, WORLD_SIZE and LOCAL_RANK. Raises InputError if there are none, or no address to meet.
+    torchrun sets RANK, WORLD_SIZE and LOCAL_RANK. Raises InputError without a rank or without an address to meet.
     """
     for names in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
         if all(name in os.environ for name in names[:2]):
@@ -258,12 +257,12 @@ def membership() -> tuple[int, int, int]:
 
 
 def is_member() -> bool:
-    """Whether torchrun or srun has started this process as one of several ranks."""
+    """Return whether torchrun or srun has started this process as one of several ranks."""
     return ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
 
 def check_torch() -> None:
-    """Raise InputError where torch is not installed."""
+    """Raise InputError if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise InputError(
             "torch is not installed", "install it into this environment, e.g. pip install 'simcoll[validate]'"
@@ -271,7 +270,7 @@ def check_torch() -> None:
 
 
 def _check_buffers(case: Case) -> None:
-    """Raise InputError where the processes of a case take more memory than this machine has."""
+    """Raise InputError if the processes of a case take more memory than this machine has."""
     if isinstance(case.task, RankTask):
         needed = case.ranks * (PROCESS_BYTES + COPIES * case.task.nbytes)
         what = f"{case.ranks} processes with {short_size(case.task.nbytes)} each"
@@ -279,7 +278,7 @@ def _check_buffers(case: Case) -> None:
 
 
 def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:
-    """Raise InputError without a GPU for each rank: NCCL wants one, unless each rank has an NCCL_HOSTID."""
+    """Raise InputError if NCCL's ranks lack a GPU each; with NCCL_HOSTIDs they may share one."""
     if backend != "nccl":
         return
     from simcoll.measurement.torch_backend.session import gpus
@@ -321,9 +320,9 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
 
 
 def _computed_us(outcomes: Sequence[TaskResult]) -> list[float]:
-    """Return the time of each computation without messages, in us: medians over runs.
+    """Return the median time over runs of each computation without messages, in us.
 
-    A computation lasts from the last rank's end of the one before it to the last rank's end of it.
+    A computation lasts from the slowest rank's end of the previous one to the slowest rank's end of this one.
     """
     ends = np.median(np.array([run for outcome in outcomes for run in outcome.alone]), axis=0) / 1e3
     return [float(b - a) for a, b in itertools.pairwise([0.0, *ends])]
@@ -332,7 +331,7 @@ def _computed_us(outcomes: Sequence[TaskResult]) -> list[float]:
 def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, object]:
     """Return the columns of a workload's row that depend on the run.
 
-    `computed_us` lists, for ddp, the forward pass, the backward pass of each layer in the order of the layers, and the
+    For ddp, `computed_us` lists the forward pass, each layer's backward pass in the order of the layers, and the
     optimizer; for small programs each local part.
     """
     parts = _computed_us(outcomes)
@@ -346,7 +345,7 @@ def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, objec
 
 
 def surroundings(variables: Mapping[str, str] = MappingProxyType({}), prefix: Sequence[str] = ()) -> CaseRow:
-    """Return the machine, the versions and the variables that backends read; nothing else of the environment."""
+    """Return columns: the machine, simcoll's version, the date, and only variables that backends read."""
     recorded = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
             if _RECORDED_VARIABLES.fullmatch(name)]  # fmt: skip
     before = [f"prefix={' '.join(prefix)}"] if prefix else []
@@ -359,7 +358,7 @@ def surroundings(variables: Mapping[str, str] = MappingProxyType({}), prefix: Se
 
 
 def machine() -> str:
-    """Describe processor, cores that this process may use, kernel and Python."""
+    """Return a description of the processor, the cores that this process may use, the kernel and Python."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*:\s*(.*)$", info.read_text("utf-8", "replace"), re.M) if info.exists() else []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -368,7 +367,7 @@ def machine() -> str:
 
 
 def write(path: Path, rows: Sequence[CaseRow], backend: Backend) -> None:
-    """Write a measured table, whole or not at all; for GPUs what connects them as well. Raises InputError."""
+    """Write a measured table, whole or not at all; for NCCL also `write_gpus`. Raises InputError."""
     swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
     known = [column for column in COLUMNS if any(column in made for made in rows)]
     write_table(path, [*known, *OWN, *dict.fromkeys(swept)], rows)
@@ -391,13 +390,13 @@ def _cell(value: object) -> object:
 
 
 def write_gpus(table: Path) -> None:
-    """Write what `nvidia-smi` says of the GPUs beside a table: NAME.csv has NAME.txt, which `import` reads."""
+    """Write the output of `nvidia-smi` beside a table: NAME.txt beside NAME.csv, for `simcoll import` to read."""
     if lines := list(_gpus_here()):
         write_atomically(table.with_suffix(".txt"), "\n".join(lines) + "\n")
 
 
 def _gpus_here() -> Iterator[str]:
-    """Yield GPUs, driver and their connections, from `nvidia-smi`; nothing where it fails."""
+    """Yield lines of `nvidia-smi` on GPUs, driver and connections; nothing if it fails."""
     for words in (["--query-gpu=index,name,driver_version,memory.total", "--format=csv"], ["topo", "-m"]):
         try:
             done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=False)
@@ -407,9 +406,9 @@ def _gpus_here() -> Iterator[str]:
 
 
 def beside_library(rows: Sequence[CaseRow]) -> list[CaseRow]:
-    """Return the rows with `of_library`: their time over that of the library's collective on the same data.
+    """Return the rows with a column `of_library`: time divided by the library's time for the same collective and data.
 
-    Only rows of the library measured as one call count; without one it is None.
+    The library's row must be a single call (one bucket, not async); without such a row the column is None.
     """
     links = dict.fromkeys(key for made in rows for key in made if key.startswith("topology."))
     keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system", *_OF_BOTH, *links)

@@ -1,6 +1,4 @@
-"""Turn the points of a scenario into cases: tasks for real ranks, with the columns of their rows that are
-known before.
-"""
+"""Turn a scenario's points into cases: tasks for real ranks, with the columns of their rows that are known before."""
 
 from __future__ import annotations
 
@@ -31,13 +29,14 @@ from simcoll.workload.workload_keys import Composition, Ddp
 CaseRow = dict[str, object]
 Tell = Callable[[str], None]
 EVEN: Final = ("scatter", "gather")  # programs in which every rank has an equal part
-WORKLOAD_COPIES: Final = 8  # of a workload's bytes, about: parameters and gradients, with and without buckets
+WORKLOAD_COPIES: Final = 8  # a rank holds about 8 times a workload's bytes: parameters, gradients and buckets
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A point to run: its task, the columns of its row that do not depend on the run, and its number of launches; the
-    `key` says what of the point decides its row."""
+    """A point to run: its task, the columns of its row that do not depend on the run, and its number of launches.
+
+    Points with the same `key` have the same row."""
 
     task: RankTask | WorkTask
     columns: CaseRow
@@ -46,18 +45,18 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """The number of processes that the task takes."""
+        """The number of processes that the task needs."""
         return self.task.ranks
 
 
 def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: None) -> list[Case]:
-    """Make the points into cases, each distinct one once; points that cannot run are left out and reported by `tell`.
+    """Return a case for each distinct point. Points that cannot run are left out and reported by `tell`.
 
     Raises RefusedError if nothing is left, InputError for wrong input.
     """
     distinct: dict[str, Case] = {}
     refused: list[RefusedError] = []
-    left_out: dict[str, None] = {}  # a reason that holds for many sizes is reported once
+    left_out: dict[str, None] = {}  # reports once a reason that holds for many sizes
     for point in points:
         try:
             case = _case(point, backend)
@@ -81,9 +80,9 @@ def _case(point: Point, backend: Backend) -> Case:
         return Case(*_workload(point, backend), measure.launches)
     library = measure.harness != "p2p"
     registered = bool(scenario.launch.registered)
-    if library:  # which is made as the harness makes it
+    if library:  # the harness, not the scenario, decides how calls are launched
         scenario = scenario.model_copy(update={"launch": Launch()})
-    if load_profile(scenario.profile).as_nccl:  # messages are sent one by one, and not by kernels
+    if load_profile(scenario.profile).as_nccl:  # this profile is for NCCL's kernels, and here messages go one by one
         scenario = scenario.model_copy(update={"profile": UNFITTED})
     prediction = predict(_whole(_any_algorithm(scenario))) if library else _sent(scenario)
     program = prediction.program
@@ -106,7 +105,7 @@ def _case(point: Point, backend: Backend) -> Case:
     if why_not:
         raise RefusedError(f"{scenario.collective} on {backend}: {why_not}")
     if not library:
-        # Raises RefusedError for what cannot be sent.
+        # Raises RefusedError for schedules that send and receive cannot run.
         part_of(program, 0, scenario.nbytes, scenario.itemsize, scenario.weights)
     columns = {**_columns(prediction, measure.harness), "launches": measure.launches, "backend": backend, **point.swept}
     columns["in_place"] = done_in_place(measure.harness, scenario.collective, scenario.in_place)
@@ -142,8 +141,7 @@ def _case(point: Point, backend: Backend) -> Case:
 def _key(scenario: Scenario) -> str:
     """Return a key that is equal for points that run alike.
 
-    The library's collective ignores the algorithm, also inside a workload; most collectives are in place, or out of
-    place, whatever the scenario says.
+    The library's collective ignores the algorithm, also inside a workload. Most collectives ignore `in_place`.
     """
     if scenario.workload:
         spec = scenario.workload.model_copy(update={"algorithm": "auto"})
@@ -155,7 +153,7 @@ def _key(scenario: Scenario) -> str:
 
 
 def _sent(scenario: Scenario) -> Prediction:
-    """The prediction of a point whose schedule is sent and received: `auto` is the quickest that needs no switch."""
+    """Return the prediction of a point run by send and receive; `auto` is the quickest algorithm without a switch."""
     if scenario.algorithm not in ("auto", "best"):
         return predict(scenario)
     entries = [registry.find(scenario.collective, name)[0] for name in registry.library(scenario.collective)]
@@ -165,17 +163,17 @@ def _sent(scenario: Scenario) -> Prediction:
 
 
 def _any_algorithm(scenario: Scenario) -> Scenario:
-    """Return the point with the first algorithm of its collective, which serves every number of ranks."""
+    """Return the scenario with its collective's first algorithm, which works for every number of ranks."""
     return scenario.model_copy(update={"algorithm": registry.names(scenario.collective)[0]})
 
 
 def _whole(scenario: Scenario) -> Scenario:
-    """Return the point in one bucket: ranks, groups and root are the same."""
+    """Return the scenario with one bucket; ranks, groups and root do not change."""
     return scenario.model_copy(update={"measure": scenario.measure.model_copy(update={"buckets": 1})})
 
 
 def _contract_only(schedule: Schedule) -> Schedule:
-    """Return a schedule with the ranks, groups and root, but without transfers."""
+    """Return the schedule without transfers; only ranks, groups and root remain."""
     none = np.zeros(0, np.int32)
     columns = dict.fromkeys(("step", "src", "src_slot", "dst", "dst_slot"), none)
     blocks = collective(schedule.collective).blocks(len(schedule.groups[0]))
@@ -195,7 +193,7 @@ def _columns(prediction: Prediction, harness: str) -> CaseRow:
 
 
 def _title(scenario: Scenario, columns: CaseRow, swept: Mapping[str, object]) -> str:
-    """Name a point in one line, different for each: `all_reduce/ring, 4 ranks, 1024 B float32`."""
+    """Return a one-line name, different for each point: `all_reduce/ring, 4 ranks, 1024 B float32`."""
     harness = columns["harness"]
     name = f"{scenario.collective}/{columns['algorithm'] or harness}"
     others = [f"{key}={value}" for key, value in swept.items() if key != "measure.harness"]
@@ -253,7 +251,7 @@ def _workload(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, objec
 
 
 def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
-    """Return the reason why a workload cannot be run for real, with a cure; None if it can."""
+    """Return why a workload cannot run for real, with a cure; None if it can."""
     spec = scenario.workload
     if not isinstance(spec, Ddp | Composition):
         return "is simulated only; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
@@ -278,7 +276,7 @@ def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
 
 
 def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: None) -> Iterator[str]:
-    """Yield line by line what every rank would send, receive and call. Raises like `cases`."""
+    """Yield lines that show every rank's sends, receives and calls. Raises like `cases`."""
     for case in cases(points, backend, tell):
         task = case.task
         yield f"{task.title} ({case.columns['harness']}, {backend})"

@@ -1,1 +1,1 @@
-"""Judge whether measured times are what the hardware should give and, if not, find the explanation that fits best."""
+"""Judge whether a machine is as fast as its hardware should be and, if not, find the explanation that fits best."""

@@ -1,8 +1,7 @@
 """Diagnose a machine from a measured table: is it as fast as its hardware should be, and if not, why not?
 
-Points are compared with the intervals of their predictions, and regions of a series with all their points
-(`judgement`). The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked
-(`ranking`).
+Each point is compared with the interval of its prediction, each region of a series with all its points (`judgement`).
+The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked (`ranking`).
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from simcoll.scenario.profile import Profile, load_profile
 from simcoll.scenario.scenario import ITEMSIZE, Scenario
 from simcoll.schedule.collectives import COLLECTIVES
 
-WITHOUT_COSTS: Final = ("ideal", "one-port")  # profiles that say nothing of what calls take
+WITHOUT_COSTS: Final = ("ideal", "one-port")  # profiles without the costs of calls
 SCHEMA: Final = "simcoll.diagnose/2"
-WRONG_DATA: Final = "wrong data"  # the verdict of times as they should be, of results that are not
+WRONG_DATA: Final = "wrong data"  # the verdict when times are healthy and results are wrong
 _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorithm", "protocol")
 
 
 @dataclass(frozen=True)
 class _DiagnosedRows:
-    """Measured rows, the scenario of each, and the result row that the healthy machine's prediction gives for it."""
+    """Measured rows, with the scenario of each and its predicted result row on the healthy machine."""
 
     rows: tuple[MeasuredRow, ...]
     scenarios: tuple[Scenario, ...]
@@ -57,12 +56,12 @@ class _DiagnosedRows:
         return np.array([result["time_us"] for result in self.results])
 
     def bands(self, names: Sequence[str]) -> Bands:
-        """Return the bands of the rows, from the errors of the region that `names` gives for each."""
+        """Return the bands of the rows; `names` gives each row's region, whose errors its band follows."""
         return Bands(list(map(_interval, self.scenarios, self.results, names)))
 
     @property
     def series(self) -> list[tuple[object, ...]]:
-        """Keys of the series of each row: rows that differ in size only share one."""
+        """The key of each row's series; rows that differ only in size share a key."""
         return [
             (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, str(scenario.launch))
             for row, scenario in zip(self.rows, self.scenarios, strict=True)
@@ -77,11 +76,10 @@ def diagnosed(
     sets: Sequence[str] = (),
     tell: Tell = lambda line: None,
 ) -> Document:
-    """Judge what `text` measured on a `system`, or on the topology of a file, by the rows that `where` leaves. `tell`
-    gets a line for each step.
+    """Diagnose a `system`, or a file's topology, from the measured table `text`; `where` (COL=VALUE) keeps rows.
 
-    Returns the document that `diagnose --json` prints. Raises InputError for tables and topologies that cannot be read,
-    and where nothing can be predicted.
+    Returns the document that `diagnose --json` prints. `tell` gets a line for each step. Raises InputError if a table
+    or topology cannot be read, or nothing can be predicted.
     """
     kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
@@ -108,7 +106,7 @@ def diagnosed(
         *asking.warnings(rows),
         *caveats.notes(asked.scenarios),
     ]
-    if wrong := wrong_data(text, rows):  # whatever its times are, no such machine is healthy
+    if wrong := wrong_data(text, rows):  # a machine with wrong results is not healthy, whatever its times are
         document |= {"wrong": wrong, "verdict": WRONG_DATA if document["verdict"] == "healthy" else document["verdict"]}
     return {**document, "other_gpus": asking.other_gpus(rows), "warnings": warnings}
 
@@ -119,7 +117,7 @@ def diagnosed(
 def _predicted_rows(
     selected: Sequence[MeasuredRow], asking: RowQuestions, tell: Tell
 ) -> tuple[_DiagnosedRows, Counter[str]]:
-    """Predict the rows; return those that can be predicted, and a count for each reason why others cannot."""
+    """Predict the rows; return the predictable ones, and for each reason why others are not, a count."""
     asked: dict[int, Point] = {}
     for number, row in enumerate(selected):
         points = asking.points(with_schedule_name(row))
@@ -132,7 +130,7 @@ def _predicted_rows(
     def begins(_: int) -> None:
         tell(f"{next(begun)} of {len(asked)} rows predicted")
 
-    # no answer shows how a run went
+    # Totals suffice, as no answer shows the course of a run.
     results_of = dict(zip(asked, sweep.run_points(list(asked.values()), begins, keep="totals"), strict=True))
     predicted: list[tuple[MeasuredRow, Scenario, ResultRow]] = []
     refused: Counter[str] = Counter()
@@ -147,7 +145,7 @@ def _predicted_rows(
 
 
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
-    """Return the scenario of the point with the protocol that the row was forced to."""
+    """Return the point's scenario, with the row's protocol if the library can be forced to it."""
     scenario = point.scenario
     if row.protocol not in executor(scenario).protocols:
         return scenario
@@ -155,9 +153,9 @@ def _forced(point: Point, row: MeasuredRow) -> Scenario:
 
 
 def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
-    """Build the table to explain, and name the region of each row.
+    """Return the table to explain, and the region of each row.
 
-    Regions follow the expected times, not the measured ones, so that a fault does not move a point to another region.
+    Regions follow expected, not measured, times, so that a fault does not move a point to another region.
     """
     measured, predicted = np.array([row.time_us for row in asked.rows]), asked.predicted
     sizes = [row.size_bytes for row in asked.rows]
@@ -171,11 +169,11 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
-    """Return factors between which healthy rows lie around a prediction; None where the profile gives none.
+    """Return the factors from a prediction to the ends of the range of healthy rows; None if the profile has none.
 
-    They are what is usual on the machine that the profile was fitted to, and not the interval of the prediction, which
-    also holds how another machine differs. Of calls between nodes that a profile of GPUs alone never saw it is what is
-    usual where the profile of NICs was fitted, if it has enough rows.
+    The range comes from errors on the machine that the profile was fitted to. It is narrower than the prediction's
+    interval, which also allows for differences between machines. For calls between nodes that a profile of GPUs never
+    saw, errors of the NICs' profile count too, if it has enough rows.
     """
     if result["low_us"] is None:
         return None
@@ -190,8 +188,9 @@ def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tup
 
 
 def _adds_bytes(scenario: Scenario, profile: Profile) -> bool:
-    """Whether a call adds elements of one byte, and the profile was fitted to other types only. More instructions add
-    as many bytes: measured reduce_scatters of int8 take 3 to 10 % longer than those of float16, all_gathers as long."""
+    """Return whether a call adds elements of one byte, and the profile was fitted to other dtypes only. One-byte adds
+    take more instructions for each byte: a measured reduce_scatter of int8 takes 3 to 10 % longer than one of float16,
+    an all_gather as long."""
     known = profile.calibration
     fitted = [text.partition("=")[2].split(",") for text in (known.where if known else ()) if text.startswith("dtype=")]
     adds = COLLECTIVES[scenario.collective].reduces and ITEMSIZE[scenario.dtype] == 1
@@ -260,7 +259,7 @@ def _points(
 
 
 def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Document:
-    """Describe one region of a series in the document."""
+    """Return the document's entry for one region of a series."""
     first = asked.rows[region.points[0]]
     outside, contrary = (
         [asked.rows[number].size_bytes for number in numbers] for numbers in (region.outside, region.contrary)
@@ -282,7 +281,7 @@ def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Docu
 
 
 def _hypothesis(fit: Fit, best: Fit, base: Fit) -> Document:
-    """Describe one hypothesis, as fitted, in the document."""
+    """Return the document's entry for one fitted hypothesis."""
     hypothesis = fit.hypothesis
     return {
         "hypothesis": hypothesis.family,

@@ -31,8 +31,8 @@ from simcoll.topology.systems import build, load_system, nodes_of
 from simcoll.topology.topology_keys import Override
 from simcoll.units import format_size
 
-# Mean |log error| that each assumption costs a hypothesis: a free number has to gain 1.5 %, or the simpler one wins. Of
-# two that explain a table alike, a half of the rate is likelier than an eighth: each halving costs a tenth of that.
+# Mean |log error| that each assumption costs a hypothesis: a free number has to gain 1.5 %, or the simpler hypothesis
+# wins. A tenth of that is the cost of each halving of a rate: if both explain a table, 1/2 is likelier than 1/8.
 PENALTY: Final = 0.015
 HALVING: Final = PENALTY / 10
 T = TypeVar("T")
@@ -41,11 +41,11 @@ HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One variant of an explanation: how it changes the scenario of a point and the parameters.
+    """One variant of an explanation: its changes of a point's scenario and of the parameters.
 
-    `value` distinguishes variants of one `family`. `assumes` counts what the hypothesis takes for granted: a fault or a
-    setting, and each number that it is free to choose. `share` of their rate is left to links or GPUs. With `launch` it
-    is about how calls are launched, and not about the machine.
+    `value` distinguishes variants of one `family`. `assumes` counts assumptions: a fault or a setting, and each number
+    that is free to choose. Slow links or GPUs keep the `share` of their rate. `launch` marks hypotheses about launches,
+    and not about the machine.
 
     `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
     constant (*adds*), or the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
@@ -63,16 +63,16 @@ class Hypothesis:
 
     @property
     def penalty(self) -> float:
-        """The addend to its error: for what it assumes, and for how little of a rate it leaves."""
+        """The addend to the error: for each assumption, and for each halving of a rate."""
         return PENALTY * self.assumes - HALVING * math.log2(self.share)
 
     @property
     def or_one(self) -> Hypothesis:
-        """The same hypothesis, worded for where one slow link explains the table as well as all of them."""
+        """This hypothesis, worded for a table that one slow link explains as well as all slow links."""
         return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
 
     def beside(self, other: Hypothesis) -> Hypothesis:
-        """Return the hypothesis that this one and another hold together, which assumes what both assume."""
+        """Return the hypothesis that this one and `other` both hold, with the assumptions of both."""
         return replace(
             self,
             family=f"{self.family} with {other.family}",
@@ -84,7 +84,7 @@ class Hypothesis:
 
 
 def _both(first: Callable[[T], T], second: Callable[[T], T], none: Callable[[T], T]) -> Callable[[T], T]:
-    """Return one change after the other. Where one is `none` it is the other itself, by which times are kept."""
+    """Return a change that applies both changes. If one is `none`, return the other itself, the key of kept times."""
     if none in (first, second):
         return second if first is none else first
     return lambda value: second(first(value))
@@ -93,16 +93,16 @@ def _both(first: Callable[[T], T], second: Callable[[T], T], none: Callable[[T],
 HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes=0)
 
 
-# Shares of its rate that a slow link or GPU has left: 20 to a decade (Renard), so that one is within 6 % of any. Fewer
-# lanes leave a half, a quarter, an eighth.
+# Shares of its rate that a slow link or GPU keeps: 20 to a decade (Renard), so that every share is within 6 % of one.
+# Lost lanes leave a half, a quarter or an eighth.
 SHARES: Final = (
     0.9, 0.8, 0.71, 0.63, 0.56, 0.5, 0.45, 0.4, 0.36, 0.32, 0.28, 0.25, 0.22, 0.2, 0.18, 0.16, 0.14, 0.125, 0.11, 0.1,
 )  # fmt: skip
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 Edge = tuple[str, str, Link]
-P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers; no tuner chooses
+P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers, without a tuner
 _NO_NVLS: Final = "^nvls,nvls_tree"
-# Bytes that people set; NCCL's own are 4 MiB and 128 KiB.
+# Usual settings in bytes of buffers and (_CHUNKS) chunks; NCCL's defaults are 4 MiB and 128 KiB.
 _BUFFERS: Final = (2 << 20, 1 << 20, 512 << 10, 256 << 10, 8 << 20, 16 << 20)
 _MOST_CHANNELS: Final = (1, 2, 4, 8, 16)
 _LEAST_CHANNELS: Final = (16, 32)
@@ -112,11 +112,11 @@ _CHUNKS: Final = (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10)
 def candidates(
     scenarios: Sequence[Scenario], kinds: Sequence[str], gpus: Sequence[str] = ()
 ) -> list[Sequence[Hypothesis]]:
-    """List the families of hypotheses for these points, whose routes use links of these kinds, and whose table names
-    these GPUs.
+    """Return the families of hypotheses for points. `kinds` are the kinds of links on their routes, `gpus` the GPUs
+    that their table names.
 
-    The healthy machine comes first. The variants of a family stand in order of their distance from healthy. Of two
-    families that explain a table equally well, the earlier one is reported.
+    The healthy machine comes first. Variants of a family are in order of their distance from healthy. Of two families
+    that explain a table equally well, the earlier one is reported.
     """
     names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
     name = next(iter(names)) if len(names) == 1 and names != {""} else None
@@ -126,7 +126,7 @@ def candidates(
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
     nics = system.devices.get("nic", 0) if system and isinstance(system.devices, dict) else 0
-    direct = system is not None and (_has(system, "nvlink") or _has(system, "xgmi"))  # so that PCIe leads to NICs alone
+    direct = system is not None and (_has(system, "nvlink") or _has(system, "xgmi"))  # then PCIe leads only to NICs
     several: list[Sequence[Hypothesis]] = [
         variants
         for kind in sorted(kinds, key=(CABLE, "trunk").__contains__, reverse=True)  # between nodes first
@@ -139,7 +139,7 @@ def candidates(
         several += [list(_slow_gpus()), *([each] for each in _other_sizes(scenarios, nodes))]
     by_which = [*_fewer_nics(nics)] if CABLE in kinds and not tunable else []
     how = [*_network(network_of(name))] if system and CABLE in kinds else []
-    # sockets take other interfaces than RDMA does, often one, so how data leave a node and by which NICs go together
+    # Sockets use other interfaces than RDMA, often one only, so each way to the network is also tried with fewer NICs.
     single += [*by_which, *how, *(way.beside(nics_left) for way in how for nics_left in by_which)]
     if system and nodes == 1 and "nvlink" in kinds:
         single += _pcie(system)
@@ -154,8 +154,8 @@ def candidates(
 
 
 def _by_the_host(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
-    """Yield hosts that launch calls at another pace than the profile's host; a quicker one only where the table names
-    processes of several GPUs."""
+    """Yield hosts that launch calls at another pace than the profile's host. A quicker host is possible only if the
+    table names processes of several GPUs."""
     text = "each call takes longer by a constant: launched one by one, or by many processes"
     yield Hypothesis("launch", text, assumes=2, launch=True, host="adds")
     if not any(_by_processes(scenario) is not scenario for scenario in scenarios):
@@ -169,15 +169,15 @@ def _by_the_host(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
 
 
 def _by_processes(scenario: Scenario) -> Scenario:
-    """Return the scenario with a process for each GPU, where one launches for several; else the same."""
+    """Return the scenario with a process for each GPU if one launches for several GPUs; else the scenario itself."""
     if not (scenario.launch.paced and scenario.launch.way):
         return scenario
     return scenario.model_copy(update={"launch": scenario.launch.model_copy(update={"gpus_per_process": None})})
 
 
 def _launched_otherwise(scenarios: Sequence[Scenario], reduces: bool) -> Iterator[Hypothesis]:
-    """Yield the other ways of launching whose costs the profiles know, if the table does not name one; `reduces`: the
-    GPUs share a switch that does, so that registered buffers matter."""
+    """Yield other ways of launching whose costs the profiles know, if the table does not name a way. `reduces`: the
+    GPUs share a switch that reduces, so registered buffers matter."""
     windows = "buffers are registered as windows, so that nothing is copied"
     registered = (
         ("registered", windows, Launch(registered=True)),
@@ -203,9 +203,9 @@ def _launched(scenario: Scenario, launch: Launch) -> Scenario:
 
 
 def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[ParameterSetting], ParameterSetting]:
-    """Return a change that leaves links of a kind a share of their bandwidth.
+    """Return a change that reduces links of a kind to a share of their bandwidth.
 
-    `served` is the scale that the profile of the NICs gives, for kinds that the point's own profile does not mention.
+    `served` is the NIC profile's scale of the kind, used if the point's own profile has none.
     """
 
     def changed(setting: ParameterSetting) -> ParameterSetting:
@@ -217,11 +217,11 @@ def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[Para
 
 
 def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nics: bool) -> list[list[Hypothesis]]:
-    """List slow links of a kind: all of them, one, and one in one direction, as lanes fail. `links` has the one of each
-    topology.
+    """Return hypotheses of slow links of a kind: all links, one, and one in one direction, as lanes fail. `links` has
+    the one link of each topology.
 
-    Between nodes a NIC, its cable and the PCIe links before it carry the same bytes one after the other, so that all of
-    these are one hypothesis (`of_nics`).
+    Between nodes a NIC, its cable and the PCIe links before it carry the same bytes in turn, so a slow one of them is
+    one hypothesis (`of_nics`).
     """
     family, text = f"slow {kind}", f"links of the kind {kind} slower than they should be"
     if of_nics:
@@ -237,7 +237,7 @@ def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nic
         *(
             [
                 variant(which, share, scenario=functools.partial(_with_slow_link, links=links, share=share, back=back))
-                for share in SHARES[1::2]  # points are bound anew for each
+                for share in SHARES[1::2]  # each share is costly: points are bound anew
             ]
             for back, which in ways
         ),
@@ -245,8 +245,8 @@ def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nic
 
 
 def _with_slow_link(scenario: Scenario, links: Mapping[str, Edge], share: float, back: bool) -> Scenario:
-    """Return the scenario with one slow link, of `links` by topology, there and `back` or there only; unchanged where
-    its topology has none, as between nodes, of one."""
+    """Return the scenario with one slow link, from `links` by topology: there, and also `back` if set. A topology that
+    `links` lacks, such as one node's, stays unchanged."""
     spec = scenario.topology
     if (edge := links.get(spec.model_dump_json())) is None:
         return scenario
@@ -258,7 +258,7 @@ def _with_slow_link(scenario: Scenario, links: Mapping[str, Edge], share: float,
 
 
 def _first_links(scenarios: Sequence[Scenario]) -> dict[str, dict[str, Edge]]:
-    """Return the first link of each kind, with the devices at its ends, of each topology: by kind, then topology."""
+    """Return the first link of each kind in each topology, with the devices at its ends: by kind, then topology."""
     topologies = {scenario.topology.model_dump_json(): scenario.topology for scenario in scenarios}
     found: dict[str, dict[str, Edge]] = {}
     for text, spec in topologies.items():
@@ -268,7 +268,7 @@ def _first_links(scenarios: Sequence[Scenario]) -> dict[str, dict[str, Edge]]:
 
 
 def _slow_gpus() -> Iterator[Hypothesis]:
-    """Yield slower kernels on links that are as fast as they should be."""
+    """Yield slower kernels on links of full speed."""
     text = "kernels slower than they should be: a GPU with low clocks, or one that others use"
     for share in SHARES:
         slower = functools.partial(ParameterSetting.with_slower_blocks, share=share)
@@ -276,7 +276,7 @@ def _slow_gpus() -> Iterator[Hypothesis]:
 
 
 def _network(network: Profile) -> Iterator[Hypothesis]:
-    """Yield NICs that are not used as they should be."""
+    """Yield wrong uses of NICs: TCP instead of RDMA, and no GPUDirect."""
     if network.transport and network.transport.gpudirect:
         text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin (profile: …+tcp)"
         yield Hypothesis("tcp", text, setting=_by_tcp)
@@ -293,7 +293,7 @@ def _by_tcp(setting: ParameterSetting) -> ParameterSetting:
 
 
 def _without_gpudirect(setting: ParameterSetting, network: Profile) -> ParameterSetting:
-    """Return the setting as NCCL_NET_GDR_LEVEL=LOC has it; the NICs' profile says what that costs."""
+    """Return the setting under NCCL_NET_GDR_LEVEL=LOC, with its costs from the NICs' profile."""
     return replace(setting, transport=(setting.transport or network.transport or Transport()).without_gpudirect())
 
 
@@ -311,8 +311,8 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
 
 
 def _elsewhere(system: SystemFile, gpus: Sequence[str]) -> Iterator[Hypothesis]:
-    """Yield every other shipped system as the one that was measured; the most similar come first. A table that names
-    its `gpus` was measured on these, however much its times are like another's."""
+    """Yield every other shipped system as the measured machine, the most similar first. Systems with GPUs other than
+    the table's `gpus` are left out."""
     possible = (file for file in _others(system) if not (file.gpu and gpu_names.ruled_out(gpus, file.gpu.model)))
     for file in sorted(possible, key=functools.partial(_differences, system)):
         text = f"it was measured on another machine, one like the shipped {file.name}"
@@ -325,7 +325,7 @@ def _others(system: SystemFile) -> list[SystemFile]:
 
 
 def _differences(system: SystemFile, candidate: SystemFile) -> int:
-    """Count how many numbers of devices, rates of NICs and makers of GPUs differ between two systems."""
+    """Return the number of differences between two systems in counts of devices, NIC rates and GPU makers."""
     pair = (system, candidate)
     counts = [set(file.devices.items()) if isinstance(file.devices, dict) else set() for file in pair]
     rates = [file.nic.rate if file.nic else "" for file in pair]
@@ -334,7 +334,7 @@ def _differences(system: SystemFile, candidate: SystemFile) -> int:
 
 
 def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
-    """Return the scenario on as many nodes of another system, under what its NICs ask for in place of the own ones."""
+    """Return the scenario on as many nodes of another system, with that system's variables for its NICs."""
     spec = type(scenario.topology)(system=like.name, nodes=nodes_of(scenario.topology))
     env = scenario.env
     if (spec.nodes or 1) > 1:
@@ -343,7 +343,7 @@ def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
 
 
 def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
-    """Whether some GPUs reach each other without the host: those behind one PCIe switch, or all of a small call."""
+    """Return whether some GPUs reach each other without the host: behind one PCIe switch, or all in a small call."""
     asked = {(nodes_of(scenario.topology), scenario.ranks) for scenario in scenarios}
     communicators = [communicator(system, *nodes_and_ranks) for nodes_and_ranks in asked]
     by_switch = "pcie_switch" in system.devices
@@ -362,7 +362,7 @@ def _has(system: SystemFile, kind: str) -> bool:
 
 
 def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
-    """Yield settings that leave NCCL fewer algorithms or protocols, as NCCL_ALGO and NCCL_PROTO do."""
+    """Yield settings such as NCCL_ALGO and NCCL_PROTO, which restrict NCCL's algorithms or protocols."""
     settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
     settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
     settings += [
@@ -379,21 +379,21 @@ def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
 
 
 def _by_nvls(scenario: Scenario) -> Scenario:
-    """Return the scenario with NVLS for all calls, whatever its variables and those of its NICs' provider say."""
+    """Return the scenario with NVLS for all calls; this overrides its own variables and its NIC provider's."""
     env = scenario.env.model_copy(update={"NCCL_NVLS_ENABLE": 1, "NCCL_ALGO": "NVLS,NVLSTree"})
     return scenario.model_copy(update={"env": env})
 
 
 def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, ...], tuner.TunerTable]) -> Scenario:
-    """Return the scenario with the algorithm and protocol that NCCL chooses under the filters `algo` and `proto`;
-    `tables` keeps NCCL's tables of times, which points share.
+    """Return the scenario with the algorithm and protocol that NCCL chooses under the filters `algo` and `proto`.
 
-    Returns the same scenario where the filters change nothing, leave nothing, or the scenario names an algorithm.
+    Returns the scenario itself if the filters change nothing or leave nothing, or if it names an algorithm. `tables`
+    keeps NCCL's tables of times, which points share.
     """
     if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
         return scenario
     collective = next((name for name in COLLECTIVES if name == scenario.collective), None)
-    if collective is None:  # by point-to-point transfers, which NCCL_ALGO does not reach
+    if collective is None:  # a collective of point-to-point transfers, which NCCL_ALGO does not affect
         left = [name for name in P2P if environment.selection(None, proto).allows("all_reduce", "ring", name)]
         return scenario.model_copy(update={"protocol": left[0]}) if len(left) == 1 else scenario
     version = executor(scenario).release(scenario)
@@ -413,15 +413,14 @@ def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, 
         return scenario
     if (filtered.algorithm, filtered.protocol) == (usual.algorithm, usual.protocol):
         return scenario
-    if filtered.algorithm not in names(collective):  # it is not modelled
+    if filtered.algorithm not in names(collective):  # this algorithm is not modelled
         return scenario
     return scenario.model_copy(update={"algorithm": filtered.algorithm, "protocol": filtered.protocol})
 
 
 def _other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesis]:
-    """Yield buffers, chunks and numbers of channels other than NCCL's own, and messages that go by the NICs of their
-    senders, where the points have what these act on. Times do not grow evenly with a size, so each is tried by
-    itself."""
+    """Yield other sizes of buffers and chunks, other numbers of channels, and messages by senders' own NICs (PXN off),
+    if the points can show them. Each size is tried by itself, as times do not grow evenly with a size."""
     messages = nodes > 1 and any(("p2p", scenario.collective) in SCHEDULES for scenario in scenarios)
     if messages:
         text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
@@ -435,7 +434,7 @@ def _other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothes
 
 
 def _channels() -> Iterator[Hypothesis]:
-    """Yield numbers of channels that someone has set. Choices change with them, so each is tried by itself."""
+    """Yield numbers of channels that someone has set. NCCL's choices change with them, so each is tried by itself."""
     for limit, counts in (("MAX", _MOST_CHANNELS), ("MIN", _LEAST_CHANNELS)):
         variable = f"NCCL_{limit}_NCHANNELS"
         text = f"NCCL takes another number of channels: {variable}, NCCL_{limit}_CTAS"
@@ -445,14 +444,14 @@ def _channels() -> Iterator[Hypothesis]:
 
 
 def _fewer_nics(nics: int) -> Iterator[Hypothesis]:
-    """Yield NICs of a node that are not used, of so many. NCCL takes no more channels than the node with the fewest
-    NICs has, so that it does not matter on how many nodes they are missing."""
+    """Yield unused NICs of a node with `nics` NICs. NCCL takes no more channels than the node with the fewest NICs has,
+    so it does not matter on how many nodes they are missing."""
     if nics > 1:
         text = f"one of {nics} NICs of a node is not used: it is down, or NCCL_IB_HCA leaves it out"
         yield Hypothesis("nic missing", text, scenario=_set(NCCL_IB_HCA=f"^=mlx5_{nics - 1}"))
     some = f"of {nics} NICs of a node are used: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
     for used in (nics // 2, nics // 4):
-        if used > 1:  # those of a socket, through which GPUs of the other receive, or some of each
+        if used > 1:  # the NICs of one socket, which then serve the other socket's GPUs too, or some of each socket
             for value, numbers in (("", range(used)), ("spread evenly", range(0, nics, nics // used))):
                 listed = "=" + ",".join(f"mlx5_{number}" for number in numbers)
                 yield Hypothesis(f"{used} nics", f"only {used} {some}", value, scenario=_set(NCCL_IB_HCA=listed))
@@ -466,7 +465,7 @@ def _sized(family: str, text: str, variable: str, size: int) -> Hypothesis:
 
 
 def _set(**values: int | str) -> Callable[[Scenario], Scenario]:
-    """Return a change that sets variables where a scenario has none of them."""
+    """Return a change that sets variables in a scenario that sets none of them."""
 
     def changed(scenario: Scenario) -> Scenario:
         if not scenario.env.given.keys().isdisjoint(values):

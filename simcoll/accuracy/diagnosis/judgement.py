@@ -1,7 +1,7 @@
-"""Judge measured times: how far points lie from what is expected, which regions of a series are off, and how well a
+"""Judge measured times: how far points are from expected times, which regions of a series are off, and how well a
 hypothesis explains them.
 
-Distances are in *bands*: at 1 a point lies at the end of the range in which a sound machine's times lie.
+Distances are in *bands*: a point at distance 1 lies at the end of the range of a sound machine's times.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Flags = NDArray[np.bool_]
 Sureness = Literal["clear", "likely", "open"]
 
 SMALL: Final = 16 << 10  # bytes: up to this size most of the measured time is the launch
-ALLOWED: Final = 4.0  # us by which launches differ between two sound ways of measuring
+ALLOWED: Final = 4.0  # us by which launches may differ between two sound ways of measuring
 FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, so that one wild point decides nothing
-FAR_OFF: Final = 3.0  # a region whose median is that many times what it should be is not explained
-# Standard errors by which another must be worse, point by point: about 95 % of a normal spread, or 68 %.
+FAR_OFF: Final = 3.0  # a region is not explained if its median is off by this factor
+# Standard errors by which another fit must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
 CLEARLY: Final = 0.5  # an explanation may leave at most half of the error in regions that are off
 
-NOISE: Final = 0.05  # |log| by which a sound machine's runs differ from each other, in nine of ten cases: a convention
-UNTRIED: Final = (0.75, 1.33)  # the interval where a profile has none: a convention
+NOISE: Final = 0.05  # |log| by which a sound machine's runs differ in nine of ten cases: a convention
+UNTRIED: Final = (0.75, 1.33)  # the interval for a profile without one: a convention
 # A band is WIDER times the interval, in logarithms: prediction errors of neighbouring sizes are alike, so that a whole
 # series may lie at the end of its interval. A median of MANY points needs less, as errors of single points cancel out.
 WIDER: Final = 1.5
-TOGETHER: Final = 1.25  # the same factor for the median of a region with at least MANY points
+TOGETHER: Final = 1.25  # replaces WIDER for the median of a region with at least MANY points
 MANY: Final = 5  # points of a region
-WIDEST: Final = 1.8  # most a band reaches, as a factor: twice the expected time is off, however little is known
-FEW: Final = 3  # points of a region from which on the worst is left out, as a single one may be an accident
+WIDEST: Final = 1.8  # largest factor to the end of a band: twice the expected time is always off
+FEW: Final = 3  # a region of at least so many points ignores its worst point, which may be an accident
 WILD: Final = 2.0  # bands beyond which a single point is reported
 
 
@@ -45,21 +45,21 @@ WILD: Final = 2.0  # bands beyond which a single point is reported
 
 
 class Bands:
-    """The ranges around expected times in which a sound machine's times lie.
+    """The ranges of a sound machine's times around expected times.
 
-    A band combines the error of the prediction and the noise of runs, is WIDER than both, and ends at WIDEST. `low` and
-    `high` are the factors (n,) from the expected times to its ends.
+    A band combines the prediction's error and the noise of runs, is WIDER than both, and ends at WIDEST at most. `low`
+    and `high` are the factors (n,) from the expected times to its ends.
     """
 
     def __init__(self, intervals: Sequence[tuple[float, float] | None]):
-        """Take factors from each prediction to the ends of its 90 % interval; None where it has none."""
+        """Take the factors from each prediction to the ends of its 90 % interval; None for a prediction without one."""
         ends = np.array([UNTRIED if interval is None else interval for interval in intervals], np.float64)
         self._ends: Floats = np.hypot(np.maximum(np.log(ends) * (-1, 1), 0), NOISE)
         self._intervals = tuple(intervals)
         self.low, self.high = self._wide(self._ends, WIDER)
 
     def of(self, points: Sequence[int]) -> Bands:
-        """Return the bands of the points with these numbers."""
+        """Return the bands of the points numbered `points`."""
         return Bands([self._intervals[point] for point in points])
 
     @staticmethod
@@ -68,13 +68,13 @@ class Bands:
         return np.exp(-low), np.exp(high)
 
     def of_region(self, points: Sequence[int]) -> tuple[float, float]:
-        """Return factors to the ends of the band for the median of several points."""
+        """Return the factors from expected to the ends of the band for the median of several points."""
         wider = TOGETHER if len(points) >= MANY else WIDER
         low, high = self._wide(np.median(self._ends[list(points)], axis=0), wider)
         return float(low), float(high)
 
     def distances(self, ratios: Floats) -> Floats:
-        """Return how far points lie from what is expected, in bands; negative if faster. `ratios` (n,):
+        """Return the points' distances (n,) from expected times, in bands; negative if faster. `ratios` (n,) are
         measured/expected.
         """
         logs = np.log(ratios)
@@ -86,13 +86,12 @@ class Bands:
 class Region:
     """The verdict on a region of a series.
 
-    `points` are their numbers; `ratio` is the median of measured/expected, `low` and `high` are the ends of its band,
-    and `inside` counts points within their bands. `outside` numbers those beyond, on the side where most of them lie,
-    or those beyond the band of the median if the median is; `factor` is the median ratio of these. `contrary` and
-    `contrary_factor` are the same of points beyond their bands on the other side. `accident` is the point that was left
-    out, see `but_for_accident`.
-
-    `distance`, in bands: the root mean square over the points, without the worst where there are at least FEW.
+    `points` are the points' numbers. `ratio` is the median of measured/expected; `low` and `high` are the ends of its
+    band. `inside` counts points within their bands. `outside` lists the points beyond their bands on the dominant side;
+    if the median is beyond its band, it lists the points beyond that band. `factor` is the median ratio of `outside`.
+    `contrary` lists the points beyond their bands on the other side, `contrary_factor` is their median ratio.
+    `accident` is the point that `but_for_accident` left out. `distance`, in bands, is the root mean square over the
+    points, without the worst if there are at least FEW.
     """
 
     points: tuple[int, ...]
@@ -109,8 +108,8 @@ class Region:
 
     @property
     def off(self) -> bool:
-        """Whether the region is off: its distance is above 1, or more than half of its points, and at least FEW, are
-        outside, or its median is beyond its band.
+        """Whether the region is off: its distance is above 1, or its median is beyond its band, or more than half of
+        its points, and at least FEW, are outside their bands.
         """
         apart = len(self.points) - self.inside
         return self.distance > 1 or (apart >= FEW and 2 * apart > len(self.points)) or self.beyond
@@ -122,9 +121,10 @@ class Region:
 
 
 def but_for_accident(region: Region, series: Sequence[int], ratios: Floats, bands: Bands) -> Region:
-    """Judge a small region again without its only point outside, where the neighbours of that point in size are inside:
-    a single point may be an accident. The neighbours are judged with it. Regions of FEW points or more stay as they
-    are. `series`: the points of its series by size.
+    """Judge a small region again without its only outside point, if that point's neighbours in size are inside.
+
+    A single point may be an accident. The neighbours take its place in the judgement. Regions of FEW points or more
+    stay as they are. `series` are the points of the region's series by size.
     """
     far = np.abs(bands.distances(ratios))
     outside = [point for point in region.points if far[point] > 1]
@@ -139,7 +139,7 @@ def but_for_accident(region: Region, series: Sequence[int], ratios: Floats, band
 
 
 def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
-    """Judge the region of these points; `ratios` (n,) of all points are measured/expected."""
+    """Return the verdict on the region of `points`; `ratios` (n,) of all points are measured/expected."""
     members = np.array(points)
     far, ratio = bands.distances(ratios)[members], float(np.median(ratios[members]))
     low, high = bands.of_region(points)
@@ -170,11 +170,11 @@ def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
 
 @dataclass(frozen=True)
 class MeasuredTable:
-    """A measured table in arrays: times `measured` (n,) in us, those `predicted` (n,) of the healthy machine, and which
-    points show the launch (`small`, (n,)).
+    """A measured table in arrays: times in us, `measured` (n,) and `predicted` (n,) for the healthy machine; `small`
+    (n,) flags points that show the launch.
 
-    `series` holds the numbers of the points of each series in order of size, `groups` those of each region of each
-    series. `bands` and `scenarios` belong to the n points; `gpus` are those that the table names.
+    `series` has the point numbers of each series in order of size, `groups` those of each region of each series.
+    `bands` and `scenarios` belong to the n points; `gpus` are the GPUs that the table names.
     """
 
     measured: Floats
@@ -187,11 +187,11 @@ class MeasuredTable:
     gpus: tuple[str, ...] = ()
 
     def regions(self, predicted: Floats) -> tuple[Region, ...]:
-        """Compare each region with predicted times (n,), in us."""
+        """Return the verdicts on all regions against predicted times (n,), in us."""
         return tuple(judged(group, self.measured / predicted, self.bands) for group in self.groups)
 
     def of(self, points: Sequence[int]) -> MeasuredTable:
-        """Return the table of some whole series: the points with these numbers."""
+        """Return the table of the points numbered `points`, which form whole series."""
         new = {point: number for number, point in enumerate(points)}
         series, groups = (
             tuple(tuple(new[point] for point in members) for members in each if members[0] in new)
@@ -203,7 +203,7 @@ class MeasuredTable:
         return MeasuredTable(*times, self.small[numbers], series, groups, self.bands.of(numbers), scenarios, self.gpus)
 
     def but_for_accidents(self, fit: Fit) -> Fit:
-        """Return the fit with regions judged again as if single points among sound neighbours were accidents."""
+        """Return the fit with each region judged by `but_for_accident`."""
         of_point = {point: members for members in self.series for point in members}
         ratios = self.measured / fit.predicted
         regions = (but_for_accident(region, of_point[region.points[0]], ratios, self.bands) for region in fit.regions)
@@ -214,8 +214,8 @@ class MeasuredTable:
 class Fit:
     """A hypothesis applied to a table.
 
-    `predicted` (n,) in us includes the launch that was added, or the pace that was set, which is `launch` in us.
-    `errors` (n,) are |log(measured / predicted)|; `regions` are judged against `predicted`.
+    `launch` is the launch that was added, or the pace that was set, in us; `predicted` (n,) in us includes it. `errors`
+    (n,) are |log(measured / predicted)|; `regions` are judged against `predicted`.
     """
 
     hypothesis: Hypothesis
@@ -231,7 +231,7 @@ class Fit:
 
     @property
     def score(self) -> float:
-        """The error with the penalty of the hypothesis; that with the lowest score ranks first."""
+        """The error plus the penalty of the hypothesis; the lowest score ranks first."""
         return self.error + self.hypothesis.penalty
 
     @property
@@ -240,11 +240,11 @@ class Fit:
         return [number for number, region in enumerate(self.regions) if region.off]
 
     def explains(self, healthy: Fit) -> bool:
-        """Whether the hypothesis explains what is off on the healthy machine.
+        """Return whether the hypothesis explains the regions that are off under the fit `healthy`.
 
-        It must leave at most CLEARLY of the error in the regions that are off there, bring at least one of them back to
-        normal, push no other region off, and leave none off by a factor of FAR_OFF or more. Where none is off there, it
-        must be likelier than the healthy machine by all points, and put none off.
+        It must leave at most CLEARLY of the error in these regions, bring at least one of them back to normal, put no
+        other region off, and leave none off by a factor of FAR_OFF or more. If no region is off, it must put none off,
+        and be likelier than the healthy machine over all points.
         """
         if not healthy.off:
             return not self.off and healthy.behind(self, PENALTY) != "open"
@@ -254,8 +254,8 @@ class Fit:
         return better and near and set(self.off) < set(healthy.off)
 
     def behind(self, first: Fit, penalty: float = 0.0) -> Sureness:
-        """Say how surely another fit is better: compare the sum over points of the difference in error, and of a
-        penalty for each more assumption, with the standard error of that sum."""
+        """Return how surely the fit `first` is better than this one. The sum over points of the differences in error,
+        with a penalty for each assumption more, is compared with its standard error."""
         behind = self.errors - first.errors
         spread = float(behind.std(ddof=1)) * len(behind) ** 0.5 if len(behind) > 1 else np.inf
         total = float(behind.sum()) + penalty * len(behind) * (self.hypothesis.assumes - first.hypothesis.assumes)
@@ -263,10 +263,10 @@ class Fit:
 
 
 def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:
-    """Flag the points (n,) that show the launch: the small sizes of each series.
+    """Return flags (n,) of the points that show the launch: the small sizes of each series.
 
-    Where more than half of them, but not all, are bad rows, only the good ones count; fewer bad ones do not move the
-    median far.
+    If more than half of a series' small sizes, but not all, are `bad`, only the good ones count. Fewer bad ones do not
+    move the median far.
     """
     small = np.array(sizes) <= SMALL
     good = small & ~np.array(bad)
@@ -279,8 +279,8 @@ def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Se
 def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], predicted: Floats) -> Floats:
     """Return the time (n,) in us that the way of measuring adds to the points of each series, from its small sizes.
 
-    A difference of more than ALLOWED, or of more than half of the shortest time, is taken for a fault, and adds 0. So
-    does one that brings the series no nearer as a whole: few small sizes show the noise of their own runs.
+    A difference of more than ALLOWED, or more than half of the shortest time, counts as a fault, and adds 0. A
+    difference that brings the series no nearer as a whole adds 0, too: it is the noise of a few small sizes.
     """
     added = np.zeros_like(predicted)
     for members in map(list, series):
@@ -293,20 +293,20 @@ def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], pred
 
 
 def launch_delay(measured: Floats, small: Flags, predicted: Floats) -> float:
-    """Return how much longer than predicted the small sizes took, in us; 0 if there are none."""
+    """Return how much longer than predicted the small sizes took, in us (median); 0 without small sizes."""
     return float(np.median((measured - predicted)[small])) if small.any() else 0.0
 
 
 def applied(hypothesis: Hypothesis, predicted: Floats, launch: float, table: MeasuredTable) -> Fit:
-    """Return the fit of a hypothesis under which points take `predicted` (n,) us; `launch` us of these are added."""
+    """Return the fit of a hypothesis that predicts `predicted` (n,) us, of which `launch` us were added."""
     return Fit(hypothesis, predicted, launch, log_errors(table.measured, predicted), table.regions(predicted))
 
 
 def in_part(fit: Fit, points: Sequence[int], table: MeasuredTable) -> Fit:
-    """Return the fit of the points with these numbers, whose table this is."""
+    """Return the fit of the points numbered `points`; `table` is their table."""
     return applied(fit.hypothesis, fit.predicted[list(points)], fit.launch, table)
 
 
 def log_errors(measured: Floats, predicted: Floats) -> Floats:
-    """Return |log(measured / predicted)| of points (n,), FAR at most."""
+    """Return |log(measured / predicted)| of points (n,), at most FAR."""
     return np.minimum(np.abs(np.log(measured / predicted)), FAR)

@@ -1,4 +1,4 @@
-"""Rank hypotheses by how well they explain measured times: simulate each, compare it with all points and with the
+"""Rank hypotheses by how well they explain measured times: simulate each, and compare it with all points and with the
 regions that are off.
 """
 
@@ -30,19 +30,19 @@ from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.scenario.scenario import Scenario
 
-# Share of the healthy machine's error on a few points that is off, up to which a hypothesis is tried on all of them. It
-# is above CLEARLY, as other points may be nearer.
+# A hypothesis is tried on all points only if its error on the PROBES is below this share of the healthy machine's. The
+# share is above CLEARLY, as other points may be nearer.
 NEARER: Final = 0.75
-BEHIND: Final = 2.0  # times the error of the best hypothesis from which on another is not tried on all points
-PROBES: Final = 8  # points on which a hypothesis is tried first
+BEHIND: Final = 2.0  # a hypothesis with more than so many times the best error is not tried on all points
+PROBES: Final = 8  # number of points on which a hypothesis is tried first
 SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
-ROUNDING: Final = 1e-9  # share of a sum of errors by which sums of the same errors may differ
-SAME: Final = 1e-3  # share by which times may differ that count as the same: far below the noise of runs
+ROUNDING: Final = 1e-9  # share by which two sums of the same errors may differ
+SAME: Final = 1e-3  # times that differ by a smaller share count as equal: far below the noise of runs
 ChangedCosts = Callable[[ParameterSetting], ParameterSetting]
 
 
 class HypothesisTimes:
-    """Times of the points of a table under hypotheses, in us; each point is bound only once under each change."""
+    """Times of a table's points under hypotheses, in us; each point is bound only once under each change."""
 
     def __init__(self, table: MeasuredTable):
         self._table = table
@@ -52,11 +52,11 @@ class HypothesisTimes:
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
 
     def kinds(self, points: Iterable[int]) -> list[str]:
-        """The kinds of links that the points with these numbers use."""
+        """Return the kinds of links that the points numbered `points` use."""
         return list(dict.fromkeys(kind for point in points for kind in self._bound(HEALTHY, point).kinds))
 
     def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Floats | None:
-        """Return the times of all points, or of those with these numbers; None if one of them cannot be simulated."""
+        """Return the times of all points, or of those numbered `points`; None if one of them cannot be simulated."""
         numbers = range(len(self._table.scenarios)) if points is None else points
         if hypothesis.scenario is HEALTHY.scenario and hypothesis.setting is HEALTHY.setting:
             return self._table.predicted[list(numbers)]
@@ -92,12 +92,12 @@ def healthy(table: MeasuredTable) -> Fit:
 
 
 def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> list[Fit]:
-    """Fit every family of hypotheses, take the best variant of each, and rank them; `base` is among them. `tell` gets a
-    line for each.
+    """Return the fits of the best variant of each family, ranked, with the healthy machine's `base` among them. `tell`
+    gets a line for each family.
 
-    Where no region is off, `base` is alone, unless a setting or a missing part by itself explains the times. Other
-    hypotheses are not asked first: a free number takes up what is wrong with the model itself, and how calls are
-    launched is nothing of the machine.
+    If no region is off, `base` is alone, unless a setting or a missing part by itself explains the times. Other
+    hypotheses do not count then: a free number would absorb errors of the model, and launches say nothing about the
+    machine.
     """
     times = HypothesisTimes(table)
     largest = [members[-1] for members in table.series]  # calls of a series use the same links
@@ -112,12 +112,10 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
 
 
 def in_order(fits: Iterable[Fit], base: Fit) -> list[Fit]:
-    """Rank fits: first those that explain what is off on the healthy machine `base`, then the others; each group by
-    score.
+    """Rank fits by score, those first that explain the regions that are off on the healthy machine `base`.
 
-    Whether a region is off is asked of the healthy machine alone: of two explanations the one nearer to the times is
-    better, even if its nearest variant leaves a region at the wrong side of the end of a band. Of equals the earlier
-    one wins.
+    Among explanations the score alone decides: the nearer one is better, even if its nearest variant leaves a region
+    just outside its band. Of equals the earlier one wins.
     """
 
     def order(fit: Fit) -> tuple[bool, float]:
@@ -133,7 +131,7 @@ def _best(
     base: Fit,
     tell: Tell,
 ) -> list[Fit]:
-    """Return the fit of the best variant of each family, in their order; without those that are not nearer."""
+    """Return the fit of the best variant of each family, in order of families; families that are no nearer drop out."""
     best: dict[str, Fit] = {}
     for number, variants in enumerate(families):
         tell(f"{number} of {len(families)} explanations tried; now: {variants[0].family}")
@@ -158,15 +156,17 @@ def _best(
 def _promising(
     variants: Sequence[Hypothesis], times: HypothesisTimes, table: MeasuredTable, base: Fit, rivals: Iterable[Fit]
 ) -> list[Hypothesis]:
-    """Return the variant nearest to a few points that are off, if it is NEARER there than the healthy machine and not
-    far behind its rivals, and then those before and after it where points need not be bound anew; else none. Where no
-    region is off, a few of all points are asked, of which many may be as they are without it.
+    """Return the variants to try on all points: the one nearest to PROBES points, and its neighbours if points need not
+    be bound anew.
+
+    Empty unless it is NEARER there than the healthy machine, and not far behind its `rivals`. The probes are points of
+    regions that are off. If no region is off, they come from all points, and need only be as near as without it.
     """
     off = np.array(
         sorted(point for number in base.off or range(len(base.regions)) for point in base.regions[number].points)
     )
     probes = off[distinct(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
-    # a rival that is near at these points alone, by chance, is no measure
+    # A rival's error on all points counts if it is larger, as the rival may be near at the probes by chance.
     behind = max(BEHIND * min(max(float(rival.errors[probes].mean()), rival.error) for rival in rivals), PENALTY)
     most = min(behind, (NEARER if base.off else 1) * float(base.errors[probes].mean()))
     nearest = _Search(times, table, base).nearest(variants, probes, most)
@@ -177,8 +177,8 @@ def _promising(
 
 
 class _Search:
-    """A search for the variant of a family that is nearest to a few points, with the launch that the healthy machine
-    shows. Most variants are never simulated: on two nodes that makes a diagnosis up to nine times faster.
+    """A search for the variant of a family that is nearest to a few points, with the healthy machine's launch. Most
+    variants are never simulated: on two nodes that makes a diagnosis up to nine times faster.
     """
 
     def __init__(self, times: HypothesisTimes, table: MeasuredTable, base: Fit):
@@ -186,14 +186,14 @@ class _Search:
         self._added = base.predicted - table.predicted
 
     def nearest(self, variants: Sequence[Hypothesis], probes: Numbers, most: float) -> int | None:
-        """Return the number of the variant, in order of slowness, with the least mean error at the probes; None if all
-        are above `most`.
+        """Return the number of the variant with the least mean error at the probes; None if all are above `most`.
 
-        Where a range of variants may have one that is nearer, its halves are asked, the more promising one first.
+        `variants` are in order of slowness. A range that may hold a nearer variant is halved, and the more promising
+        half is searched first.
         """
-        ends = probes[[0, len(probes) // 2, -1]].tolist()  # often enough to drop a range
+        ends = probes[[0, len(probes) // 2, -1]].tolist()  # these often suffice to drop a range
         points = list(dict.fromkeys([*ends, *probes.tolist()]))
-        if len(variants) == 1:  # whose errors are all summed, unless they are too much: small calls are quicker to run
+        if len(variants) == 1:  # small calls first: they run quicker, and may already exceed `most`
             points.sort(key=lambda point: self._table.scenarios[point].nbytes)
         found, least = None, most * len(points) * (1 + ROUNDING)
         ranges = [(self._bound(variants, points, least), 0, len(variants))]
@@ -206,11 +206,11 @@ class _Search:
                 continue
             half = (first + end) // 2
             halves = [(self._bound(variants[a:b], points, least), a, b) for a, b in ((first, half), (half, end))]
-            ranges += sorted(halves, reverse=True)  # of equals the less slow one comes first
+            ranges += sorted(halves, reverse=True)  # of equals the faster one comes first
         return found
 
     def _bound(self, variants: Sequence[Hypothesis], points: Sequence[int], most: float) -> float:
-        """Return the error of a variant, summed over points, or less than that of each of several; inf above `most`."""
+        """Return a variant's error summed over points, or for several variants a lower bound; inf above `most`."""
         total = 0.0
         for point in points:
             error = self._least_error(variants, point)
@@ -222,17 +222,17 @@ class _Search:
         return total
 
     def _least_error(self, variants: Sequence[Hypothesis], point: int) -> float:
-        """Return the error of a variant, inf if it cannot be simulated; of several the least that they can have.
+        """Return a variant's error, inf if it cannot be simulated; for several variants a lower bound.
 
-        What is slower takes longer, so between the times of two variants lie those of all between them. Messages from
-        each to each are the exception: where they come more slowly fewer of them meet, and all may be there sooner.
+        A slower variant takes longer, so the times of the first and last variant enclose all others. Messages from each
+        rank to each are the exception: if they come more slowly, fewer of them meet, and all may arrive sooner.
         """
         if len(variants) == 1:
             predicted = self._predicted(variants[0], point)
             return np.inf if predicted is None else self._error(point, predicted, predicted)
         if ("p2p", self._table.scenarios[point].collective) in SCHEDULES:
             return 0.0
-        # First the end on whose side the measured time lies: it may be beyond that end, and so beyond all.
+        # First the end on the side of the measured time: a time beyond that end is beyond all variants.
         slow = bool(self._table.measured[point] > self._table.predicted[point] + self._added[point])
         first = self._predicted(variants[-1 if slow else 0], point)
         if first is None:
@@ -246,7 +246,7 @@ class _Search:
         return self._error(point, min(first, last) * (1 - SLACK), max(first, last) * (1 + SLACK))
 
     def _error(self, point: int, low: float, high: float) -> float:
-        """Return the error of the time nearest to what was measured in a range."""
+        """Return the error of the time between `low` and `high` that is nearest to the measured time."""
         measured = self._table.measured[[point]]
         return float(log_errors(measured, measured.clip(low, high))[0])
 
@@ -257,19 +257,18 @@ class _Search:
 
 
 def same(first: Fit, second: Fit) -> bool:
-    """Whether two hypotheses predict the same time for every point, so that no measurement can decide between them."""
+    """Return whether two hypotheses predict equal times for every point, so that no measurement can tell them apart."""
     return bool(np.allclose(first.predicted, second.predicted, rtol=SAME))
 
 
 def explains_beside(first: Fit, fit: Fit, base: Fit) -> bool:
-    """Whether a fit explains the table, and is not far behind the first of the ranking."""
+    """Return whether a fit explains the table, and is not far behind the `first` of the ranking."""
     return fit.explains(base) and fit.error <= max(BEHIND * first.error, PENALTY)
 
 
 def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
-    """Return the fits that explain the table as well as the first: noise alone may have put them behind it, and they
-    assume no more than they gain. So does one that is as near to the times as the first, and comes behind it for what
-    it assumes alone: what is simpler is likelier, and yet these rows do not show which it is."""
+    """Return the fits that explain the table as well as the first. Noise alone may have put them behind it, or they are
+    as near to the times and only assume more: the simpler one is likelier, but the rows do not show which holds."""
     first = fits[0]
 
     def is_as_good(fit: Fit) -> bool:
@@ -280,16 +279,16 @@ def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
 
 
 def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
-    """Whether a table that is `sound` but for single points is likelier so than by the best hypothesis. Each accident
-    assumes two things, the point and its time."""
+    """Return whether accidents explain a table better than the `best` hypothesis. `sound` is the healthy fit but for
+    accidents; each accident makes two assumptions, the point and its time."""
     accidents = [region.accident for region in sound.regions if region.accident is not None]
     score = sound.error - float(sound.errors[accidents].sum()) / len(sound.errors) + 2 * PENALTY * len(accidents)
     return not sound.off and (score < best.score or not best.explains(base))
 
 
 def by_themselves(table: MeasuredTable, fits: Sequence[Fit], base: Fit) -> dict[str, list[Fit]]:
-    """Return the fits that explain the points of a collective alone, the best first, for each collective of which a
-    region is off and that one explains."""
+    """Return for each collective with a region off the fits that explain its points alone, the best first; without
+    collectives that no fit explains."""
     collectives = [scenario.collective for scenario in table.scenarios]
     found = {}
     for name in dict.fromkeys(collectives[base.regions[number].points[0]] for number in base.off):
@@ -303,15 +302,15 @@ def by_themselves(table: MeasuredTable, fits: Sequence[Fit], base: Fit) -> dict[
 
 
 def sure(fits: Sequence[Fit], base: Fit) -> str:
-    """Say how surely the first fit is better than the next that is not as good: clear, likely or open."""
+    """Return how surely the first fit is better than the next that is not as good: clear, likely or open."""
     good = as_good(fits, base)
     return next((fit.behind(fits[0]) for fit in fits[1:] if not any(fit is each for each in good)), "clear")
 
 
 def _under(hypothesis: Hypothesis, times: HypothesisTimes, table: MeasuredTable) -> Fit | None:
-    """Fit a hypothesis with the launch that the smallest sizes show.
+    """Return the fit of a hypothesis with the launch that the small sizes show.
 
-    None if it cannot be simulated, and for a hypothesis about launches where these are as short as they should be.
+    None if it cannot be simulated, or if it is about launches and these are as short as they should be.
     """
     predicted = times.under(hypothesis)
     if predicted is None:

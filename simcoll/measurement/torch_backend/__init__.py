@@ -1,1 +1,1 @@
-"""Execute schedules, and libraries' own collectives, with torch.distributed. Only this folder imports torch."""
+"""Run schedules and libraries' own collectives with torch.distributed. Only this folder imports torch."""

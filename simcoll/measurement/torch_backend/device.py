@@ -1,7 +1,6 @@
 """Read the clock of a device, and time one device by itself: launches, copies and reductions.
 
-The clock of CPUs is the monotonic one, that of GPUs CUDA events. Both have the same methods, so the same code times
-both.
+CPUs use the monotonic clock, GPUs CUDA events. Both clocks have the same methods, so the same code times both.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ import torch
 
 from simcoll.measurement.torch_backend.library_calls import TYPES
 
-SAMPLE_NS: Final = 1_000_000  # a sample lasts 1 ms at least, so that the clock's resolution does not count
-MOST: Final = 1000  # repetitions in a sample, so that samples of tiny operations end
-READINGS: Final = 200  # in a row: enough to see the smallest step of a clock
-WARM: Final = 3  # runs before timing, which load code and caches
+SAMPLE_NS: Final = 1_000_000  # a sample lasts at least 1 ms, so that the clock's resolution does not matter
+MOST: Final = 1000  # most repetitions in a sample, so that samples of tiny operations end
+READINGS: Final = 200  # readings in a row: enough to see the smallest step of a clock
+WARM: Final = 3  # runs before timing, to load code and caches
 
 
 class HostClock:
     """The monotonic clock: a mark is its reading in ns."""
 
     def settle(self) -> None:
-        """Wait until the device has nothing left to do; the processor has nothing queued."""
+        """Wait until the device has nothing left to do; a processor never has anything queued."""
 
     def read(self) -> Any:
-        """Mark the instant at which all that the device was given so far is done."""
+        """Return a mark of the instant at which all work given to the device so far is done."""
         return time.monotonic_ns()
 
     def over(self, mark: Any) -> bool:
-        """Whether a mark has been reached; a reading is always in the past."""
+        """Return whether a mark has been reached; a reading always has."""
         return True
 
     def between(self, first: Any, second: Any) -> int:
-        """Return the ns from one mark that has been reached to another."""
+        """Return the ns between two marks that have been reached."""
         return int(second - first)
 
 
@@ -54,17 +53,17 @@ class EventClock(HostClock):
         torch.cuda.synchronize(self._device)
 
     def read(self) -> torch.cuda.Event:
-        """Record an event behind everything that the stream was given."""
+        """Return an event recorded behind everything in the stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def over(self, mark: torch.cuda.Event) -> bool:
-        """Whether the stream has come to the event."""
+        """Return whether the stream has reached the event."""
         return bool(mark.query())
 
     def between(self, first: torch.cuda.Event, second: torch.cuda.Event) -> int:
-        """Return the time that the GPU has counted, in steps of half a microsecond or less."""
+        """Return the ns that the GPU counted, in steps of at most half a microsecond."""
         return round(float(first.elapsed_time(second)) * 1e6)
 
 
@@ -74,7 +73,7 @@ def clock_of(device: torch.device) -> HostClock:
 
 
 def resolution(clock: HostClock) -> int:
-    """Return the least distance between two readings that differ, in ns; 0 if none do."""
+    """Return the least distance between two different readings, in ns; 0 if all readings are equal."""
     marks = [clock.read() for _ in range(READINGS)]
     clock.settle()
     steps = (clock.between(a, b) for a, b in itertools.pairwise(marks))
@@ -85,7 +84,7 @@ def resolution(clock: HostClock) -> int:
 
 
 class Sample(NamedTuple):
-    """The times of one operation, in ns, each the mean over a sample of many."""
+    """The times of one operation, in ns; each is the average over a sample of many repetitions."""
 
     operation: str
     dtype: str
@@ -94,10 +93,10 @@ class Sample(NamedTuple):
 
 
 def samples(device: str, dtypes: Sequence[str], sizes: Sequence[int], runs: int) -> Iterator[Sample]:
-    """Yield samples of everything that is measured on a device (`cuda`, `cuda:1`, `cpu`), each with `runs` times.
+    """Yield samples of all operations on a device (`cuda`, `cuda:1`, `cpu`), each with `runs` times.
 
-    `launch`: start something tiny, until the host knows that it is done. `launch_queued`: the same, one after the
-    other, time of each. `copy`: b = a, and `reduce`: b += a, for each size in bytes, one after the other.
+    `launch`: from the start of a tiny operation until the host knows that it is done. `launch_queued`: time for each of
+    many tiny operations in a row. `copy` (b = a) and `reduce` (b += a) of each size in bytes, many in a row.
     """
     where = torch.device(device)
     clock = clock_of(where)
@@ -116,14 +115,14 @@ def samples(device: str, dtypes: Sequence[str], sizes: Sequence[int], runs: int)
 
 
 def about(device: str) -> dict[str, str]:
-    """Describe the device, torch and the clock's resolution."""
+    """Return columns: the device's name, torch's version and the clock's resolution in ns."""
     where = torch.device(device)
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU, one thread"
     return {"device": name, "torch": torch.__version__, "clock_ns": str(resolution(clock_of(where)))}
 
 
 def _until_known(clock: HostClock, run: Callable[[], object], runs: int) -> list[float]:
-    """Return the host's time from the start of an operation until it knows the end, in ns."""
+    """Return `runs` times from the start of an operation until the host knows its end, in ns."""
     host = HostClock()
 
     def once() -> float:
@@ -138,7 +137,7 @@ def _until_known(clock: HostClock, run: Callable[[], object], runs: int) -> list
 
 
 def _queued(clock: HostClock, run: Callable[[], object], runs: int) -> list[float]:
-    """Return the device's time for each of many operations, one after the other, in ns."""
+    """Return `runs` times of the device for one of many operations in a row, in ns."""
 
     def many(times: int) -> float:
         clock.settle()
@@ -156,7 +155,7 @@ def _queued(clock: HostClock, run: Callable[[], object], runs: int) -> list[floa
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread on CPUs, as ranks do."""
+    """Use one CPU thread in the context, as ranks do."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

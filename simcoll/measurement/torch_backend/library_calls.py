@@ -1,4 +1,4 @@
-"""Run the library's own collectives, as a yardstick for schedules with the same contract. Runners share `Runner`."""
+"""Run the library's own collectives, as a yardstick for schedules with the same contract. `Runner` is their base."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from simcoll.schedule.collectives import OPERATORS
 from simcoll.schedule.names import DTYPES
 
 Tensor: TypeAlias = torch.Tensor
-Start = Callable[..., Any]  # takes async_op, and then returns a work to wait for
+Start = Callable[..., Any]  # takes async_op; if it is true, returns a work to wait for
 Buffers = tuple[list[Start], Tensor]  # the calls of a collective, and the tensor that holds the result
 
 TYPES: Final[dict[str, torch.dtype]] = {row.name: getattr(torch, row.name) for row in DTYPES}
 _OPERATORS: Final = {op: getattr(dist.ReduceOp, op.upper()) for op in OPERATORS}  # the library has our names
-# The names depend on the version of torch.
+# The next two names depend on the version of torch.
 ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def to_tensor(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
-    """Return values as a tensor, with the type and on the device of another."""
+    """Return the values as a tensor with the dtype and device of `like`."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(dtype=like.dtype, device=like.device)
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a tensor's values in host memory; bfloat16, which NumPy has not, as float32."""
+    """Return a tensor's values in host memory; bfloat16 as float32, since NumPy has no bfloat16."""
     host = tensor.detach().to("cpu")
     values: NDArray[Any] = (host.float() if host.dtype == torch.bfloat16 else host).numpy().copy()
     return values
 
 
 class Runner:
-    """A collective, ready on one rank; as it stands here, that of a rank outside all groups, which does nothing."""
+    """A collective, ready to run on one rank. This base does nothing; a rank outside all groups uses it."""
 
     def fill(self, values: NDArray[Any]) -> None:
-        """Put the rank's buffer in."""
+        """Copy `values` into the rank's buffer."""
 
     def run(self) -> None:
-        """Run it once."""
+        """Run the collective once."""
 
     def often(self, calls: int) -> Callable[[], None]:
-        """Return a function that runs it so often, one run behind the other."""
+        """Return a function that runs the collective `calls` times in a row."""
 
         def runs() -> None:
             for _ in range(calls):
@@ -59,14 +59,14 @@ class Runner:
         return runs
 
     def close(self) -> None:
-        """Give back what others hold of its buffers."""
+        """Release everything that a library holds of the buffers."""
 
     def result(self) -> NDArray[Any]:
-        """Return what the contract promises this rank."""
+        """Return the values that the contract promises this rank."""
         return np.zeros(0)
 
     def undone(self) -> int:
-        """Return the transfer that a GPU is at; IDLE for none, or where transfers inside a call are unknown."""
+        """Return the index of the transfer that a GPU is running; IDLE for none and inside a library's call."""
         return IDLE
 
 
@@ -74,9 +74,9 @@ class Runner:
 class CallSetting:
     """A collective on one rank.
 
-    `group` and `members` are the process group and the ranks in it; `root` is numbered among all ranks. `row` gives the
-    elements of each block that the rank sends, `column` of each that it receives (they differ only for weighted
-    all_to_all). `in_place`: a rank's own block lies where it belongs in the whole (all_gather, reduce_scatter).
+    `group` and `members` are the process group and its ranks; `root` is a number among all ranks. `row` has the
+    elements of each block that the rank sends, `column` of each that it receives; they differ only for weighted
+    all_to_all. With `in_place` a rank's own block lies at its place in the whole (all_gather, reduce_scatter).
     """
 
     group: Any
@@ -91,7 +91,7 @@ class CallSetting:
 
     @property
     def place(self) -> int:
-        """The rank's place in its group."""
+        """The rank's number in its group."""
         return list(self.members).index(self.rank)
 
     def at_root(self, whole: Tensor) -> list[Tensor] | None:
@@ -102,8 +102,8 @@ class CallSetting:
 class LibraryCall(Runner):
     """A library's collective on this rank's buffers, ready to run any number of times.
 
-    With `async_op` all calls (buckets) are under way at once, else each ends before the next begins. `registered`:
-    NCCL knows the buffers as windows of all ranks of the group.
+    With `async_op` all calls (buckets) run at once, else each ends before the next begins. With `registered` the
+    buffers are registered with NCCL as windows of all ranks of the group.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LibraryCall(Runner):
         self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._second)
 
     def fill(self, values: NDArray[Any]) -> None:
-        """Put the rank's buffer in; parts that the rank does not hold are ignored."""
+        """Copy `values` into the rank's buffer; the collective ignores parts that the rank does not hold."""
         self._second.zero_()
         self._buffer.copy_(to_tensor(values, self._buffer))
 
@@ -138,20 +138,20 @@ class LibraryCall(Runner):
             work.wait()
 
     def close(self) -> None:
-        """Let NCCL forget the buffers."""
+        """Undo the registration of the buffers."""
         if self._window:
             self._window.close()
 
     def result(self) -> NDArray[Any]:
-        """Return what the contract promises this rank, end to end; undefined where it promises nothing."""
+        """Return the values that the contract promises this rank, end to end; undefined if it promises none."""
         return to_numpy(self._answer)
 
 
 class Window:
-    """Memory of NCCL's allocator: what is made inside the context is registered when it ends.
+    """Memory of NCCL's allocator: tensors made inside the context are registered when it ends.
 
     The pool of `torch.cuda.MemPool` takes its memory from the backend's allocator, and the backend registers the
-    segments of the pool. All ranks of the group must do so, in the same order.
+    segments of the pool. All ranks of the group must make their windows in the same order.
     """
 
     def __init__(self, group: Any, device: torch.device):
@@ -166,10 +166,10 @@ class Window:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._inside.close()
         if kind is None:
-            self._backend.register_mem_pool(self._pool, True)  # as windows; stubs of torch do not know the argument
+            self._backend.register_mem_pool(self._pool, True)  # True: as windows; torch's stubs lack this argument
 
     def close(self) -> None:
-        """Undo the registration, before the memory is freed."""
+        """Undo the registration; call this before the memory is freed."""
         torch.cuda.synchronize(self._device)
         self._backend.deregister_mem_pool(self._pool)
 
@@ -182,12 +182,12 @@ class GraphCall(LibraryCall):
         self._graphs: dict[int, Any] = {}
 
     def often(self, calls: int) -> Callable[[], None]:
-        """Return the replay of a graph of so many calls, captured once."""
+        """Return a function that replays a graph of `calls` calls; the graph is captured once."""
         if calls not in self._graphs:
-            self.run()  # for which NCCL connects, as it cannot while calls are captured
+            self.run()  # makes NCCL connect, as it cannot during the capture
             torch.cuda.synchronize(self._buffer.device)
             graph = torch.cuda.CUDAGraph()
-            # threads of torch ask whether earlier calls are over, which else would end the capture
+            # Threads of torch ask whether earlier calls are over; without "thread_local" that would end the capture.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 super().often(calls)()
             self._graphs[calls] = graph
@@ -195,7 +195,7 @@ class GraphCall(LibraryCall):
         return replay
 
     def close(self) -> None:
-        """Drop the graphs, then what NCCL knows of the buffers."""
+        """Drop the graphs, then undo the registration of the buffers."""
         self._graphs.clear()
         super().close()
 
@@ -242,7 +242,7 @@ def _all_to_all(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
 
 
 def _barrier(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    where = [buffer.device.index] if buffer.is_cuda else None  # else gloo would run it, among processors
+    where = [buffer.device.index] if buffer.is_cuda else None  # without the index gloo would run it, on processors
     return [partial(dist.barrier, group=s.group, device_ids=where)], buffer
 
 

@@ -1,11 +1,11 @@
-"""Execute one rank's part of a program with send and receive.
+"""Run one rank's part of a program with send and receive.
 
-A send waits only for the version that it reads, so whatever the schedule allows to overlap does overlap: receives of a
-step are posted before the rank waits for its sends, and arrivals are reduced when they are read. Several reductions
-into one place happen in index order, so every run gives the same result, the same as the proof on arrays.
+A send waits only for the value that it reads, so all transfers that the schedule allows to overlap do overlap. Receives
+of a step are posted before the rank waits for its sends, and arrivals are reduced when they are read. Several
+reductions into one place run in index order, so every run gives the same result as the proof on arrays.
 
-Gloo distinguishes messages of a pair by tag, the index of the transfer. NCCL has no tags: there all sends and receives
-of a step are one group, in which the messages of a pair match in index order, and groups run one after another.
+Gloo tells the messages of a pair apart by tag, the index of the transfer. NCCL has no tags: all sends and receives of a
+step form one group, in which the messages of a pair match in index order, and groups run one after another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REDUCE: Final[dict[str, Callable[..., Any]]] = {op: getattr(torch, of.__name__) 
 
 
 class TransferError(Exception):
-    """A transfer that failed or took too long: its index in the program, and the words of the backend."""
+    """A transfer failed or took too long: `index` in the program, and the backend's message `said`."""
 
     def __init__(self, index: int, said: str):
         super().__init__(said)
@@ -50,11 +50,11 @@ class _Write:
 
 
 class Exchange(Runner):
-    """A rank's part, ready to run any number of times.
+    """A rank's part of a program, ready to run any number of times.
 
-    `cuts` give the range of each slot of the buffer in the rank's values. `promised` are the slots that count in the
-    end, and that avg divides by `divisor` (0: no division). `waits(index)` is called before each wait with the transfer
-    for which the rank waits, so that a watcher can name it.
+    `cuts` has the range of each slot of the buffer in the rank's values. `promised` lists the slots of the result,
+    which avg divides by `divisor` (0: no division). Before each wait `waits(index)` gets the transfer for which the
+    rank waits, so that a watcher can name it.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Exchange(Runner):
         self._reads: dict[SlotPlace, list[tuple[int, Any]]] = {}
 
     def fill(self, values: NDArray[Any]) -> None:
-        """Put the rank's buffer into its slots; slots that it does not hold are left out."""
+        """Copy `values` into the slots that the rank holds."""
         self.memory.zero_()
         for span, cut in zip(self.part.held, self._cuts, strict=True):
             if span.count:
@@ -99,16 +99,16 @@ class Exchange(Runner):
         return to_numpy(torch.cat([self.memory[:0], *map(self._view, self._promised)]))
 
     def undone(self) -> int:
-        """Return the first transfer of the last run that is not over; IDLE if all are. Only for groups, on a GPU."""
+        """Return the last run's first unfinished transfer; IDLE if none. Only for groups, on a GPU."""
         return next((index for index, work in self._groups if not work.is_completed()), IDLE)
 
     def run(self) -> None:
-        """Execute the part once. Raises TransferError."""
+        """Run the part once. Raises TransferError."""
         self._writes, self._reads, self._groups = {}, {}, []
         step = self._blocking if self._post in ("sends-first", "even-odd") else self._batched
         for stage, ops in zip(self.part.stages, self._ops, strict=True):
             fresh = step(stage, *ops)
-            if stage.locals:  # receives alone are in order
+            if stage.locals:  # without local moves the receives are in order
                 fresh.sort(key=lambda pair: pair[1].index)
             for place, write in fresh:
                 self._writes.setdefault(place, []).append(write)
@@ -131,7 +131,7 @@ class Exchange(Runner):
         if self._post == "overlapped":
             come = self._start(receives, stage.receives)
             go = []
-            for move, op in zip(stage.sends, sends, strict=True):  # one by one: no send waits for the data of another
+            for move, op in zip(stage.sends, sends, strict=True):  # one by one, so no send waits for another's data
                 self._settle(move.place)
                 go += self._start([op], (move,))
         else:
@@ -145,7 +145,7 @@ class Exchange(Runner):
                 *filter(None, map(self._local, stage.locals))]  # fmt: skip
 
     def _start(self, ops: list[dist.P2POp], moves: tuple[Move, ...]) -> list[Any]:
-        """Post operations as one batch; return a work for each, which may be one for all."""
+        """Post operations as one batch; return a work for each operation. Several may share one work."""
         if not ops:
             return []
         try:
@@ -159,7 +159,7 @@ class Exchange(Runner):
     def _blocking(
         self, stage: Stage, receives: list[dist.P2POp], sends: list[dist.P2POp]
     ) -> list[tuple[SlotPlace, _Write]]:
-        """Do one thing at a time: the sends, then the receives; with `even-odd` the other way round on odd ranks."""
+        """Run the sends, then the receives, one at a time; with `even-odd` odd ranks receive first."""
         fresh: list[tuple[SlotPlace, _Write]] = []
         turned = self._post == "even-odd" and self.part.rank % 2 == 1
         for going in (False, True) if turned else (True, False):
@@ -181,7 +181,7 @@ class Exchange(Runner):
         return move.place, _Write(move.index, work, self._staged.get(move.index), move.reduce, self._view(move.span))
 
     def _local(self, move: Move) -> tuple[SlotPlace, _Write] | None:
-        """Copy or reduce inside the rank: at once, or later from a copy, where the step still reads the place."""
+        """Copy or reduce inside the rank: at once, or later from a copy if the step still reads the place."""
         assert move.source is not None
         place, span = move.source
         self._settle(place)
@@ -195,7 +195,7 @@ class Exchange(Runner):
     # --- versions ---
 
     def _settle(self, place: SlotPlace) -> None:
-        """Bring a place to its newest version."""
+        """Finish all writes to a place, so that it holds its newest value."""
         for write in self._writes.pop(place, ()):
             self._wait(write.index, write.work)
             if write.staged is not None:
@@ -207,13 +207,13 @@ class Exchange(Runner):
             self._reduce(home, value, out=home) if reduce else home.copy_(value)
 
     def _vacate(self, place: SlotPlace) -> None:
-        """Make a place ready to be overwritten: wait for everything under way to it or from it."""
+        """Make a place ready to be overwritten: wait for all transfers to it or from it."""
         for write in self._writes.pop(place, ()):
             self._wait(write.index, write.work)
         self._release(place)
 
     def _release(self, place: SlotPlace) -> None:
-        """Wait until nothing sends from a place any more."""
+        """Wait until no send reads a place any more."""
         for index, work in self._reads.pop(place, ()):
             self._wait(index, work)
 
@@ -222,7 +222,7 @@ class Exchange(Runner):
             return
         self._waits(index)
         try:
-            work.wait()  # only once: a second wait of gloo never ends
+            work.wait()  # only once: gloo's second wait for a work never ends
         except RuntimeError as error:
             raise TransferError(index, str(error)) from None
 

@@ -1,8 +1,8 @@
 """Hold the ranks of a run together: their process group, their clock, and the way of timing.
 
-Ranks agree on an instant a little ahead, and all begin then: no rank's exit from a barrier counts. Ranks of one host
-share the monotonic clock; those of several hosts compare theirs before. On CPUs a run lasts until the last rank is
-done. On GPUs CUDA events stand around the run, and the longest rank counts.
+Ranks agree on an instant a little ahead, and all begin then, so times do not depend on how ranks leave a barrier. Ranks
+of one host share the monotonic clock; ranks of several hosts compare their clocks first. On CPUs a run lasts until the
+last rank is done. On GPUs CUDA events enclose the run, and the slowest rank counts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from simcoll.measurement.torch_backend.device import clock_of, resolution
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins
-MARGIN_NS: Final = (100_000, 10_000_000)  # least and greatest distance of an agreed start
-TRIPS: Final = 16  # of which the quickest met no other traffic
-TRIALS: Final = 30  # runs of nothing whose median counts
-COMING: Final = timedelta(seconds=180)  # to import torch on a busy machine, as in `launcher.BEGIN_S`
+MARGIN_NS: Final = (100_000, 10_000_000)  # least and greatest time from the agreement to the agreed start
+TRIPS: Final = 16  # messages there and back; the quickest one met no other traffic
+TRIALS: Final = 30  # empty runs, whose median counts
+COMING: Final = timedelta(seconds=180)  # time to import torch on a busy machine, as in `launcher.BEGIN_S`
 WATCHDOG_S: Final = 30.0  # torch gives up this much later than simcoll, which can name the transfer
 
 
@@ -35,17 +35,17 @@ def _stuck() -> None:
 
 
 class Timing(NamedTuple):
-    """One run on one rank, in ns: its time from the agreed start, and the delay with which the rank began."""
+    """One run on one rank, in ns: the time from the agreed start to its end, and how late the rank began."""
 
     duration: int
     late: int
 
 
 class Session:
-    """A rank's membership in a run; a context manager, as the process group must be left in the end.
+    """A rank's membership in a run; a context manager that leaves the process group at its end.
 
-    `backend` is gloo or nccl, `store` comes from `meeting`, `turn` is the number of the launch: ranks that stay for
-    several connect anew for each. `clock` is that of the rank's device.
+    `backend` is gloo or nccl, `store` comes from `meeting`. `turn` is the number of the launch: ranks that stay for
+    several launches connect anew for each. `clock` times the rank's device.
     """
 
     def __init__(self, backend: str, rank: int, world: int, local: int, store: Any, timeout_s: float, turn: int = 0):
@@ -76,16 +76,16 @@ class Session:
 
     @property
     def exact(self) -> bool:
-        """Whether a run is timed from the instant that all ranks have agreed on, and not from each rank's start."""
+        """Whether runs are timed from the instant that all ranks agreed on, and not from each rank's own start."""
         return bool(self.device.type == "cpu")
 
     @property
     def doubt(self) -> int:
-        """The time in ns by which this rank may miss the agreed instant, as clocks of hosts differ."""
+        """The time in ns by which this rank may miss the agreed instant, as hosts' clocks differ."""
         return self._offset.doubt
 
     def compare_clocks(self) -> None:
-        """Learn how far this host's clock is from rank 0's, again and again: clocks drift by a few us in a second."""
+        """Measure this host's clock against rank 0's. Repeat this often: clocks drift by a few us in a second."""
         if not self.one_host:
             self._offset = compared_clocks(self.rank, self.world)
 
@@ -93,27 +93,25 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # else peers may be gone, and leaving in order would wait for them
+        if kind is None:  # after an error peers may be gone, and an orderly exit would wait for them
             dist.destroy_process_group()
 
     def group(self, members: Sequence[int]) -> Any:
-        """Return the process group of some ranks, made once; all ranks must ask for the same groups in the
-        same order.
-        """
+        """Return the process group of `members`, made once. All ranks must ask for all groups, in one order."""
         key = tuple(members)
         if key not in self._groups:
             self._groups[key] = dist.new_group(list(key))
         return self._groups[key]
 
     def gather(self, values: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the numbers of every rank, on every rank."""
+        """Return the `values` of every rank, on every rank."""
         mine = torch.tensor(values, dtype=torch.int64)
         everyone = [torch.empty_like(mine) for _ in range(self.world)]
         dist.all_gather(everyone, mine)
         return [tuple(row.tolist()) for row in everyone]
 
     def timed(self, run: Callable[[], None], stuck: Callable[[], None] = _stuck) -> Timing:
-        """Run once, all ranks beginning together. `stuck` is called when a GPU does not finish in time, and raises."""
+        """Time one run that all ranks begin together. If a GPU does not finish in time, `stuck` must raise."""
         appointed = self._meet()
         self.clock.settle()
         began = self.clock.read()
@@ -128,14 +126,12 @@ class Session:
         return Timing(self.clock.between(began, ended), 0)
 
     def overhead(self) -> tuple[int, int]:
-        """Return the time of a run of nothing (median over some runs, slowest rank) and the clock's
-        resolution, in ns.
-        """
+        """Return the time of an empty run (slowest rank, median over TRIALS) and the clock's resolution, in ns."""
         empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
         return statistics.median_high(empty), resolution(self.clock)
 
     def _meet(self) -> int:
-        """Wait for all ranks; return the instant of this host's clock at which all begin."""
+        """Wait for all ranks until the agreed start; return that instant on this host's clock, in ns."""
         ahead = torch.tensor(self._now() + self._margin)
         dist.all_reduce(ahead, op=dist.ReduceOp.MAX)
         appointed = int(ahead) + self._offset.ahead
@@ -150,7 +146,7 @@ class Session:
         return time.monotonic_ns() - self._offset.ahead
 
     def _needed_margin(self) -> int:
-        """Return three times the usual delay with which the slowest rank learns of an agreed start, in ns."""
+        """Return three times the median delay until the slowest rank learns of an agreed start, in ns."""
         heard = []
         for _ in range(TRIALS):
             last = torch.tensor(self._now())
@@ -160,7 +156,7 @@ class Session:
         return min(max(agreed, MARGIN_NS[0]), MARGIN_NS[1])
 
     def software(self) -> dict[str, str]:
-        """Return the library and its versions: columns of a measured table."""
+        """Return columns of a measured table: the library, its versions, and a GPU's name."""
         columns = {"library": self.backend, "library_version": f"torch {torch.__version__}", "torch": torch.__version__}
         if self.device.type == "cuda":
             columns["library_version"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -171,7 +167,7 @@ class Session:
 def meeting(meet: str, rank: int, world: int) -> Any:
     """Return torch's store at a URL of `torch.distributed`, once all ranks have come there.
 
-    Some ranks are slow to import torch; no transfer should be blamed for that.
+    Ranks may be slow to import torch, and no transfer should be blamed for that.
     """
     store, _, _ = next(dist.rendezvous(meet, rank, world, timeout=COMING))
     if store.add("come", 1) == world:
@@ -189,7 +185,7 @@ def gpus() -> int:
 
 
 class Trip(NamedTuple):
-    """Readings in ns: of the own clock at `sent` and `back`, of rank 0's at `came` and `answered`."""
+    """Clock readings of a message to rank 0 and back, in ns: own at `sent` and `back`, rank 0's at the others."""
 
     sent: int
     came: int
@@ -198,12 +194,12 @@ class Trip(NamedTuple):
 
     @property
     def under_way(self) -> int:
-        """Time that both ways took together."""
+        """The time that both ways took together, in ns."""
         return (self.back - self.sent) - (self.answered - self.came)
 
 
 class Offset(NamedTuple):
-    """The time by which the own clock is ahead of rank 0's, and how wrong that may be, in ns."""
+    """The time by which this rank's clock is ahead of rank 0's, and its largest error, in ns."""
 
     ahead: int
     doubt: int
@@ -220,11 +216,10 @@ def offset(trips: Sequence[Trip]) -> Offset:
 
 
 def compared_clocks(rank: int, world: int) -> Offset:
-    """Compare this rank's clock with that of rank 0, one rank after the other; all ranks must do so.
+    """Return the offset of this rank's clock from rank 0's. All ranks must call this; they compare one after another.
 
-    A message goes to the host of rank 0 and back. Wherever in between its clock was read, the way there and the way
-    back each took at least no time: so the difference of the clocks is known to half of the time that both ways took
-    (Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989).
+    A message goes to rank 0's host and back. Neither way took less than no time, so the clocks' difference is known to
+    half of the time of both ways (Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989).
     """
     mine, answer = torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     if rank:

@@ -1,4 +1,4 @@
-"""Decide what each harness and backend can run, by operator and dtype, and word the refusals."""
+"""Decide which operators and dtypes each harness and backend can run, and word the refusals."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from simcoll.schedule.collectives import BITWISE
 from simcoll.schedule.names import DTYPES
 
 Harness = Literal["p2p", "library", "nccl-tests", "graph"]
-MEANS: Final = frozenset({"nccl-tests", "graph"})  # harnesses that give the mean of calls back to back
+MEANS: Final = frozenset({"nccl-tests", "graph"})  # these harnesses give the mean over calls back to back
 Backend = Literal["gloo", "nccl"]
 
 FLOATS: Final = frozenset(row.name for row in DTYPES if row.floating)
-ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # can be cut into buckets
+ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # these can be cut into buckets
 OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # in the library; our schedules are all in place
-EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library has both
+EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # in the library in place or out of place
 EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
 
 
@@ -34,12 +34,12 @@ def refusal(
     barriers: bool = False,
     registered: bool = False,
 ) -> str | None:
-    """Return the reason why this cannot be run, with a cure; None if it can.
+    """Return the reason why a run is impossible, with a cure; None if it is possible.
 
-    `op` counts only where the collective reduces; `equal`: the elements can be cut into as many equal blocks as there
-    are ranks; `ordered`: every sub-group lists its ranks in order; `barriers`: the model has them between steps;
-    `registered`: buffers are to be known to NCCL. Sends and receives carry every dtype, and torch's own kernels reduce:
-    only bitwise operators on floats fail.
+    `op` counts only if the collective reduces. `equal`: the elements divide into equal blocks, one for each rank.
+    `ordered`: every sub-group lists its ranks in order. `barriers`: the model has barriers between steps. `registered`:
+    buffers are registered with NCCL. Sends and receives carry every dtype and reduce by torch's own kernels, so only
+    bitwise operators on floats fail.
 
     >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
     'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
@@ -79,16 +79,16 @@ def refusal(
 
 
 def done_in_place(harness: Harness, collective: str, asked: bool) -> bool:
-    """Whether the result of a run lies where its input was: a choice only for two collectives of the library."""
+    """Return whether a run's result replaces its input. `asked` decides only for two collectives of the library."""
     if harness != "p2p" and collective in EITHER:
         return asked
     return harness == "p2p" or collective not in OUT_OF_PLACE
 
 
 def widths(elements: Sequence[int]) -> list[int]:
-    """Return the widths of a chain of matrices with these numbers of elements: the input, then each output.
+    """Return the widths of a chain of matrices with the given numbers of elements: the input, then each output.
 
-    Empty where they form no chain.
+    Empty if they form no chain.
 
     >>> widths([65536, 131072, 131072])
     [256, 256, 512, 256]

@@ -1,12 +1,12 @@
 """Run workloads with torch.distributed: a training step of DistributedDataParallel (forward, backward, gradients in
 buckets, optimizer), and small programs (mean, softmax, argmax, and scatter, gather and broadcast of data).
 
-A layer computes in one of two ways. `real`: a matrix product on the processor. `sleep`: nothing, for a given time. A
-processor that waits for a GPU computes nothing either, so a sleeping layer stands for one on a GPU, and more ranks than
-cores do not slow each other down. Gradients, buckets and everything that is sent are real.
+A layer computes in one of two ways: `real` is a matrix product on the processor, `sleep` waits for a given time. A
+processor that waits for a GPU computes nothing either, so a sleeping layer stands for a layer on a GPU, and more ranks
+than cores do not slow each other down. Gradients, buckets and all messages are real.
 
-A small program alternates local work with one or two of the library's collectives, and has the result that one process
-would have. Its data are a matrix; each rank holds some columns (mean, softmax, argmax) or rows (gather, scatter).
+A small program alternates local work with one or two of the library's collectives, and has the same result as one
+process. Its data are a matrix; each rank holds some columns (mean, softmax, argmax) or rows (gather, scatter).
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ Tensor: TypeAlias = torch.Tensor
 ComputeStyle = Literal["sleep", "real"]
 MIB: Final = 2**20
 RATE: Final = 2.0**-10  # learning rate of the optimizer; a power of two is exact in every dtype
-SETTLED: Final = 2  # steps until buckets are final: torch forms them anew after the first
-NEAR: Final = 64  # rounding errors of the dtype that a result may be off: the library chooses the order of adding
-COLUMNS: Final = 4  # a rank's share of a row: small, so that messages and not local work take the time
+SETTLED: Final = 2  # steps until buckets are final: torch forms them anew after the first step
+NEAR: Final = 64  # a result may be off by so many rounding errors, as the library chooses the order of additions
+COLUMNS: Final = 4  # a rank's share of a row: small, so that messages and not local work determine the time
 
 
 class Worker(Runner):
     """A workload, ready on one rank."""
 
     def alone(self) -> list[int]:
-        """Compute once without sending anything; return ns of each computation."""
+        """Compute once without sending anything; return the ns of each computation."""
         raise NotImplementedError
 
     def complaint(self) -> str | None:
-        """Run on all ranks and compare the result with the expected one; return a complaint, or None."""
+        """Run on all ranks and check the result; return a complaint, or None."""
         raise NotImplementedError
 
     def buckets(self) -> int | None:
-        """Return the number of buckets in which gradients are sent; None without any."""
+        """Return the number of gradient buckets; None for a workload without gradients."""
         return None
 
 
 class Passes(NamedTuple):
-    """A layer: elements of its one tensor, and the ns of its passes, if it sleeps."""
+    """A layer: the elements of its one tensor, and the ns that its passes sleep, if they do."""
 
     elements: int
     forward_ns: int
@@ -61,9 +61,9 @@ class Passes(NamedTuple):
 
 
 class DdpStep(Worker):
-    """A step on one rank of a group.
+    """A DistributedDataParallel training step on one rank of a group.
 
-    `caps` are the bytes of the first bucket and of the others; the optimizer sleeps `optimizer_ns` before it updates.
+    `caps` are the bytes of the first bucket and of the others. The optimizer sleeps `optimizer_ns` before it updates.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class DdpStep(Worker):
         self._step(self._replica, lambda: None)
 
     def alone(self) -> list[int]:
-        """Run one step without communication; return ns of the forward pass, of the backward pass of each layer in
-        forward order, and of the optimizer.
+        """Run one step without communication; return ns: forward pass, backward pass of each layer in forward order,
+        optimizer.
         """
         began = time.monotonic_ns()
         self._marks.clear()
@@ -120,10 +120,9 @@ class DdpStep(Worker):
         return len(str(self._replica._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(","))
 
     def complaint(self) -> str | None:
-        """Run a step on all ranks and compare; return a complaint, or None.
+        """Run a step on all ranks and check it; return a complaint, or None.
 
-        Gradients must be the mean of the ranks' own gradients, and afterwards all ranks must hold the same parameters,
-        bit by bit.
+        Gradients must be the mean of the ranks' gradients, and all ranks must end with bitwise equal parameters.
         """
         self._plain.load_state_dict(self._replica.module.state_dict())
         self.alone()
@@ -146,7 +145,7 @@ class DdpStep(Worker):
 
 
 def _caps(first: int, others: int) -> dict[str, Any]:
-    """Return bucket limits as this version of torch takes them. Raises RuntimeError if it cannot have them."""
+    """Return bucket limits (bytes) as arguments of this torch version. Raises RuntimeError if it cannot have them."""
     if first == others:
         return {"bucket_cap_mb": max(1, others) / MIB}
     if (first, others) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * MIB):
@@ -160,7 +159,7 @@ def _caps(first: int, others: int) -> dict[str, Any]:
 
 
 class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped: see pyproject.toml
-    """Passes that each take their time. The gradient of the weight is the rank's own `data`."""
+    """Forward and backward pass that sleep. The gradient of the weight is the rank's own `data`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, data: Tensor, times: Passes) -> Tensor:
@@ -200,11 +199,10 @@ def _sleeping(layers: Sequence[Passes], dtype: torch.dtype, rank: int, batch: in
 
 @contextlib.contextmanager
 def beneath_the_network() -> Iterator[None]:
-    """Compute in this thread without keeping the library's threads from sending.
+    """Compute in this thread at the lowest real-time priority, so that the library's threads can send.
 
-    Where ranks run before all else on a machine (a real-time policy), a computing thread would hold its core for a
-    tenth of a second before another thread of the same rank runs. With the lowest such priority it still runs before
-    other work.
+    Under a real-time policy (`network_lab.PRIORITY`) a computing thread would hold its core for a tenth of a second
+    before another thread of its rank runs. The lowest priority still precedes all other work on the machine.
     """
     policy, before = os.sched_getscheduler(0), os.sched_getparam(0)
     if before.sched_priority <= 1:
@@ -238,7 +236,7 @@ class ProgramPart(NamedTuple):
 
 
 class RankSetting(NamedTuple):
-    """A rank, the number of ranks, the root, and the elements of the buffer as `size` counts them."""
+    """A rank, the number of ranks, the root, the `elements` of the workload's `size`, and the ns of local sleep."""
 
     rank: int
     world: int
@@ -262,7 +260,7 @@ class SmallProgram(Worker):
             piece.run()
 
     def alone(self) -> list[int]:
-        """Do the local work without communication; return ns of each part of it, in order."""
+        """Do the local work without communication; return the ns of each local part, in order."""
         took = []
         for piece in self._pieces:
             if piece.local:
@@ -273,7 +271,7 @@ class SmallProgram(Worker):
         return took
 
     def complaint(self) -> str | None:
-        """Run on all ranks and compare with one process; return a complaint, or None."""
+        """Run on all ranks and compare with one process's result; return a complaint, or None."""
         self.run()
         if self.answer.shape != self.expected.shape:
             return f"the result has shape {tuple(self.answer.shape)}, one process has {tuple(self.expected.shape)}"
