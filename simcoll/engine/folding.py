@@ -105,6 +105,19 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
     return _assembled(stream, few, columns, routes, links) if links.members else None
 
 
+def may_fold(stream: StreamedSchedule) -> bool:
+    """Return whether some network may let a schedule be folded: some turns keep the order of every sender's list.
+
+    Looks at all steps; meant for schedules of few ranks.
+    """
+    if stream.rotation is None or stream.agents:
+        return False
+    steps = [part.first for part in stream.parts()]
+    return any(
+        all(_in_order(step, turned, stream.n) for step in steps) for turned in stream.rotation.repeated(stream.n)
+    )
+
+
 def _sorts(network: RoutedNetwork) -> Numbers:
     """Return the sort of each link, equal for equal bandwidths and latencies, in order of first use."""
     columns = network.bandwidths, network.latencies

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from simcoll.config.machine_limits import check_memory, check_time
 from simcoll.engine.binding import BYTES
+from simcoll.engine.folding import may_fold
 from simcoll.engine.streamed import check_steps, loop_sizes
 from simcoll.errors import SimcollError
 from simcoll.formats.schedules import schedule_json
@@ -55,7 +56,7 @@ def check_work(scenario: Scenario) -> None:
         return
     try:
         # Kernels have a channel per peer, streams do not: either some ranks stand for all, or every rank is run.
-        whole = is_whole(scenario) or (scenario.executed_by is not None and make(FEW[0]).rotation is None)
+        whole = is_whole(scenario) or (scenario.executed_by is not None and not may_fold(make(FEW[0])))
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
         few = found.rows <= COUNTED

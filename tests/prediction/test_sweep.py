@@ -295,7 +295,7 @@ def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], b
     _, lines, whole = logged
     folder = tmp_path / "full"
     done = python(FULL_DISK + SCRIPT, [room, "run", scenario, "-o", folder, "--quiet"])
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"{folder / LOG}: cannot be written: File too large; ")
     assert len(done.stderr.splitlines()) == 1
     left = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
@@ -311,7 +311,7 @@ def test_a_disk_that_is_full_at_the_end(scenario: Path, logged: tuple[Path, list
     folder.mkdir()
     (folder / LOG).write_text("".join(lines), encoding="utf-8")
     done = python(FULL_DISK + SCRIPT, [1000, "run", scenario, "-o", folder])
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert str(folder / "results.csv") in done.stderr
     assert [path.name for path in folder.iterdir()] == [LOG]
     assert _run(scenario, folder)["reused"] == POINTS
