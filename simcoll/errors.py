@@ -91,7 +91,7 @@ def shortened(text: str) -> str:
 
 
 class InputError(SimcollError):
-    """Wrong input: holds a diagnostic for each mistake found, in the order of the file.
+    """Wrong input: holds every mistake found, in the order of the file.
 
     One mistake may be given as a text, with its cure, or as "problem; cure".
     """
@@ -106,8 +106,8 @@ class InputError(SimcollError):
 
 
 class TopologyError(InputError):
-    """A topology that cannot be built: a link without bandwidth, no route, …. `about` names the wrong device, or the
-    two ends of the wrong link, if there is one; a reader of files looks up its place."""
+    """A topology that cannot be built: a link without bandwidth, no route, …. `about`: the device, or the two ends of
+    the link, that is wrong, where it is one; a reader of files knows the place of these."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = "", *, about: tuple[str, ...] = ()):
         super().__init__(diagnostics, cure)
@@ -115,8 +115,8 @@ class TopologyError(InputError):
 
 
 class ScheduleError(SimcollError):
-    """A schedule that is malformed, or whose proof failed. `place` is `file:line` of the user's own algorithm that
-    built the schedule; empty for other schedules."""
+    """A schedule that is not what it claims: malformed, or its proof failed. `place` is `file:line` of the algorithm of
+    one's own that made it, if one did."""
 
     def __init__(self, problem: str, place: str = ""):
         self.problem, self.place = problem, place
@@ -127,8 +127,8 @@ class ScheduleError(SimcollError):
 
 
 class RefusedError(SimcollError):
-    """An algorithm that cannot serve a request; the message says why, and what would serve. `path` is the key that asks
-    for too much, if there is one."""
+    """An algorithm that cannot serve a request; says why, and what would serve. `path`: the key that asks for too much,
+    if it is one."""
 
     def __init__(self, problem: str, path: str = ""):
         self.path = path
@@ -136,8 +136,8 @@ class RefusedError(SimcollError):
 
 
 class StuckError(SimcollError):
-    """A run that cannot finish: names the rank, the step and what the rank waits for. `when` is the time in ps at which
-    the rank gives up; None if it never does."""
+    """A run that cannot finish: names the rank, the step and what it waits for; `when` (ps) that is given up, if it
+    is."""
 
     def __init__(self, problem: str, when: int | None = None):
         self.when = when
@@ -145,11 +145,11 @@ class StuckError(SimcollError):
 
 
 class MeasureError(SimcollError):
-    """A real run that went wrong: a rank died, hung or computed a wrong result."""
+    """A real run that went wrong: a rank died, hung or computed something else than the contract promises."""
 
 
 class BoundError(SimcollError):
-    """A simulated time below a proved lower bound: always a bug of simcoll."""
+    """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
 
 
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

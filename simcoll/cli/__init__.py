@@ -1,11 +1,11 @@
-"""The command line: `main`, and modules of commands, each imported when one of its commands is used.
+"""The command line: `main`, and modules of commands, each imported when one of its commands runs.
 
-Takes words, prints results to stdout and everything else to stderr. Gives the exit status.
+Prints results to stdout and everything else to stderr; returns the exit status.
 """
 
 import os
 
-# numpy's linear algebra, of which only fits have small problems, starts no threads: they take a fifth of its import.
+# OpenBLAS starts no threads: they take a fifth of numpy's import, and only fits, which are small, need it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from simcoll.cli._group import main as main

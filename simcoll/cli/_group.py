@@ -1,8 +1,8 @@
 """The command line. stdout holds the result, stderr everything else.
 
-Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. A module of commands is
-imported when one of them is used; each command is a few library calls, and imports what is heavy inside its function.
-So `simcoll --help` and the start of any command are quick, however many commands there are.
+Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. `simcoll --help` and any
+command start fast, however many commands there are: a module of commands is imported when one of them runs, and
+each command is a few library calls, with heavy imports inside its function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simcoll import __version__
 from simcoll.cli._terminal import PLAIN, door
 from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
-COMPLETE: Final = "_SIMCOLL_COMPLETE"  # the variable by which a shell asks, as click's scripts set it
+COMPLETE: Final = "_SIMCOLL_COMPLETE"  # environment variable by which click's shell scripts ask for completions
 COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the first line of its help
     "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
     "predict": ("run.predict", "Predict one collective without a scenario file."),
@@ -56,7 +56,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
     "completion": ("_group.completion", "Print the script that completes commands in bash, zsh or fish."),
     "schema": ("catalog.schema", "Print the JSON Schema of scenario files, or of results as JSON."),
 }
-OF_RUN: Final = ("report", "trace")  # options of `run` that are looked for as commands
+OF_RUN: Final = ("report", "trace")  # options of `run` that people try as commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _start_in_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors=PLAIN)  # a locale without "→" gets "->"
+        sys.stdout.reconfigure(errors=PLAIN)  # if the locale lacks "→", print "->"
     sys.stdout, sys.stderr = door(sys.stdout), door(sys.stderr)
     try:
         if asked := os.environ.get(COMPLETE):
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print(NO_MEMORY, file=sys.stderr)
         return 1
-    except OSError as error:  # a full disk, or a file that went away
+    except OSError as error:  # a full disk, or a file that vanished
         print(f"{error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
         _drop_output()
         return 1
@@ -100,14 +100,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start_in_utf8() -> None:
-    """Start this command anew in Python's UTF-8 mode where the locale is ASCII's: Python could else name no file that
-    has an umlaut, and keep such a word as bytes that no text can hold."""
+    """Restart this command in Python's UTF-8 mode if the locale is ASCII: Python could otherwise not name files with
+    umlauts, and keeps such words as bytes that no text can hold."""
     if sys.getfilesystemencoding() == "ascii" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def _check_text(words: Sequence[str]) -> None:
-    """Raise InputError for a word that is not UTF-8: Python keeps its bytes, and no text, table or picture can."""
+    """Raise InputError for a word that is not UTF-8: Python keeps its raw bytes, which no output can hold."""
     for word in words:
         shown = os.fsencode(word).decode("utf-8", "replace")
         if shown != word:
@@ -116,7 +116,7 @@ def _check_text(words: Sequence[str]) -> None:
 
 
 def _usage(error: click.UsageError) -> str:
-    """The mistake in the words of a command, its cure, and how the command is written."""
+    """Return a usage error: the mistake, its cure, and the usage of the command."""
     context, problem = error.ctx, error.format_message().rstrip(".")
     if context is None or problem.startswith("Usage"):  # a group without a command shows its help
         return problem
@@ -127,7 +127,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _drop_output() -> None:
-    """Send what a broken stdout still holds nowhere: Python writes it when it ends, and would complain again."""
+    """Discard what a broken stdout still holds: Python would write it at exit and fail again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -135,7 +135,7 @@ def _drop_output() -> None:
 
 
 class _Commands(click.Group):
-    """A group that knows names and help texts, and imports a command when it is used."""
+    """A group that knows names and help texts, and imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -179,7 +179,7 @@ def completion(shell: str) -> None:
     For good: `eval "$(simcoll completion bash)"` in ~/.bashrc, the same with zsh in ~/.zshrc, `simcoll completion fish
     | source` in ~/.config/fish/config.fish.
     """
-    if shell == "zsh":  # without it there is no `compdef` to register with
+    if shell == "zsh":  # otherwise `compdef`, which registers completions, is missing
         print("(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u; }")
     print(_asking(shell).source())
 

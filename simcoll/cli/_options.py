@@ -1,4 +1,4 @@
-"""Options that several commands have, and files read with one complaint."""
+"""Options shared by several commands, and readers of files with uniform errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """The names of these kinds that begin as what was typed does, for shells; with `file` the shell's own files."""
+    """Return a shell completer of names of `kinds` that start with the typed word; `file` means the shell's files."""
 
     def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -48,7 +48,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
             "table": lambda: sorted(path.name for path in shipped("measured").glob("*.csv")),
             "format": lambda: FORMATS,
         }
-        found = [CompletionItem(begun, type="file")] if "file" in kinds else []  # first: it empties what bash has
+        found = [CompletionItem(begun, type="file")] if "file" in kinds else []  # first, as it clears bash's list
         found += [CompletionItem(name) for k in kinds if k in known for name in known[k]() if name.startswith(begun)]
         return found
 
@@ -56,7 +56,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
 
 
 def _in_plain_digits(value: Any) -> Any:
-    """A word as Python reads numbers: `1_0` and digits of other scripts, which Python also reads, are refused."""
+    """Return a value unchanged; refuse `1_0` and digits of other scripts, which Python reads as numbers."""
     if isinstance(value, str) and not in_plain_digits(value):
         raise click.BadParameter(f"{value!r} is not a number.")
     return value
@@ -66,7 +66,7 @@ class Whole(click.types.IntParamType):
     """The type of an option that is a whole number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert a word; ends the command where it is no such number."""
+        """Return a word as a number; ends the command if it is not one."""
         return super().convert(_in_plain_digits(value), param, ctx)
 
 
@@ -74,7 +74,7 @@ class WholeFrom(click.IntRange):
     """The type of an option that is a whole number of a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert a word; ends the command where it is no such number."""
+        """Return a word as a number; ends the command if it is not one in range."""
         return super().convert(_in_plain_digits(value), param, ctx)
 
 
@@ -82,7 +82,7 @@ class Number(click.types.FloatParamType):
     """The type of an option that is a number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert a word; ends the command where it is no such number."""
+        """Return a word as a number; ends the command if it is not one."""
         return super().convert(_in_plain_digits(value), param, ctx)
 
 
@@ -145,7 +145,7 @@ FORMAT = click.option(
 
 
 def check_format(output: Path | None) -> None:
-    """Raise InputError where `--format` is given to a command that draws nothing without `-o`."""
+    """Raise InputError if `--format` is given to a command that draws nothing without `-o`."""
     source = click.get_current_context().get_parameter_source("kind")
     if output is None and source is ParameterSource.COMMANDLINE:
         raise InputError("--format without -o has nothing to draw", "add -o FOLDER")
@@ -158,7 +158,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON docu
 Command = Callable[..., Any]
 
 
-# What names of files end in: a folder of such a name is meant as one only where it is there.
+# Suffixes of files: a name that ends in one means a folder only if that folder exists.
 OF_FILES: Final = frozenset(
     f".{end}"
     for end in ("png", "svg", "pdf", "gif", "jpg", "jpeg", "webp", "tif", "tiff", "bmp", "eps", "csv", "json", "html")
@@ -166,7 +166,7 @@ OF_FILES: Final = frozenset(
 
 
 class _Folder(click.Path):
-    """A folder to write to: what is named as a file is none, unless it is there as one."""
+    """A folder to write to; a name with a file's suffix is refused unless that folder exists."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(str(super().convert(value, param, ctx)))
@@ -176,11 +176,11 @@ class _Folder(click.Path):
 
 
 def output_folder(text: str) -> Callable[[Command], Command]:
-    """The option `-o`, a folder; `text` says what is written there."""
+    """Return the option `-o`, a folder; `text` is its help."""
     return click.option("-o", "--output", type=_Folder(), help=text)
 
 
-# Options that are keys of the scenario: parameter of the command, key, and option.
+# Options that set keys of the scenario: parameter of the command → key, option.
 _KEYS: Final[dict[str, tuple[str, Callable[[Command], Command]]]] = {
     "system": ("topology", _ON),
     "nodes": ("topology.nodes", _NODES),
@@ -191,7 +191,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[Command], Command]]]] = {
 
 
 def _with_keys(*parameters: str) -> Callable[[Command], Command]:
-    """Give a command that has `sets` these options, each of which is one of the assignments."""
+    """Return a decorator that adds these options to a command that has `sets`; each becomes an assignment there."""
 
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
@@ -218,8 +218,8 @@ with_algorithm = _with_keys("algorithm")
 
 
 def with_measured_on(command: Command) -> Command:
-    """Give a command that has `topology`, `where` and `sets` the options `--on`, `--nodes`, `--collective` and
-    `--profile`: the machine that a table was measured on, and the rows of it that count."""
+    """Add `--on`, `--nodes`, `--collective` and `--profile` to a command that has `topology`, `where` and `sets`: the
+    machine of a measured table, and which of its rows count."""
 
     @functools.wraps(command)
     def asked(*args: Any, nodes: str | None, collective: str | None, where: tuple[str, ...], **options: Any) -> Any:
@@ -230,12 +230,12 @@ def with_measured_on(command: Command) -> Command:
 
 
 def of_nodes(nodes: str | None) -> list[str]:
-    """`--nodes` as `--set` has it."""
+    """Return `--nodes` as assignments, in the form of `--set`."""
     return assigned("topology.nodes", nodes and listed(nodes), "--nodes")
 
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:
-    """An option that is a key of the scenario as `--set` has it; messages call it by its name."""
+    """Return the assignment of an option to a key of the scenario, in the form of `--set`; messages name the option."""
     from simcoll.config.yaml_tree import OptionValue
 
     return [] if value is None else [OptionValue(path, value, option)]
@@ -246,15 +246,15 @@ def _given(key: str, value: str | None) -> list[str]:
 
 
 def measured_on(topology: str | None) -> str:
-    """The machine that `--on` names; raises InputError if it is left out."""
+    """Return the machine that `--on` names; raises InputError if it is left out."""
     if topology is None:
         raise InputError("nothing says what it was measured on", f"add --on {A_SYSTEM}")
     return topology
 
 
 def listed(text: str) -> str:
-    """Values as YAML has them: `1,2` is a list, too, and so is `hgx-h100,{system: hgx-h200}`; commas in brackets, as
-    those of options are, are none of a list.
+    """Return values as YAML: `1,2` and `hgx-h100,{system: hgx-h200}` become lists; commas in brackets, as in options
+    of algorithms, do not.
 
     >>> listed("ring,swing(ports=one)"), listed("{from: 1 KiB, to: 1 GiB}")
     ('[ring,swing(ports=one)]', '{from: 1 KiB, to: 1 GiB}')
@@ -268,13 +268,13 @@ def listed(text: str) -> str:
 
 
 def check_timeout(timeout: float) -> None:
-    """Raise InputError where `--timeout` is no time that torch.distributed can wait, before a long run."""
+    """Raise InputError, before a long run, if `--timeout` is longer than torch.distributed can wait, or not above 0."""
     if not 0 < timeout <= LONGEST_S:
         raise InputError(f"--timeout {timeout:g} is no time to wait", f"give seconds above 0, at most {LONGEST_S:.0f}")
 
 
 def rank_counts(text: str, cure: str) -> list[int]:
-    """The numbers of ranks that `--ranks N[,N…]` lists; raises InputError with the cure."""
+    """Return the rank counts of `--ranks N[,N…]`; raises InputError with the cure."""
     numbers = list(map(_counted, text.split(",")))
     if not all(numbers):
         raise InputError(f"--ranks: {text!r} is no number of ranks", cure)
@@ -282,17 +282,17 @@ def rank_counts(text: str, cure: str) -> list[int]:
 
 
 def _counted(text: str) -> int:
-    """The number from 1 on that a text is; 0 for anything else, and for what counts nothing any more."""
+    """Return a text as a whole number from 1 on; 0 for any other text and for more than 19 digits."""
     return int(text) if re.fullmatch(r" *[0-9]{1,19} *", text) else 0
 
 
 def unbracketed(text: str) -> str:
-    """`[1, 2]`, as YAML has a list, without its brackets."""
+    """Return a YAML list such as `[1, 2]` without its brackets."""
     return text.strip().removeprefix("[").removesuffix("]")
 
 
 def node_counts(text: str) -> list[int]:
-    """The numbers of nodes that `--nodes N[,N…]` lists; raises InputError."""
+    """Return the node counts of `--nodes N[,N…]`; raises InputError."""
     numbers = list(map(_counted, unbracketed(text).split(",")))
     if not all(numbers):
         raise InputError(f"--nodes: {text!r} is no number of nodes", "give 1, 2, …, or several: '[1, 2]'")
@@ -310,13 +310,13 @@ JOBS = click.option(
 
 
 def check_jobs(jobs: int) -> None:
-    """Raise InputError where `--jobs` is no number of processes."""
+    """Raise InputError if `--jobs` is not a number of processes."""
     if jobs < 1 and jobs != -1:
         raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
 
 
 def read_text(path: Path) -> str:
-    """A file's text, `-` being stdin; raises InputError."""
+    """Return the text of a file, or of stdin for `-`; raises InputError."""
     from simcoll.config import input_files
     from simcoll.config.input_files import decoded
 
@@ -326,7 +326,7 @@ def read_text(path: Path) -> str:
 
 
 def measured_text(name: str) -> str:
-    """A measured table's text: of a file, a shipped table, or stdin (`-`); raises InputError."""
+    """Return the text of a measured table: a file, a shipped table, or stdin (`-`); raises InputError."""
     if name == "-":
         return read_text(Path(name))
     from simcoll.formats.measured import find_measured
@@ -342,5 +342,5 @@ TIMEOUT = click.option(
     metavar="SECONDS",
     help="The most one transfer may take.",
 )
-LONGEST_S = 1e6  # what torch.distributed is given as a time-out has to be a number of milliseconds
+LONGEST_S = 1e6  # longest time-out: torch.distributed counts milliseconds
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress.")

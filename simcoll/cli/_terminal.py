@@ -1,7 +1,7 @@
-"""The way from the command line to the user: stdout and stderr, and the progress of long runs.
+"""Output of the command line: stdout and stderr, and the progress of long runs.
 
-The streams show control characters as escapes, so that no name in a file can command the user's terminal, and they
-take no harm if their reader goes away. Progress is a bar on a terminal, and a line now and then elsewhere.
+The streams escape control characters, so that no name in a file can command the user's terminal, and survive the
+loss of their reader. Progress is a bar on a terminal, and an occasional line elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from simcoll.errors import visible
 
-PLAIN: Final = "simcoll.plain"  # how a stream writes what its encoding has not
+PLAIN: Final = "simcoll.plain"  # error handler for characters that a stream's encoding lacks
 _IN_ASCII: Final = {
     "→": "->",
     "←": "<-",
@@ -43,7 +43,7 @@ codecs.register_error(PLAIN, _in_ascii)
 
 
 class _Lasting(io.FileIO):
-    """A file whose reader may go away: from then on what is written goes nowhere."""
+    """A file whose reader may go away: later writes are discarded."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -54,13 +54,13 @@ class _Lasting(io.FileIO):
 
 
 class _Door:
-    """A text stream that writes control characters as `visible` shows them, and is the stream below for the rest."""
+    """A text stream that escapes control characters by `visible`, and otherwise acts as the stream below."""
 
     def __init__(self, below: Any):
         self.below = below
 
     def write(self, text: str) -> int:
-        """Write a text; returns its length."""
+        """Write a text; return its length."""
         self.below.write(visible(text))
         return len(text)
 
@@ -69,8 +69,8 @@ class _Door:
 
 
 def door(stream: Any) -> Any:
-    """The stream as a door for texts. A plain stream of this process also outlives its reader: `simcoll … 2>&1 | head`
-    ends quietly, and only when its files are written. A stream that a caller put in its place is kept below the door.
+    """Return a stream whose output is escaped. A plain stream of this process also survives its reader: `simcoll … 2>&1
+    | head` ends quietly, after its files are written. A stream set by a caller is kept below.
     """
     if isinstance(stream, _Door):
         return stream
@@ -82,40 +82,40 @@ def door(stream: Any) -> Any:
 
 
 def terminal_of(stream: Any) -> Any:
-    """The stream below the door, for a program that moves the cursor; `visible` is then its own task."""
+    """Return the stream below, for a program that moves the cursor and must call `visible` itself."""
     return stream.below if isinstance(stream, _Door) else stream
 
 
 # --- progress ---
 
-EVERY_S = 10  # between lines; a terminal sees more
+EVERY_S = 10  # seconds between lines; a terminal shows more
 
 
 class Watch:
-    """Points that are done and points that are under way; `name(index)` names a point. In one process (`in_turn`) those
-    that were begun before wait while another is prepared.
+    """Points that are done and points under way; `name(index)` names a point. In one process (`in_turn`) earlier points
+    wait while a new one is prepared.
     """
 
     def __init__(self, total: int, name: Callable[[int], str], in_turn: bool = False):
         self.total, self.name, self.in_turn = total, name, in_turn
         self.done: set[int] = set()
         self.since: dict[int, float] = {}
-        self.replications: dict[int, tuple[int, int]] = {}  # done, and all
+        self.replications: dict[int, tuple[int, int]] = {}  # done, total
 
     def begun(self, index: int) -> None:
-        """A point is being computed from now on; a cluster may say so after its row has come."""
-        now = self.since.get(index, time.monotonic())  # replications of a point begin in shares
+        """Note that a point has begun; a cluster may report this after the point's row."""
+        now = self.since.get(index, time.monotonic())  # replications of a point begin separately
         if self.in_turn:
             self.since.clear()
         if index not in self.done:
             self.since[index] = now
 
     def replicated(self, index: int, done: int, every: int) -> None:
-        """So many of all replications of a point are done."""
+        """Note that `done` of `every` replications of a point are done."""
         self.replications[index] = done, every
 
     def finished(self, index: int) -> None:
-        """A point has a row."""
+        """Note that a point has its row."""
         self.done.add(index)
         self.since.pop(index, None)
         self.replications.pop(index, None)
@@ -130,13 +130,13 @@ class Watch:
 
     @property
     def points_done(self) -> float:
-        """The number of points that are done, with the shares of those whose replications are done in part."""
+        """Return the number of points done, with fractions for points whose replications are partly done."""
         return len(self.done) + sum(done / every for done, every in self.replications.copy().values())
 
 
 @contextmanager
 def progress(total: int, name: Callable[[int], str], quiet: bool, in_turn: bool = False) -> Iterator[Watch]:
-    """Show on stderr how far the watch has come, until the block ends."""
+    """Yield a watch, and show its progress on stderr until the block ends."""
     watch, over = Watch(total, name, in_turn), threading.Event()
     if quiet:
         yield watch
@@ -169,13 +169,13 @@ def _bar(watch: Watch, over: threading.Event) -> None:
 
 
 class Lines:
-    """Prints some of the lines that it gets: one a second on a terminal, one every EVERY_S seconds elsewhere."""
+    """Prints some of the lines it gets: one a second on a terminal, one every EVERY_S seconds elsewhere."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + (0 if sys.stderr.isatty() else EVERY_S)
 
     def __call__(self, line: str) -> None:
-        """Print it, if it is time to."""
+        """Print a line, if it is time to; lines about left-out or reused points always."""
         if line.startswith(("left out", "taken over")) or time.monotonic() >= self._next:
             self._next = time.monotonic() + (1 if sys.stderr.isatty() else EVERY_S)
             print(line, file=sys.stderr)

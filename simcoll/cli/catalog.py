@@ -1,4 +1,4 @@
-"""Commands about what simcoll knows: `simcoll list`, `topology`, `schema`, `show` and `verify`."""
+"""Commands that show what simcoll knows: `simcoll list`, `topology`, `schema`, `show` and `verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simcoll import` and `simcoll export`: files of other programs, read and written."""
+"""`simcoll import` and `simcoll export`: read and write files of other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simcoll explain`: why a point takes as long as it does, and what would make it faster."""
+"""`simcoll explain`: the causes of a point's time, and what would make it faster."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def explain(
         raise InputError(mistake, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
     documents: list[dict[str, Any]] = []
     overlap: list[str] = []
-    refused: list[tuple[bool, str]] = []  # whether nobody asked for the point by name, and why it has no answer
+    refused: list[tuple[bool, str]] = []  # whether the point was not asked for by name, and why it was refused
     with progress(len(points), lambda index: sweep.in_words(points[index]), quiet) as watch:
         for index, point in enumerate(points):
             watch.begun(index)

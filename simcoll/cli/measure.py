@@ -1,4 +1,4 @@
-"""`simcoll measure` and `simcoll lab`: the points of a scenario run for real."""
+"""`simcoll measure` and `simcoll lab`: run the points of a scenario for real."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def measure(
             rows = real.join(points, backend=backend, timeout_s=timeout, tell=tell, log=log)
         except MeasureError as error:
             print(error, file=sys.stderr, flush=True)
-            os._exit(error.exit_status)  # leaving in order would wait for ranks that are gone
+            os._exit(error.exit_status)  # an orderly exit would wait for ranks that are gone
         if rows is None:
             return 0
     else:
@@ -131,7 +131,7 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
 
 
 def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backend) -> None:
-    """Print measured rows, and write them where asked to."""
+    """Print measured rows, and write them to `output` if given."""
     from simcoll.config import text_table
     from simcoll.measurement import real_run as real
     from simcoll.report.verdicts import of_measured
@@ -146,7 +146,7 @@ def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backe
 
 
 def _ranks(text: str | None) -> list[str]:
-    """`--ranks` as an assignment to the scenario."""
+    """Return `--ranks` as an assignment to the scenario."""
     if text is None:
         return []
     numbers = rank_counts(text, "write e.g. 2 or 2,4")
@@ -154,7 +154,7 @@ def _ranks(text: str | None) -> list[str]:
 
 
 def _check(timeout: float, output: Path | None) -> None:
-    """Told before a long run and not after it."""
+    """Raise InputError for a wrong time-out or output before a long run, not after it."""
     check_timeout(timeout)
     if output and output.is_dir():
         raise InputError(f"{output}: is a folder", "give the name of a file to write, e.g. measured.csv")

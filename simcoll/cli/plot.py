@@ -1,4 +1,4 @@
-"""`simcoll plot`: pictures of a results.csv: those of a run again, or a quantity over any key."""
+"""`simcoll plot`: pictures of a results.csv: a run's pictures again, or a quantity over any key."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def plot(
 
 
 def _is_picture(output: Path) -> bool:
-    """Whether `-o` names a picture, and no folder; raises InputError where it can be neither."""
+    """Return whether `-o` names a picture, not a folder; raises InputError if it can be neither."""
     if output.is_dir():
         return False
     if output.suffix[1:].lower() in PICTURES:
@@ -93,11 +93,11 @@ def _is_picture(output: Path) -> bool:
     return False
 
 
-_ENDING: Final = re.compile(r"\.[A-Za-z]{2,5}")  # of a kind of file: folders end otherwise (`run.2`, `plots.d`)
+_ENDING: Final = re.compile(r"\.[A-Za-z]{2,5}")  # suffix of a file; names of folders end otherwise (`run.2`, `plots.d`)
 
 
 def filter_of(text: str) -> tuple[str, list[str]]:
-    """The column of `--filter KEY=V,V` and its values; raises InputError."""
+    """Return column and values of `--filter KEY=V,V`; raises InputError."""
     from simcoll.config.yaml_tree import condition
 
     key, values = condition(text, "--filter")

@@ -74,7 +74,7 @@ def _simulate(asked: Sequence[Recommendation], jobs: int, quiet: bool) -> None:
 
         def done() -> None:
             watch.finished(len(watch.done))
-            watch.total = max(watch.total, len(watch.done))  # how many a bisection takes is not known before
+            watch.total = max(watch.total, len(watch.done))  # the length of a bisection is not known in advance
 
         for each in asked:
             each.simulate(jobs, done)

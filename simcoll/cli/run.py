@@ -1,4 +1,4 @@
-"""`simcoll run` and `simcoll predict`: points simulated, printed and written."""
+"""`simcoll run` and `simcoll predict`: simulate points, print and write results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(
         sweep.write(journal.folder, whole, points, command)
     figures: Sequence[Named] | None = None
     try:
-        _show(rows, points, as_json, quiet, reused)  # before the plots, which take longer
+        _show(rows, points, as_json, quiet, reused)  # before the plots, which are slower
     finally:
         if journal and whole:
             figures = _finish(journal, whole, points, quiet, kind)
@@ -192,7 +192,7 @@ def predict(
 
 
 def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
-    """Name the command whose results in the folder these points replace; raises InputError for those of others."""
+    """Print which command's results in the folder these points replace; raises InputError for files of others."""
     from simcoll.prediction import result_rows, sweep
 
     result_rows.check_own(journal.folder / "results.csv")
@@ -201,7 +201,7 @@ def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
 
 
 def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[list[ResultRow], int]:
-    """Simulate; return the rows and how many of them an earlier run left. `options` are those of `sweep.sweep`."""
+    """Simulate points; return their rows and how many an earlier run left. `options` are those of `sweep.sweep`."""
     from simcoll.prediction import sweep
 
     finished, reused = {}, 0
@@ -217,13 +217,13 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
 
 
 def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> list[ResultRow] | None:
-    """The rows of all shards; none while some are missing, or if another shard has written them already."""
+    """Return the rows of all shards; None while some are missing, or if another shard has already written them."""
     from simcoll.prediction import sweep
 
     logged = sweep.logged(points, journal)
     missing = len(points) - len(logged)
     if sweep.is_written(journal.folder, points):
-        if missing:  # the others have dropped their logs: what this one holds is of no use any more
+        if missing:  # the other shards dropped their logs: this one's log is useless
             journal.drop()
         note = (
             f"{journal.folder / 'results.csv'} holds all {len(points)} points; remove it to have them simulated again"
@@ -253,7 +253,7 @@ def _show(rows: list[ResultRow], points: Sequence[Point], as_json: bool, quiet: 
 
 
 def _check_trace(file: Path, points: Sequence[Point]) -> None:
-    """Raise InputError, before anything runs, for what cannot be traced."""
+    """Raise InputError, before anything runs, if the points cannot be traced."""
     if not file.name.endswith((".json", ".json.gz")):
         raise InputError(f"--trace {file}: what kind of file is it?", "end its name in .json or .json.gz")
     if len(points) > 1:
@@ -263,7 +263,7 @@ def _check_trace(file: Path, points: Sequence[Point]) -> None:
 
 
 def _varying(documents: Sequence[Any]) -> list[str]:
-    """The keys that have several values, with dots where they are nested."""
+    """Return the keys that have several values, with dots where they are nested."""
     first, keys = documents[0], list[str]()
     for key in first:
         values = [document.get(key) for document in documents]
@@ -275,7 +275,7 @@ def _varying(documents: Sequence[Any]) -> list[str]:
 
 
 def _write_trace(file: Path, point: Point) -> None:
-    """One file, or where its name has `{rank}` in it one for each rank."""
+    """Write one trace file, or one for each rank if the name contains `{rank}`."""
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report.exports import chrome_trace
     from simcoll.report.point_trace import trace_of
@@ -296,7 +296,7 @@ def _write_report(
     command: str,
     figures: Sequence[Named] | None,
 ) -> None:
-    """Write the page, with `figures` that are drawn: drawn again they would say their notes again."""
+    """Write the report with `figures` already drawn; drawing them again would repeat their notes."""
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report import run_plots
     from simcoll.report.html import report
@@ -309,7 +309,7 @@ def _write_report(
 
 
 def _status(rows: list[ResultRow]) -> int:
-    """0 if there is a result and nothing failed."""
+    """Return exit status 0 if there is a result and nothing failed, else 1."""
     kinds = {row.status.partition(":")[0] for row in rows}
     return 1 if "failed" in kinds or "ok" not in kinds else 0
 
@@ -317,7 +317,7 @@ def _status(rows: list[ResultRow]) -> int:
 def _finish(
     journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool, kind: str
 ) -> Sequence[Named]:
-    """Plot, and only then drop the logs: a run that is killed before has them all. Returns the figures of the rows."""
+    """Draw plots, and only then drop the logs, which a killed run still has. Return the figures of the rows."""
     from simcoll.report import run_plots
 
     scenarios = [point.scenario for point in points]

@@ -1,4 +1,4 @@
-"""`simcoll tune`: the latencies and bandwidths that NCCL's tuner reckons with on a system, and its choices."""
+"""`simcoll tune`: latencies and bandwidths that NCCL's tuner assumes for a system, and its choices."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.tune/1"
-SIMULATED: Final = 512  # bytes from which on regret is shown: two elements of a half for each of many ranks
-KEYS: Final = ("env", "library_version", "topology")  # of a scenario, which --set reaches
+SIMULATED: Final = 512  # bytes: least size for which regret is shown; two float16 for each of many ranks
+KEYS: Final = ("env", "library_version", "topology")  # keys of a scenario that --set reaches
 SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
 
@@ -84,7 +84,7 @@ def tune(
         raise InputError("one system is asked for", f"name it: simcoll tune {A_SYSTEM}")
     machine = str(system or on)
     _check(profile, output, graph_file)
-    node_counts(nodes or "1")  # says what is no number, in words of this command
+    node_counts(nodes or "1")  # raises InputError worded for this command
     filters = (*assigned("env.NCCL_ALGO", algo, "--algo"), *assigned("env.NCCL_PROTO", proto, "--proto"))
     release = assigned("library_version", version, "--version")
     scenarios = _scenarios((*assigned("topology", machine, "--on"), *of_nodes(nodes), *release, *filters, *sets))
@@ -118,7 +118,7 @@ def tune(
 
 
 def _scenarios(options: Sequence[str]) -> list[Scenario]:
-    """Scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
+    """Return scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
     from simcoll.config.yaml_tree import located, sources
     from simcoll.scenario.loading import points
 
@@ -148,7 +148,7 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
 def _regrets(
     system: str, table: TunerTable, profile: str, env: dict[str, Any], output: Path | None
 ) -> list[dict[str, Any]]:
-    """Compare NCCL's choices with the best ones; draw that where `output` names a picture."""
+    """Return NCCL's choices beside the best ones; draw the regret if `output` names a picture."""
     from simcoll.explanation import nccl_regret
 
     rows = nccl_regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED], env)

@@ -12,8 +12,8 @@ from simcoll.units import exact_us, format_duration
 
 
 class Reached(NamedTuple):
-    """What each transfer reached before a run stopped: the times in ps (or NONE), the `way` it took and, with
-    `blocking` sends, the transfers that it waited for."""
+    """The milestones that each transfer reached before a run stopped: times in ps (or NONE), the `way` it took and,
+    with `blocking` sends, the transfers that it waited for."""
 
     started: Sequence[int]
     sent: Sequence[int]

@@ -345,11 +345,11 @@ class KernelRun:
         assert repeated
         every = np.empty((repeated.loops, len(pending)), np.int8)
         every[:] = pending
-        every[1:] += program.channel_before == NONE  # they wait for the last of their channel
+        every[1:] += program.channel_before == NONE  # first rows wait for the last of their channel
         row, later = NO_INDICES, NO_INDICES
         if repeated.slots:
             many, place, row, later = looped_credits(program.connection, repeated.slots)
-            first = -((place - repeated.slots) // many)  # the loop in which each first waits
+            first = -((place - repeated.slots) // many)  # first loop in which each waits
             for loop in range(repeated.loops):
                 every[loop] += first <= loop
         return every.ravel(), row, later

@@ -10,7 +10,7 @@ from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER
 
-MOST_LEVELS: Final = 16  # of parts that affect each other soon; a fabric's links up and down are fewer
+MOST_LEVELS: Final = 16  # levels; the links up and down of a fabric make fewer
 
 
 class NetworkParts(NamedTuple):
@@ -62,7 +62,7 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
     )
     alone = ~np.isin(label[last], label[:participants])
     label = labels(
-        2 * places,  # the last links of all ways to a part are in one with a place behind all others
+        2 * places,  # join the last links of all ways to a part, by a place behind all others
         np.append(np.arange(places), last[alone]),
         np.append(label, places + label[dst[some[alone]]]),
     )[:places]

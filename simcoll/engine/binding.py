@@ -145,7 +145,7 @@ class _Frame:
         else:
             every = distinct(held)
             which = np.searchsorted(every, held.reshape(-1)).astype(np.min_scalar_type(len(every)))
-        sizes = np.append(every, 0)  # the last holds nothing
+        sizes = np.append(every, 0)  # the last kind holds nothing
         key = which.tobytes(), (sizes // piece).tobytes() if loops > 1 else b""
         if key not in self.kinds:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
@@ -349,7 +349,7 @@ def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
 def _routes(
     src: Index, dst: Index, way: Index, ways: int, network: RoutedNetwork, devices: Sequence[str]
 ) -> ProgramRoutes:
-    if ways < len(way):  # else each goes its own, in this order
+    if ways < len(way):  # else each transfer has its own way, in this order
         some = np.empty(ways, np.int32)
         some[way] = np.arange(len(way), dtype=np.int32)  # a transfer that goes each way
         src, dst = src[some], dst[some]

@@ -1,4 +1,4 @@
-"""A call of a plan by itself: its program, bound when it is needed, its sums, and when it ends."""
+"""One call of a plan, run by itself: its program, which is bound when needed, its sums, and its ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
 from simcoll.schedule.ir import StreamedSchedule
 
-LONG: Final = 2_000_000  # transfers: fewer are bound in about the time that folding takes
+LONG: Final = 2_000_000  # transfers; a shorter call is bound in about the time that folding takes
 
 
 class CallSums(NamedTuple):
@@ -137,7 +137,7 @@ class CallProgram:
 
     @property
     def transfers(self) -> int:
-        """The transfers of all its loops, where it does not stand for others."""
+        """The number of transfers of all its ranks in all its loops, folded or not."""
         program, loops, *_ = self._in_loops
         return len(program) * loops
 

@@ -328,8 +328,8 @@ class _Composition:
         return any(most(column[call.links], initial=0) >= first for column in taken)
 
     def _uncover(self, late: Hidden) -> bool:
-        """Run a hidden call. All others on its links, but for its chain, were over before or begin after it. Of its
-        chain, all calls ahead of it are run, and as many behind it as meet. Return whether they end."""
+        """Run a hidden call. All others on its links, but those of its chain, were over before or begin after it. Of
+        its chain, all calls ahead of it are run, and as many behind it as meet. Return whether they end."""
         chain = self._shown(late.chain)
         wanted, parts = chain.index(late), list[tuple[Before, Taken]]()
         for place, each in enumerate(chain):  # the chain may grow meanwhile

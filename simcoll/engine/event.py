@@ -71,7 +71,7 @@ class _EventRun:
         self.paths: list[list[int]] = [links[a:b] for a, b in pairwise(first)]
         self.flight = [sum(self.latencies[link] for link in path) for path in self.paths]
         routed = (program.routes.src != program.routes.dst) & (np.diff(program.routes.hop) > 0)
-        self.lead = np.where(routed, program.by_way("o_send"), 0).tolist()  # of each way, as are the next two
+        self.lead = np.where(routed, program.by_way("o_send"), 0).tolist()  # by way, as are the next two
         self.gap, self.caps = program.by_way("g").tolist(), program.by_way("channel_bandwidth").tolist()
         self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
         self.links, self.sides = defaultdict[int, int](int), defaultdict[int, int](int)  # when each is free
@@ -115,8 +115,8 @@ class _EventRun:
         program, count = self.program, len(self.bandwidths)
         capacity = np.zeros(count + program.channel.max(initial=NONE) + 1)
         capacity[:count] = program.bandwidths
-        capacity[count + program.channel] = program.by_way("channel_bandwidth")[program.way]  # a channel's cap is one
-        return Fabric(self.env, capacity.tolist())  # more link, behind the real ones
+        capacity[count + program.channel] = program.by_way("channel_bandwidth")[program.way]  # a channel's cap is
+        return Fabric(self.env, capacity.tolist())  # one more link, behind the real ones
 
     def reached(self) -> Reached:
         """Return the milestones that each transfer has reached."""
@@ -269,7 +269,7 @@ class _EventRun:
             self.end(i)
 
     def take_in(self, i: int, wait: int, _: Event) -> None:
-        """The receive side takes a transfer in."""
+        """Let the receive side take a transfer in, after those before it."""
         side, now = int(self.program.side[i]), self.env.now
         self.sides[side] = max(now, self.sides[side]) + wait
         self.after(self.sides[side] - now, self.end, i)
@@ -364,7 +364,7 @@ class _Head(Recurring):
 
 
 class _Barrier:
-    """Barriers between steps: which step everyone may be in."""
+    """Barriers between steps: they decide which step everyone may be in."""
 
     def __init__(self, env: simpy.Environment, program: Program):
         self.env, self.step = env, program.step.tolist()

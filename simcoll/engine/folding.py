@@ -255,7 +255,7 @@ def _assembled(
     """Return the schedule of the few, on the links that stand for all."""
     rows = join(*(rows for _, rows in columns))
     schedule = Schedule(
-        collective="all_reduce",  # whose sizes do not depend on who holds what
+        collective="all_reduce",  # its sizes do not depend on who holds what
         algorithm=stream.algorithm,
         n=few,
         n_chunks=stream.n_chunks,

@@ -127,8 +127,8 @@ class _Laid:
 
     def __init__(self, operations: Sequence[Operation], bound: Sequence[Program], tasks: Array, n: int):
         self.bound, self.participants = bound, n
-        self.places: list[Array] = []  # of each program: the participants of the whole that its own are
-        first: dict[int, tuple[int, int]] = {}  # of each program: its first way and size
+        self.places: list[Array] = []  # by program: its participants' numbers in the whole
+        first: dict[int, tuple[int, int]] = {}  # by program: its first way and size
         members = {id(op.program): op.ranks for op in operations if op.program is not None}
         owners: dict[int, _Owners] = {}
         way = kind = 0
@@ -190,7 +190,7 @@ class _Laid:
 
 
 def _tasks(operations: Sequence[Operation], tasks: Array, laid: _Laid, n: int) -> Tasks:
-    part = np.full((len(operations), n), NONE, np.int32)  # of each rank in each operation
+    part = np.full((len(operations), n), NONE, np.int32)  # by operation and rank: its task
     waits: tuple[list[Array], list[Array]] = [EMPTY], [EMPTY]
     duration = np.zeros(tasks[-1], np.int64)
     for number, (op, task) in enumerate(zip(operations, tasks[:-1].tolist(), strict=True)):

@@ -1,4 +1,4 @@
-"""The load of each link in a run."""
+"""Find how busy each link is in a run."""
 
 from __future__ import annotations
 

@@ -33,15 +33,15 @@ MOST_ROWS: Final = 50_000  # of a program that `in_turn` examines: some 0.1 s
 
 
 class Longest(NamedTuple):
-    """A program laid out for the kernel that finds how long it may take, and the kernel."""
+    """A program laid out for the kernel that bounds its time, and the loops to run that with."""
 
     program: Program
     loops: Loops
     run: LongestRun
 
     def latest_ps(self, missing: int | None = None) -> int | None:
-        """Return the most time in ps that it may take once all ranks have come, no other using its links. With a
-        `missing` rank: of what does not wait for that; None if a rank may be through without it."""
+        """Return the most time in ps that it may take once all ranks have come, if no other uses its links. With a
+        `missing` rank: the same for all that does not wait for it; None if a rank may be through without it."""
         run, program = self.run, self.program
         if missing is None:
             return int(self.loops.like(longest_kernel).longest(run))
@@ -110,8 +110,8 @@ def longest_ps(
 
 def in_turn(program: Program) -> bool:
     """Return whether ranks may begin a second program, with the same columns but sizes, each when it is through with
-    this one: every channel must begin in the second after all that it sent in the first has ended. Then `longest_ps`
-    counts as many ahead as of one. False also where this takes long to find.
+    this one. Every channel must then begin in the second after all that it sent in the first has ended, so that
+    `longest_ps` counts as many ahead as of one. False also where this takes long to find.
 
     A transfer begins when the ranks it hears of have begun. These have then received all of the first program, and all
     that they hear of there has ended.
@@ -199,12 +199,12 @@ def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers
 
 
 def _heads(program: Program, tables: LinkTables) -> Numbers:
-    """Return for each link the one at which those wait that come to it: itself, or one before it on every way that
+    """Return for each link the one at which heads wait that come to it: itself, or one before it on every way that
     takes it.
 
-    Links behind each other are waited at once: the last of those ahead is behind them all after the sum of the longest
-    that each takes on any of them. Where channels begin, only one transfer of each counts; there, only links of the
-    same rate and more are joined, as nobody waits at these.
+    Heads wait at links behind each other at once: the last of those ahead is behind them all after the sum of the
+    longest that each takes on any of them. Where channels begin, only one transfer of each counts; there, only links of
+    the same rate and more are joined, as nobody waits at these.
     """
     _, _, hop, links = program.routes
     rates, head = program.bandwidths, np.arange(len(program.bandwidths))

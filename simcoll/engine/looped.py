@@ -50,7 +50,7 @@ class LoopedProgram:
 
     @property
     def first(self) -> Index:
-        """The first row of the channel of each row."""
+        """By row: the first row of its channel."""
         _, first = np.unique(self.one.channel, return_index=True)
         found: Index = first[self.one.channel].astype(np.int32)
         return found

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class ProgramRoutes(NamedTuple):
-    """The ways that transfers take: way r leads from participant `src[r]` to `dst[r]` (ways,) over `links[hop[r]:hop[r
-    + 1]]`, which is empty for a local copy without a memory link."""
+    """The ways that transfers take: way r leads from participant `src[r]` to `dst[r]` (ways,) over
+    `links[hop[r]:hop[r + 1]]`, which is empty for a local copy without a memory link."""
 
     src: Index
     dst: Index

@@ -169,7 +169,7 @@ def _streamed(program: StreamedProgram) -> Totals | None:
     if isinstance(stream, StreamedSchedule):
         if folded := _folded(program, stream, sizes[0]):
             return folded
-        if params.channels and params.channels_by == "chunk":  # streams number channels so only
+        if params.channels and params.channels_by == "chunk":  # streams number channels by chunk only
             streamed.check_steps(program.transfers * len(sizes))
             replayed = streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
             if replayed:

@@ -42,7 +42,7 @@ def _last_read(program: Program, sent: Numbers) -> Numbers:
     """
     count, by_sent = len(program), np.argsort(sent)
     order, base = program.once("by slot", (program.way,), lambda: _by_slot(program))
-    rank = np.zeros(2 * count, np.int64)  # reads, then writes, which have none
+    rank = np.zeros(2 * count, np.int64)  # reads, then writes, whose rank is 0
     rank[by_sent] = np.arange(1, count + 1)
     latest = np.empty(2 * count, np.int64)
     latest[order] = np.maximum.accumulate(base + rank[order]) - base

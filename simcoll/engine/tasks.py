@@ -15,10 +15,10 @@ class Tasks:
 
     A task *opens* when all tasks before it are done. Its channels start nothing earlier, and the data that its rank
     brings is not there earlier. It is *done* when `duration` (tasks,), in ps, has passed since it opened, the transfers
-    of its channels are sent, and those to its receive sides are complete. Task k waits for `before[first[k]:first[k +
-    1]]`, (tasks + 1,), all lower than k and of earlier operations. `channel` (channels,) and `side` (sides,) name the
-    task of each; NONE: of an in-network agent, which waits for nobody. Channels with the same `lane` (channels,) are of
-    tasks that follow each other, so that never two of them send at once.
+    of its channels are sent, and those to its receive sides are complete. Task k waits for
+    `before[first[k]:first[k + 1]]`, (tasks + 1,), all lower than k and of earlier operations. `channel` (channels,) and
+    `side` (sides,) name the task of each; NONE: of an in-network agent, which waits for nobody. Channels with the same
+    `lane` (channels,) are of tasks that follow each other, so that never two of them send at once.
     """
 
     channel: Index

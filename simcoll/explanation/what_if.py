@@ -27,9 +27,9 @@ from simcoll.units import format_size
 from simcoll.workload.workload_keys import Bucketed, with_algorithm
 
 OVERHEADS: Final = ("o_send", "o_recv", "g")
-SMALL: Final = 1_000_000  # messages: up to here all algorithms are tried, beyond only those that NCCL has, to save time
+SMALL: Final = 1_000_000  # most messages with which all algorithms are tried; with more, to save time, only NCCL's
 NO_OVERHEADS: Final = "no overheads (o_send, o_recv, g, launch)"
-CHUNK: Final = 512 << 10  # bytes: the chunk to try where the scenario has none, as in NCCL's Simple protocol
+CHUNK: Final = 512 << 10  # bytes: the chunk to try if the scenario has none, as in NCCL's Simple protocol
 
 Change = tuple[str, Callable[[], int]]  # the name of a change, and a function that returns the time with it, in ps
 
@@ -43,8 +43,8 @@ class Answer(NamedTuple):
 
 
 def answers(explained: ExplainedRun, broken: list[ScheduleError] | None = None) -> list[Answer]:
-    """Simulate every change that the point allows; the largest gain first. Changes that cannot run are left out;
-    `broken` takes the errors of algorithms of the user's own that fail."""
+    """Simulate every change that the point allows; return the largest gain first. Changes that cannot run are left out;
+    `broken` collects the errors of the user's own algorithms."""
     simulated = []
     for change, time in changes(explained):
         try:
@@ -60,19 +60,17 @@ def answers(explained: ExplainedRun, broken: list[ScheduleError] | None = None) 
 
 
 def changes(explained: ExplainedRun) -> Iterator[Change]:
-    """Every change that the point allows, by name, with a function that simulates it."""
+    """Yield every change that the point allows: its name, and a function that simulates it."""
     ran = explained.ran
     yield from _of_step(explained, ran) if isinstance(ran, StepPrediction) else _of_call(explained, ran)
 
 
 def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
-    """Return groups of link kinds to speed up, by the name of the change: each kind in use, those between nodes, and
-    all.
-    """
+    """Return groups of link kinds to speed up, by the change's name: each used kind, those between nodes, and all."""
     kinds, carried = explained.ran.links.kinds, explained.ran.totals.carried.tolist()
     inside = _kinds_within_nodes(explained)
     carrying = (kind for kind, nbytes in zip(kinds, carried, strict=True) if nbytes)
-    used = list(dict.fromkeys([*carrying, *sorted(inside)]))  # a call's view carries under other names
+    used = list(dict.fromkeys([*carrying, *sorted(inside)]))  # calls carry data under other names of links
     groups = {f"links of kind {kind} twice as fast": frozenset([kind]) for kind in used}
     outer = frozenset(used) - inside
     if 1 < len(outer) < len(used):
@@ -88,12 +86,12 @@ def _kinds_within_nodes(explained: ExplainedRun) -> set[str]:
     src, dst, hop, links = program.routes
     nodes = [topology.node_of(device) for device in devices]
     ends = list(zip(src.tolist(), dst.tolist(), strict=True))
-    known = len(nodes)  # joint programs number the agents of each operation anew, behind the ranks
+    known = len(nodes)  # joined programs number the agents of each operation anew, behind the ranks
     inside = [way for way, (u, v) in enumerate(ends) if max(u, v) < known and nodes[u] == nodes[v]]
     kind_of = dict(zip(topology.link_names, topology.link_kinds, strict=True))
     names = {program.link_names[link % program.servers] for way in inside for link in links[hop[way] : hop[way + 1]]}
     kinds = {kind_of[name] for name in names if name in kind_of}
-    if names - kind_of.keys():  # calls see links within a node in their own way, in each node alike
+    if names - kind_of.keys():  # calls see links within a node in their own way, alike in each node
         pairs = [ends[way] for way in inside if nodes[ends[way][0]] == nodes[ends[inside[0]][0]]]
         kinds |= {topology.link_kinds[link] for u, v in pairs for link in topology.route(devices[u], devices[v])}
     return kinds
@@ -166,7 +164,7 @@ def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]
 
 
 def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str, Launch]]:
-    """Yield other ways to launch calls, of those that the profile knows."""
+    """Yield other ways to launch calls that the profile knows."""
     others = {"one GPU a process": Launch(gpus_per_process=1), "launched in a CUDA graph": Launch(graph=True)}
     said = scenario.launch
     for text, launch in others.items():
@@ -190,9 +188,9 @@ def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str
 
 
 def _of_step(explained: ExplainedRun, ran: StepPrediction) -> Iterator[Change]:
-    """Links, times and overheads are changed in the program that ran; what binds calls otherwise is bound anew."""
+    """Yield changes: of links, times and overheads in the program that ran, and of other keys in a new program."""
     scenario, spec, kinds_of_tasks = explained.scenario, explained.scenario.workload, ran.tasks.kind
-    program = ran.run.program  # as it was bound, before faults sent transfers other ways
+    program = ran.run.program  # as it was bound, before faults rerouted transfers
     runs = executor(scenario)
     kind_of = dict(zip(ran.topology.link_names, ran.topology.link_kinds, strict=True))
     kinds = np.array([kind_of.get(name, "") for name in program.link_names])
@@ -218,7 +216,7 @@ def _of_step(explained: ExplainedRun, ran: StepPrediction) -> Iterator[Change]:
     def on(group: frozenset[str]) -> int:
         if runs.tunable or explained.drawn:  # a new program would draw new disturbances
             return played(bandwidths=np.where(np.isin(kinds, list(group)), 2, 1) * program.bandwidths)
-        # calls of NCCL choose and reach other rates on other links
+        # on other links NCCL's calls choose anew, and reach other rates
         return predict(scenario, _with(rated_topology(scenario), partial(_faster, group))).time_ps
 
     for text, group in _links(explained).items():

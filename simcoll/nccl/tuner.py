@@ -1,10 +1,10 @@
-"""The tuner of NCCL, mirrored: latency and bandwidth of each pair of algorithm and protocol, and which pair it takes.
+"""The tuner of NCCL, mirrored: latency and bandwidth of each pair of algorithm and protocol, and the pair taken.
 
     time = latency + size / bandwidth
 
-where the size is the largest buffer of a rank, as nccl-tests counts it. It knows neither the launch of a kernel nor
-what the host does, so small sizes take longer than it says. CollNet, which needs a plugin for in-network reduction,
-and the rule for fp8 are left out.
+The size is the largest buffer of a rank, as nccl-tests counts it. The tuner knows neither the launch of a kernel nor
+the host's work, so small sizes take longer than it says. CollNet, which needs a plugin for in-network reduction, and
+the rule for fp8 are left out.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; ROCm/rccl, release 2.21.5: formulas and figures.
 """
@@ -39,7 +39,7 @@ _COMPARED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class TunerEntry:
-    """One pair of the table: what a call costs, and the bandwidth of the buffer."""
+    """One pair of the table: the latency of a call, and the bandwidth of the buffer."""
 
     latency_us: float
     bandwidth_GBps: float  # noqa: N815
@@ -47,7 +47,7 @@ class TunerEntry:
 
 @dataclass(frozen=True)
 class TunerTable:
-    """The table that NCCL works out once for a communicator; pairs that it cannot use are left out."""
+    """The table that NCCL computes once for a communicator; pairs that it cannot use are left out."""
 
     communicator: Communicator
     constants: NcclConstants | RcclConstants
@@ -56,7 +56,7 @@ class TunerTable:
 
 @dataclass(frozen=True)
 class TunerChoice:
-    """The pair that NCCL takes, and the time that it reckons with."""
+    """The pair that NCCL takes, and the time that it expects."""
 
     algorithm: NcclAlgorithm
     protocol: Protocol
@@ -64,10 +64,10 @@ class TunerChoice:
 
 
 def switch_reduces(dtype: str, op: str) -> bool:
-    """Whether NVSwitches reduce such elements; without that NCCL takes NVLS and NVLSTree for all_gather only.
+    """Return whether NVSwitches reduce such elements; if not, NCCL takes NVLS and NVLSTree for all_gather only.
 
-    `avg` is never reduced there: of floats it multiplies first, of integers it divides afterwards.
-    Source: NVIDIA/nccl 2.27, src/include/device.h (ncclNvlsSupported).
+    NVSwitches never reduce `avg`: NCCL multiplies floats before, and divides integers afterwards. Source: NVIDIA/nccl
+    2.27, src/include/device.h (ncclNvlsSupported).
     """
     return dtype in {"sum": _ADDED_BY_SWITCHES, "min": _COMPARED_BY_SWITCHES, "max": _COMPARED_BY_SWITCHES}.get(op, ())
 
@@ -78,7 +78,7 @@ def table(
     selection: Selection = EVERYTHING,
     switch_reduces: bool = True,
 ) -> TunerTable:
-    """Latency and bandwidth of every pair that the release (default: the newest known) could use.
+    """Return latency and bandwidth of every pair that the release (default: the newest known) could use.
 
     `selection`: what `NCCL_ALGO` and `NCCL_PROTO` leave; `switch_reduces`: whether NVSwitches reduce the elements.
     Raises InputError for a release that is not known.
@@ -99,7 +99,7 @@ def table(
 def time_us(
     table: TunerTable, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int
 ) -> float:
-    """The tuner's time for a call of `nbytes`, in us.
+    """Return the tuner's time for a call of `nbytes`, in us.
 
     Raises RefusedError for a pair that is not in the table.
     """
@@ -116,7 +116,7 @@ def time_us(
 
 
 def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
-    """The pair with the least time, of equals the one that NCCL looks at first; None where no pair is left."""
+    """Return the pair with the least time, of equals the one that NCCL looks at first; None if no pair is left."""
     best: TunerChoice | None = None
     for served, algorithm, protocol in table.entries:
         if served == collective:
@@ -132,7 +132,7 @@ def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> Tuner
 def _pairs(
     comm: Communicator, constants: NcclConstants | RcclConstants, selection: Selection, switch_reduces: bool
 ) -> Iterator[tuple[TunedCollective, NcclAlgorithm, Protocol]]:
-    """Everything that this communicator may use, in NCCL's order, whether there is a graph for it or not."""
+    """Yield every pair that this communicator may use, in NCCL's order, with or without a graph."""
     for collective in COLLECTIVES:
         for algorithm in ALGORITHMS:
             if algorithm in _SERVES[collective] and _possible(comm, collective, algorithm, switch_reduces):
@@ -155,7 +155,7 @@ def _possible(comm: Communicator, collective: TunedCollective, algorithm: NcclAl
 
 
 def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, algorithm: NcclAlgorithm) -> bool:
-    """LL128 relies on stores that arrive whole, and so on short paths."""
+    """Return whether paths are short enough for LL128, which relies on stores that arrive whole."""
     graph = comm.graph(algorithm)
     farthest = PATHS.index("PXN" if comm.capability >= 90 else "PXB")
     if graph is None:
@@ -179,7 +179,7 @@ def _bandwidth(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> float:
-    """GB/s of the largest buffer of a rank; 0 where the pair is not used."""
+    """Return GB/s of the largest buffer of a rank; 0 if the pair is not used."""
     bus = graph.channels * (graph.intra if comm.nodes <= 2 else graph.inter)
     if isinstance(constants, RcclConstants):
         bus *= _rccl_share(comm, constants, algorithm, protocol)
@@ -238,7 +238,7 @@ def _nvls_bus(
     collective: TunedCollective,
     algorithm: NcclAlgorithm,
 ) -> float:
-    """The switch reduces and multicasts: within a node twice the speed for all_reduce, less what a head keeps."""
+    """Return NVLS's bandwidth: the switch doubles all_reduce's speed within a node, less what a head keeps."""
     channels = graph.channels
     if channels < 2:
         return 0.0
@@ -269,7 +269,7 @@ def _nodes_column(comm: Communicator) -> int:
 
 
 def _ll_ceiling(comm: Communicator, constants: NcclConstants) -> float:
-    """The limit of all channels together in LL; over several nodes it depends on the host's processor, not the GPU."""
+    """Return the limit of all channels together in LL; over several nodes the host's processor decides, not the GPU."""
     row = comm.generation if comm.nodes == 1 else "ampere" if comm.cpu == "amd" else "volta"
     return constants.ceilings_GBps.ll[row][_nodes_column(comm)]
 
@@ -285,7 +285,7 @@ def _latency(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> float:
-    """The time of a call of nearly no bytes, in us: a base, and the hops of the longest way one after another."""
+    """Return the time of a call of nearly no bytes, in us: a base, and the successive hops of the longest way."""
     i = PROTOCOLS.index(protocol)
     hop, nodes = constants.hop_us, comm.nodes
     base = constants.base_us[algorithm][i]
@@ -303,7 +303,7 @@ def _latency(
 
 
 def _intra(comm: Communicator, constants: Constants, graph: ChannelGraph, algorithm: NcclAlgorithm, i: int) -> float:
-    """Latency of one hop within a node in us, from NCCL's table."""
+    """Return the latency of one hop within a node in us, from NCCL's table."""
     row = constants.hop_us["nvlink" if graph.type_intra == "NVL" else "pci"]
     if comm.cpu == "ibm" and graph.type_intra != "NVL" and algorithm == "tree" and i == _SIMPLE:
         return row["ring"][i]
@@ -319,7 +319,7 @@ def _ring_hops(
     intra: float,
     inter: float,
 ) -> float:
-    """The hops of a ring, one after another; a chain of equal channels counts one."""
+    """Return the latency of a ring's hops, one after another; a chain of equal channels counts one."""
     nodes = comm.nodes
     if collective in ("broadcast", "reduce"):
         far = constants.hop_us["net" if nodes > 1 else "nvlink"]
@@ -346,8 +346,8 @@ def _correction(
     protocol: Protocol,
     nbytes: int,
 ) -> float:
-    """The share of its bandwidth that a call of that size gets. NCCL corrects trees, and so all-reduces only; RCCL
-    corrects rings over several nodes too, whatever they carry."""
+    """Return the share of its bandwidth that a call of that size gets. NCCL corrects trees, and so all-reduces only;
+    RCCL corrects rings over several nodes too, for every collective."""
     entry = (nbytes // 64).bit_length() - 1
     if entry < 0:
         return 1.0
@@ -365,5 +365,5 @@ def _correction(
 
 
 def _fills(comm: Communicator, nbytes: int) -> bool:
-    """Whether each channel of each rank has a line to send."""
+    """Return whether each channel of each rank has a line to send."""
     return nbytes // (comm.channels * comm.ranks) >= 64

@@ -116,10 +116,10 @@ class RcclConstants(Constants):
 
 @functools.cache  # reading a file takes 10 ms, and each call asks for its figures
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
-    """The constants of a release of a library, of the newest known by default.
+    """Return the constants of a release of a library, by default of the newest known.
 
-    A release between two that changed constants has those of the earlier one, and a release newer than all that are
-    known has those of the newest. Raises InputError for a text that is no release, and for a release that is too old.
+    A release between two that changed constants has those of the earlier one; a release newer than all known ones has
+    those of the newest. Raises InputError for a text that is no release, and for a release that is too old.
     """
     file = yaml_tree.read(FIGURES / f"{library}.yaml", f"{library}.yaml").plain()
     history = file.pop("history", ())
@@ -137,19 +137,19 @@ def check(version: str | None, collective: str) -> None:
 
 
 def nearest(version: str, collective: str = "") -> str | None:
-    """The release of NCCL in a text (`2.27.3+cuda12.4`), at least the oldest that is known; None if the text has
+    """Return the release of NCCL in a text (`2.27.3+cuda12.4`), at least the oldest known; None if the text has
     none."""
     release = re.search(r"[0-9]+\.[0-9]+", version)
     return max(_oldest_of(collective), release[0], key=numbers) if release else None
 
 
 def _oldest_of(collective: str) -> str:
-    """The oldest release of NCCL of which calls of a collective are known."""
+    """Return the oldest release of NCCL whose calls of a collective are known."""
     return _OLDEST_MESSAGES if collective in MESSAGES else read("nccl").oldest
 
 
 def newer_than_known(version: str, library: Library = "nccl") -> str | None:
-    """The words for a release that is newer than all that are known; None for others."""
+    """Return the words for a release newer than all known ones; None for others."""
     newest = read(library).release
     if numbers(version) <= numbers(newest):
         return None
@@ -168,7 +168,7 @@ def _checked(version: str | None, oldest: str, newest: str, library: Library) ->
 
 
 def numbers(version: str) -> tuple[int, int]:
-    """Major and minor number of a release: constants do not move between patches. Raises InputError."""
+    """Return major and minor number of a release: constants do not change between patches. Raises InputError."""
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:-[0-9]+)?", version.strip(), re.ASCII)
     if match is None:
         raise InputError(f"{version!r} is no release", "write e.g. 2.27 or 2.27.3")
@@ -176,7 +176,7 @@ def numbers(version: str) -> tuple[int, int]:
 
 
 def _changed(file: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with what `was` says; what it does not mention stays."""
+    """Return the mapping with the changes that `was` gives; other keys stay."""
     merged = dict(file)
     for key, value in was.items():
         merged[key] = _changed(merged[key], value) if isinstance(value, dict) else value

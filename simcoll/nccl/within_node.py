@@ -1,11 +1,11 @@
 """Transports between GPUs of a node: directly into each other's memory (P2P), or through the host's (SHM).
 
-Which it is NCCL decides by the path between two GPUs: up to `p2p_level` they talk directly. Beyond, the sender writes
-into a buffer in the memory of the receiver's host, and the receiver reads it from there over PCIe; where not even GPUs
-behind one PCIe switch may talk directly, what they send each other passes the link between the switch and its host.
+NCCL decides by the path between two GPUs: up to `p2p_level` they talk directly. Beyond, the sender writes into a buffer
+in the memory of the receiver's host, and the receiver reads it from there over PCIe. If not even GPUs behind one PCIe
+switch may talk directly, their data pass the link between the switch and its host.
 
-Source: NVIDIA/nccl's documentation of NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Which level it takes by default differs by
-release and host; ours is an assumption.
+Source: NVIDIA/nccl's documentation of NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. NCCL's default level differs by release and
+host; ours is an assumption.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HUB = "nvswitch"  # kind of the hub of a mesh: it carries what a switch would
 
 
 def staged(comm: Communicator) -> bool:
-    """Whether some GPUs of a ring hand on through the host's memory. Raises RefusedError for GPUs on NVLink that may
-    not use it: what NCCL's search would find then is not stored."""
+    """Return whether some GPUs of a ring hand on through the host's memory. Raises RefusedError for GPUs on NVLink
+    that may not use it, as NCCL's search results for them are not stored."""
     path = comm.graphs["ring"].type_intra
     beyond = PATHS.index(path) > PATHS.index(comm.p2p_level)
     if beyond and path in ("NVL", "NVB", "C2C"):
@@ -35,8 +35,8 @@ def staged(comm: Communicator) -> bool:
 
 
 def by_host(topology: Topology, comm: Communicator) -> Topology:
-    """The topology in which every way between GPUs goes by the host, where they never talk directly: PCIe switches are
-    two, one for what goes up to the host and one for what comes down, and NVLinks are left out."""
+    """Return the topology in which GPUs never talk directly: all their routes go by the host. Each PCIe switch
+    becomes two, one towards the host and one from it, and NVLinks are left out."""
     if PATHS.index(comm.p2p_level) >= PATHS.index("PIX"):
         return topology
     wiring, far = topology.rewired(), _far(topology)
@@ -53,14 +53,14 @@ def by_host(topology: Topology, comm: Communicator) -> Topology:
 
 
 def _halved(wiring: Wiring, switch: str, half: str) -> str:
-    """The half of a switch, which is added where it is not there yet."""
+    """Return the half of a switch, and add it if it is missing."""
     name = f"{switch}.{half}"
     wiring.add(name, {**wiring.devices[switch], "kind": HALF})
     return name
 
 
 def _far(topology: Topology) -> dict[str, int]:
-    """Number of links from each device to the nearest host."""
+    """Return the number of links from each device to the nearest host."""
     far, reached = dict.fromkeys(topology.kinds, len(topology.kinds)), topology.of_kind(HOST)
     steps = 0
     while reached:
@@ -71,15 +71,15 @@ def _far(topology: Topology) -> dict[str, int]:
 
 
 def host_links(topology: Topology, comm: Communicator) -> frozenset[int]:
-    """The links that carry what goes through the host's memory, by number."""
+    """Return the numbers of the links that carry data through the host's memory."""
     between = PATHS.index(comm.p2p_level) >= PATHS.index("PHB")  # hosts of two sockets
     ends = [(topology.kinds[u] == HOST, topology.kinds[v] == HOST) for u, v in topology.links]
     return frozenset(i for i, (u, v) in enumerate(ends) if (u and v if between else u != v))
 
 
 def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
-    """The topology with a hub on each node in place of the direct links between GPUs at `places`; the topology itself
-    where one of them has no such link.
+    """Return the topology with a hub on each node in place of the direct links between GPUs at `places`; the topology
+    itself if one of them has no such link.
 
     NCCL's search looks for channels that fill the links of a GPU together. So a call uses all of them at once,
     whichever peer each leads to. The order in which a channel visits the GPUs is not known here.

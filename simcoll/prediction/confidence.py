@@ -133,8 +133,9 @@ class ModelErrors(Model):
 
 class Setting(NamedTuple):
     """A call, as far as its errors depend on it. `place` is the profile of its NICs, on one node the kind of links
-    between GPUs. `busy` is the share of time in which its busiest link carries data. `launch` is `Launch.way`; it
-    matters to small calls. `lent`: costs of GPUs were fitted to another model of GPU."""
+    between GPUs. `busy` is the share of time in which its busiest link carries data. `launch` is `Launch.way`: launches
+    of a graph, or by one process for all GPUs, take another time, which is most of a small call. `lent`: costs of GPUs
+    were fitted to another model of GPU."""
 
     collective: str
     nodes: int

@@ -24,7 +24,7 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import Drawn, Variability, matching
 
-JUDGED: Final = 50  # replications of large points that are run again without some causes, for the share of each cause
+JUDGED: Final = 50  # first replications of large points: run again without some causes, for the share of each cause
 SMALL: Final = 50_000  # messages up to which all replications are run again
 _OF_LINKS: Final = frozenset(("slow_links", "faults", "ecmp"))  # causes that change links or routes
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -39,7 +39,7 @@ def drawing(scenario: Scenario, replication: int) -> Drawn:
 
 
 def part(point: Point) -> ResultRow:
-    """Return the undisturbed point's row, with the time (ps) of each of its replications and sets of causes."""
+    """Return the undisturbed point's row, with the time (ps) of each replication under each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
     prediction = _undisturbed(scenario)

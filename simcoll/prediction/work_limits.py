@@ -34,7 +34,7 @@ CURE: Final = "ask for fewer ranks"
 
 
 class ScheduleWork(NamedTuple):
-    """The transfers of a schedule, the rows of all parts, and those of the largest; a repeated part counts once."""
+    """The transfers of a schedule, the rows of its parts, and those of the largest; rows of repeats count once."""
 
     transfers: int
     rows: int

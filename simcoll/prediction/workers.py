@@ -1,7 +1,7 @@
-"""Compute points: in this process, in processes beside it (loky), on other machines (Dask).
+"""Compute points in this process, in other processes of this machine (loky), or on other machines (Dask).
 
-A worker imports simcoll anew. So a task brings along what that process cannot know: the algorithms that the user has
-registered, and what the files say that the scenario names.
+A worker imports simcoll anew. Each task therefore carries the algorithms that the user registered, and the contents of
+the files that its scenario names.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from simcoll.scenario.loading import Point
 from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
 
-ANSWER_S: Final = 10.0  # seconds in which a scheduler must answer, on a machine that is busy too
-MOST_TASKS: Final = 256  # of a cluster; of more points several are one task: a quick one costs less than its task
-SENT_TOGETHER: Final = 32  # tasks: 100,000 points, half a kB each, go in parts of 6 MB, below those that Dask warns of
+ANSWER_S: Final = 10.0  # seconds in which a scheduler must answer, even on a busy machine
+MOST_TASKS: Final = 256  # of a cluster; more points are several per task, because a fast point costs less than its task
+SENT_TOGETHER: Final = 32  # tasks: 100,000 points of half a kB are sent in parts of 6 MB; Dask warns of larger ones
 
 PointFunction = Callable[[Point], ResultRow]
-Begun = Callable[[int], None]  # called with the index of each point when a worker begins it
+Begun = Callable[[int], None]  # called with the index of each point that a worker begins
 
 
 def compute(
@@ -40,7 +40,7 @@ def compute(
     cluster: str | None = None,
     begun: Begun = lambda _: None,
 ) -> Iterator[tuple[int, ResultRow]]:
-    """Yield index and row of every point as they come: from `jobs` processes (−1: one a core), or from a Dask cluster.
+    """Yield index and row of every point, as they come, from `jobs` processes (−1: one a core) or from a Dask cluster.
 
     Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and errors of `function`.
     """
@@ -63,7 +63,7 @@ class _Luggage:
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> _Luggage:
-        """The luggage of all points: one object, which tasks that are sent together share."""
+        """Return the luggage of all points: one object, which tasks that are sent together share."""
         alike = {(id(each.topology), each.profile, each.algorithm): each for each in (p.scenario for p in points)}
         files: dict[str, bytes] = {}
         for scenario in alike.values():
@@ -71,7 +71,7 @@ class _Luggage:
         return cls(registry.ALGORITHMS, files)
 
     def answer(self, function: PointFunction, point: Point) -> ResultRow:
-        """The row of a point, computed in the worker."""
+        """Return the row of a point, computed in the worker."""
         registry.ALGORITHMS.update({collective: dict(named) for collective, named in self.algorithms.items()})
         with input_files.carrying(self.files):
             return function(point)
@@ -92,8 +92,8 @@ def _in_processes(
             begun(index)
             yield delayed(_in_process)(index, point, luggage, function, parent)
 
-    # joblib sends as many points at a time as take a fraction of a second: a quick point costs more to send than to
-    # compute, and a slow one must not wait in one process while another has nothing to do.
+    # joblib sends as many points at a time as take a fraction of a second: sending a fast point costs more than
+    # computing it, and a slow point must not wait in one process while another is idle.
     few = min(jobs, len(points)) if jobs > 0 else jobs
     run = Parallel(n_jobs=few, return_as="generator_unordered", batch_size="auto", pre_dispatch="n_jobs")
     try:
@@ -106,8 +106,8 @@ def _in_processes(
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Processes started meanwhile ignore Ctrl-C, which a terminal sends to all: the one that waits for them ends them,
-    and they have nothing to say."""
+    """Let processes that start meanwhile ignore Ctrl-C, which a terminal sends to all: their parent ends them, and they
+    print nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -127,7 +127,7 @@ def _in_process(
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """Have this process end when `parent` was killed: loky's workers would wait for it for ever."""
+    """Let this process end when `parent` was killed: loky's workers would wait for it for ever."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -149,8 +149,8 @@ def _on_cluster(
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
 
     def answer(packed: bytes, luggage: bytes, topic: str, version: str) -> list[tuple[int, Any]] | str:
-        """In the worker: index and row of some points, or why it has none. A nested function travels as code: neither
-        scheduler nor worker need simcoll to hear of it."""
+        """Return index and row of some points, or why this worker has none. A nested function travels as code, so
+        neither scheduler nor worker needs simcoll to receive it."""
         import cloudpickle
         from distributed import get_worker
 
@@ -183,7 +183,7 @@ def _on_cluster(
             if future.status != "finished":
                 lost = _lost(address, future.status, answered)
                 if isinstance(answered, tuple) and isinstance(answered[1], KilledWorker):
-                    continue  # rows of other points are kept, also those that finish later
+                    continue  # keep rows of other points, even those that finish later
                 raise lost
             if isinstance(answered, str):
                 cure = f"install simcoll {simcoll.__version__} where it runs"
@@ -235,8 +235,7 @@ def _knock(address: str) -> None:
 
 
 def _packed(*values: object) -> bytes:
-    """Pickled values, with the code of algorithms that the user registered: their module need not be on the other
-    machine."""
+    """Return values pickled with the code of the user's registered algorithms, whose module other machines may lack."""
     import cloudpickle
 
     entries = (entry for named in registry.ALGORITHMS.values() for entry in named.values())
@@ -253,7 +252,7 @@ def _packed(*values: object) -> bytes:
 
 
 def _lost(address: str, status: str, answered: Any) -> BaseException:
-    """The reason for a missing row: an error of the task, or the loss of its worker."""
+    """Return the reason for a missing row: an error of the task, or the loss of its worker."""
     error: Any = answered[1] if isinstance(answered, tuple) else answered
     kind = type(error).__name__
     if status == "error" and type(error).__module__.partition(".")[0] != "distributed":

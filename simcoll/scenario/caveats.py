@@ -44,8 +44,8 @@ def scenario_of(point: Scenario | Point) -> Scenario:
 
 
 def _idle(scenario: Scenario) -> str | None:
-    """A note on nodes that have no rank, as ranks fill one node after the other."""
-    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # of listed devices nobody asked for their nodes
+    """Return a note if some nodes have no rank, as ranks fill one node after the other; else None."""
+    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # a list of devices asks for no number of nodes
     if nodes == 1 or ranks is None or scenario.placement is not None:
         return None
     system = systems.described(scenario.topology)
@@ -58,7 +58,7 @@ def _idle(scenario: Scenario) -> str | None:
 
 
 def _all(point: Scenario | Point) -> str | None:
-    """A note on the meaning of `all` where calls are NCCL's own."""
+    """Return a note on the meaning of `all` if NCCL's own calls are modelled; else None."""
     if not (isinstance(point, Point) and point.optional) or point.scenario.executed_by != "nccl":
         return None
     if not set(registry.names(point.scenario.collective)) - {*algorithm_names.names(point.scenario.collective)}:
@@ -72,7 +72,7 @@ def _unproved(scenario: Scenario) -> str | None:
 
 
 def _of_gpus(scenario: Scenario) -> SystemFile | None:
-    """The system of a scenario that names a release or registered buffers; None without GPUs."""
+    """Return the system of a scenario that names a release or registered buffers; None without GPUs."""
     if not (scenario.library_version or scenario.launch.registered):
         return None
     system = systems.described(scenario.topology)
@@ -113,13 +113,13 @@ def _chosen(scenario: Scenario) -> str | None:
 
 
 def _gpus(system: SystemFile) -> int:
-    """GPUs of a node; 1 where the file does not count them."""
+    """Return the GPUs of a node; 1 if the file does not count them."""
     return system.devices.get("gpu", 1) if isinstance(system.devices, dict) else 1
 
 
 def _may_serve(scenario: Scenario, system: SystemFile) -> bool:
-    """Whether symmetric kernels may serve a call on one node. A wrong scenario counts as served: its prediction says
-    what is wrong, and no note may refuse it."""
+    """Return whether symmetric kernels may serve a call on one node. A wrong scenario counts as served: its prediction
+    reports the mistake, which must not become a note."""
     from simcoll.nccl import symmetric_kernels
     from simcoll.nccl.communicator import communicator
 

@@ -236,14 +236,14 @@ def _links(fault: Fault, names: Sequence[str]) -> list[int]:
 
 
 def _views(program: Program, link: int) -> range:
-    """The numbers of all views of a link."""
+    """Return the numbers of all views of a link."""
     return range(link, len(program.bandwidths), program.servers)
 
 
 def _bandwidths(
     program: Program, outages: Sequence[_Outage], weak: dict[int, list[tuple[int, int, float]]]
 ) -> list[tuple[int, int, int, int]]:
-    """List every change of a bandwidth as time, NONE for no turn, link and B/s. Faults of one link at one time
+    """Return every change of a bandwidth as time in ps, NONE for no turn, link and B/s. Simultaneous faults of one link
     multiply.
     """
     rows = []
@@ -268,10 +268,10 @@ def _bandwidths(
 def _around(
     program: Program, topology: Topology, outages: Sequence[_Outage], notices: Sequence[int]
 ) -> tuple[ProgramRoutes, NDArray[Any] | None, NDArray[np.int32]]:
-    """Route transfers around links that are known to be dead.
+    """Return routes of transfers around links known to be dead.
 
-    Returns the routes with the detours behind them, the operation of each, and the way in force for each after each
-    notice. A link found dead is avoided until it is back; a way once left is not taken up again.
+    Returns the routes followed by the detours, the operation of each, and the way in force for each way after each
+    notice. A dead link is avoided until it is back; a way once left is not used again.
     """
     src, dst, hop, links = program.routes
     ways = [links[a:b].tolist() for a, b in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True)]
@@ -307,7 +307,7 @@ def _around(
 
 
 class _Detours:
-    """Routes of the topology under the same routing policy, without the dead links."""
+    """Routes of the topology under its routing policy, without the dead links."""
 
     def __init__(self, topology: Topology, dead: frozenset[int]):
         self.topology = topology
@@ -319,8 +319,8 @@ class _Detours:
         self.known: dict[tuple[str, str], Route | None] = {}
 
     def route(self, before: Sequence[int]) -> Route | None:
-        """Return a detour between the ends of a route, or None."""
-        if max(before) >= len(self.topology.links):  # one that stands for several
+        """Return a detour between the ends of a route; None if there is none."""
+        if max(before) >= len(self.topology.links):  # a link that stands for several
             return None
         src, dst = self.topology.links[before[0]][0], self.topology.links[before[-1]][1]
         if (src, dst) not in self.known:

@@ -65,7 +65,7 @@ def hashed(
     for begin, end in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True):
         way = tuple(links[begin:end].tolist())
         view, plain = _viewed(program, way)
-        # links that stand for several are of programs in which few ranks stand for all: there no route is chosen
+        # a link that stands for several occurs only where few ranks stand for all: no route is chosen there
         ends = _ends(topology, plain) if plain and max(plain) < len(topology.links) else None
         if not ends or topology.equal_routes(*ends) == 1:
             found += [way] * flows
@@ -116,7 +116,7 @@ def drawable(program: Program, topology: Topology) -> bool:
 
 
 def _beside(topology: Topology, way: Route, rails: int) -> list[EndNames]:
-    """The NICs at the ends of connections on other rails that do the same as a way's own connection."""
+    """Return the NICs at the ends of the connections that do the same as a way's own on other rails."""
     kinds, node_of = topology.kinds, topology.node_of
     devices = [device for link in way for device in topology.links[link] if kinds[device] == "nic"]
     if not devices:
@@ -129,23 +129,23 @@ def _beside(topology: Topology, way: Route, rails: int) -> list[EndNames]:
 
 
 def _load(hops: Iterable[Sequence[RailRoutes]]) -> Counter[int]:
-    """The number of connections on each link."""
+    """Return the number of connections on each link."""
     return Counter(link for rails in hops for rail in rails for route in rail for link in route)
 
 
 def _fullness(rail: RailRoutes, trunk: Array, load: Counter[int]) -> int:
-    """The number of connections on the fullest trunk of a rail."""
+    """Return the number of connections on the fullest trunk of a rail."""
     return max((load[link] for route in rail for link in route if trunk[link]), default=0)
 
 
 def _by_trunks(own: Route, other: Route, trunk: Array) -> Route:
-    """A route with the trunks of another in the place of its own."""
+    """Return route `own` with its trunks replaced by those of `other`."""
     inner = [place for place, link in enumerate(own) if trunk[link]]
     return (*own[: inner[0]], *(link for link in other if trunk[link]), *own[inner[-1] + 1 :]) if inner else own
 
 
 def _viewed(program: Program, way: Route) -> tuple[int, Route]:
-    """The offset of link numbers in the view of a way's operation, and the way without it."""
+    """Return the offset of link numbers in the view of a way's operation, and the way without the offset."""
     view = way[0] - way[0] % program.servers if way else 0
     return view, tuple(link - view for link in way)
 
@@ -155,7 +155,7 @@ def _ends(topology: Topology, way: Route) -> tuple[str, str]:
 
 
 def _connection(topology: Topology, way: Route) -> tuple[str, str]:
-    """The devices between which the connection is: on rails the NICs, else the ends."""
+    """Return the ends of a way's connection: the NICs with rails, else the way's own ends."""
     outer = way
     if topology.routing == "rails":
         outer = tuple(link for link in way if len(set(map(topology.node_of, topology.links[link]))) > 1)
@@ -163,7 +163,7 @@ def _connection(topology: Topology, way: Route) -> tuple[str, str]:
 
 
 def _turn(way: Array) -> Array:
-    """The number of each transfer among those of its way, in order."""
+    """Return for each transfer its number, in order, among the transfers of its way."""
     order = np.argsort(way, kind="stable")
     first = np.searchsorted(way[order], way[order])
     turn = np.empty(len(way), np.int64)

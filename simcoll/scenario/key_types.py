@@ -144,7 +144,7 @@ Grouped = Annotated[Any, PlainValidator(_groups, json_schema_input_type=int | li
 
 
 def _as_written(value: object) -> object:
-    """A release is a text that may look like a number, of which `2.3` and `2.30` are two."""
+    """Return a release as its text in the file, which may look like a number: `2.3` and `2.30` differ."""
     if isinstance(value, yaml_tree.WrittenFloat):
         return value.text
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -110,7 +110,7 @@ def uploads(launch: Launch, nodes: Sequence[Hashable]) -> float:
 
 
 def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
-    """Return the ranks of each process, one if the scenario does not say how many."""
+    """Return the ranks of each process; one rank a process if the scenario does not say how many."""
     of_node = defaultdict[Hashable, list[int]](list)
     for rank, node in enumerate(nodes):
         of_node[node].append(rank)
@@ -123,7 +123,7 @@ def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
 
 
 def _posts(collective: str, n: int, root: bool) -> int:
-    """Count the messages that one of `n` ranks sends and receives in calls by messages."""
+    """Return how many messages one of `n` ranks sends and receives in a call made of messages; else 0."""
     if collective not in _POSTING:
         return 0
     return 2 * (n - 1) if collective == "all_to_all" else 2 if collective == "send_recv" else n - 1 if root else 1

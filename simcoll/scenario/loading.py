@@ -164,7 +164,7 @@ def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] |
 
 
 def _check_tables(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> None:
-    """Raise InputError for a measured table that a scenario names and that cannot be read."""
+    """Raise InputError if a measured table that a scenario names cannot be read."""
     named = {each.measured: tree.get("measured") for each, tree in zip(scenarios, trees, strict=True) if each.measured}
     for name, node in named.items():
         from simcoll.formats.measured import find_measured, read_measured  # few scenarios name one
@@ -227,9 +227,9 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """Make the points: one for each algorithm where it is `all`. Equal points count once, as of a barrier's sizes."""
+    """Return the points, one for each algorithm if it is `all`. Equal points, as of a barrier's sizes, count once."""
     expanded: dict[str, Point] = {}
-    machines: dict[int, TopologySpec] = {}  # by node of the tree: points with the same machine share its keys
+    machines: dict[int, TopologySpec] = {}  # by node of the tree: points with one machine share its keys
     for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
         swept = {path: value for path, value in varied.items() if path not in WITH_COLUMN}
         for name in _every_algorithm_of(scenario) if scenario.algorithm == "all" else (scenario.algorithm,):
@@ -243,13 +243,13 @@ def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Poin
 
 
 def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
-    """The names that `algorithm: all` stands for: NCCL's own where its calls are modelled, else all schedules."""
+    """Return the names that `algorithm: all` stands for: NCCL's if its calls are modelled, else all schedules."""
     called = algorithm_names.names(scenario.collective) if scenario.executed_by == "nccl" else ()
     return tuple(called) or registry.names(scenario.collective)
 
 
 def _places(tree: Node, above: str = "") -> dict[str, Place]:
-    """The place of every key, by dotted path."""
+    """Return the place of every key, by dotted path."""
     places: dict[str, Place] = {}
     for key, child in tree.value.items():
         places[f"{above}{key}"] = child.place
@@ -274,8 +274,8 @@ def shipped_scenarios() -> dict[str, Path]:
 
 
 def _refuse_other(path: Path) -> None:
-    """Raise InputError where a file that is no scenario is known to be something else."""
-    from simcoll.formats.importers import recognise  # all readers of other programs' files
+    """Raise InputError if a file is not a scenario but of another known kind."""
+    from simcoll.formats.importers import recognise  # loads all readers of other programs' files
 
     text = decoded(input_files.bytes_of(path, ASKED))
     kind = recognise(text)

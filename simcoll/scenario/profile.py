@@ -405,7 +405,7 @@ def find_profile(name: str) -> Path:
 
 
 def _is_own(name: str) -> bool:
-    """Whether a name is the path of a user's file, which may have a `+`, too."""
+    """Return whether a name is the path of a user's file, which may contain `+`."""
     return input_files.names_yaml(name) and input_files.is_file(Path(name))
 
 
@@ -428,7 +428,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """The cure for a name that has a machine's in it, as `nccl-h100`: the profile of that machine."""
+    """Return the cure for a name that contains a machine's, such as `nccl-h100`: the machine's profile; else None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile
@@ -466,20 +466,20 @@ def load_network(name: str) -> Profile:
     return parse_profile(input_files.text_of(path), str(path))
 
 
-@functools.cache  # files that do not change; a point asks some twenty times
+@functools.cache  # shipped files do not change; a point reads them some twenty times
 def _shipped(name: str) -> Profile:
     return parse_profile(input_files.text_of(_SHIPPED[name]), str(_SHIPPED[name]))
 
 
-@functools.lru_cache(maxsize=32)  # the same of one's own files, which take 10 ms to parse
+@functools.lru_cache(maxsize=32)  # user's files, which take 10 ms to parse
 def parse_profile(text: str, source: str) -> Profile:
     """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
     return yaml_tree.validate(Profile, [_with_inherited(yaml_tree.parse(text, source))])[0]
 
 
 def _with_inherited(tree: Node) -> Node:
-    """The tree of a profile, filled up with `kernels` of the profile that it is `like`, and with costs of a transport
-    that it leaves to its `family`. Raises InputError for a `like` that is no shipped profile, or has no `kernels`."""
+    """Return a profile's tree with inherited values: `kernels` of the profile that it is `like`, and missing transport
+    costs of its `family`. Raises InputError if `like` is not a shipped profile or has no `kernels`."""
     return _of_like(_of_family(tree))
 
 

@@ -64,7 +64,7 @@ def system_of(spec: TopologySpec | None) -> SystemFile | None:
 
 
 def _serving(system: SystemFile) -> list[str]:
-    """The shipped profiles that serve the GPUs of a system. Those for its compute capability come before others."""
+    """Return the shipped profiles that serve a system's GPUs: those for its compute capability if any, else all."""
     if system.gpu is None:
         return []
     known = {name: load_network(name) for name in shipped_profiles()}

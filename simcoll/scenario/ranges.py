@@ -75,7 +75,7 @@ def _broken(tree: Node) -> Node:
 
 
 def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
-    """Expand `{from: 1 KiB, to: 1 GiB, factor: 4}` or `{from: 1, to: 9, step: 2}`; both ends are included."""
+    """Return the values of `{from: 1 KiB, to: 1 GiB, factor: 4}` or `{from: 1, to: 9, step: 2}`, both ends included."""
     before = len(errors)
     for key, place in tree.keys.items():
         if key not in ("from", "to", "factor", "step"):

@@ -87,7 +87,7 @@ def _check_schedule(path: str, collective: str | None) -> None:
 
 
 def _of_registry(collective: str, spec: str) -> str:
-    """An algorithm with its options, spelt as the registry spells it; raises ValueError if it has no such algorithm."""
+    """Return an algorithm and its options in the registry's spelling; raises ValueError if it is unknown."""
     name, known = spec.partition("(")[0].strip(), registry.names(collective)
     if name not in known:
         served = (*known, *algorithm_names.names(collective), *CHOSEN)
@@ -98,7 +98,7 @@ def _of_registry(collective: str, spec: str) -> str:
 
 
 def _every_algorithm() -> set[str]:
-    """The names of all algorithms of the registry, of any collective."""
+    """Return the names of all registered algorithms, of any collective."""
     return {name for which in registry.ALGORITHMS for name in registry.names(which)}
 
 

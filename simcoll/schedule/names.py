@@ -21,7 +21,7 @@ PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
 
 class CollectiveNames(NamedTuple):
-    """A collective."""
+    """The names of a collective."""
 
     name: str
     kernel: str = ""  # in the names of NCCL's kernels, and in NCCL's log
@@ -54,11 +54,11 @@ COLLECTIVES: Final = (
 )  # fmt: skip
 
 
-WORKLOAD: Final = "workload"  # stands in place of a collective's name where it is a whole job; the size is 0
+WORKLOAD: Final = "workload"  # in place of a collective's name for a whole job; the size is 0
 
 
 class DtypeNames(NamedTuple):
-    """A data type, of `itemsize` bytes an element. PyTorch and NumPy (but for bfloat16) call it by our name."""
+    """The names of a data type with `itemsize` bytes an element. PyTorch and NumPy (but for bfloat16) use our name."""
 
     name: str
     itemsize: int
@@ -86,7 +86,7 @@ DTYPES: Final = (
 
 
 class AlgorithmNames(NamedTuple):
-    """An algorithm of NCCL. The CSV of NCCL's example tuner plugin calls it by our name."""
+    """The names of an algorithm of NCCL. The CSV of NCCL's example tuner plugin uses our name."""
 
     name: NcclAlgorithm
     nccl: str  # NCCL's log; NCCL_ALGO takes it in any case
@@ -104,7 +104,7 @@ NCCL_ALGORITHMS: Final = (
 
 
 class ProtocolNames(NamedTuple):
-    """A protocol of NCCL. NCCL's log calls it by our name, NCCL_PROTO takes that in any case."""
+    """The names of a protocol of NCCL. NCCL's log uses our name, NCCL_PROTO takes that in any case."""
 
     name: Protocol
     tuner: str  # the CSV of NCCL's example tuner plugin

@@ -308,7 +308,7 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
     state[places.of(rank, _slots(chosen, slot))] = draw(before[rank, slot, 0], before[rank, slot, 1])
     for numbers, rows in _rows(source, chosen):
         if not _played(state, numbers, rows, *_ends(rows, places)):
-            _check_symbols(source, chosen)  # names what sends nothing
+            _check_symbols(source, chosen)  # raises an error that names the row
     rank, slot = np.nonzero(after[..., 0] != NOTHING)
     owner, block = after[rank, slot, 0], after[rank, slot, 1]
     wanted = draw(np.maximum(owner, 0), block)
@@ -320,7 +320,7 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
 
 def _played(state: NDArray[np.uint64], numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> bool:
     """Play some steps; return False if a row sends from a place that holds nothing."""
-    if (np.diff(numbers) > 0).all():  # a row each, as of one chunk on a ring: plain numbers take a tenth of the time
+    if (np.diff(numbers) > 0).all():  # one row a step, as of a chunk on a ring: plain numbers take a tenth of the time
         held = state.data
         for source, place, adds in zip(read.tolist(), write.tolist(), rows.reduce.tolist(), strict=True):
             if not (value := held[source]):

@@ -161,8 +161,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Turn any error in an algorithm of a user's own into a ScheduleError with its name and `file:line`: the line
-        that raised, or the function whose schedule is wrong."""
+        """Turn any error in a user's algorithm into a ScheduleError with its name and `file:line`: the line that
+        raised, or the function whose schedule is wrong."""
         if self.shipped:
             yield
             return
@@ -170,7 +170,7 @@ class Algorithm:
             yield
         except MemoryError:
             raise
-        # All others: such a function may raise anything, and may yield what our own code then fails at.
+        # All others: a user's function may raise anything, and may yield values at which our own code fails.
         except Exception as error:
             wrong = isinstance(error, ScheduleError)
             if isinstance(error, SimcollError) and (not isinstance(error, ScheduleError) or error.place):
@@ -247,7 +247,7 @@ def register(
             library,
             rotation,
         )
-        if library and not entry.shipped:  # one that fails would take NCCL's choice with it
+        if library and not entry.shipped:  # if it failed, NCCL's choice would fail with it
             problem = f"{name} is none of NCCL's algorithms, from which auto chooses"
             raise InputError(problem, f"leave out library, and ask for algorithm: [auto, {name}]")
         ALGORITHMS.setdefault(collective, {})[name] = entry

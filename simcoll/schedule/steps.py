@@ -60,8 +60,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """`times` steps between the same participants whose slots go round: in the k-th (from 0) a row uses slot `base +
-    (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's cycle."""
+    """`times` steps between the same participants whose slots go round: in the k-th (from 0) a row uses slot
+    `base + (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's cycle."""
 
     first: Step
     times: int
@@ -113,7 +113,7 @@ class Repeat:
         stride = math.gcd(self.shift, self.span)
         period = self.span // stride
         within = chosen[None, :] - self.base[:, None]
-        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # how far each row's slot has to go
+        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # slots that each row has to move on
         row, column = np.nonzero((within >= 0) & (within < self.span) & (apart % stride == 0))
         inverse = pow(self.shift // stride, -1, period) if period > 1 else 0
         when = apart[row, column] // stride * inverse % period
@@ -206,7 +206,7 @@ def _sender_order(src: Ints) -> NDArray[np.intp]:
         table: NDArray[np.intp] = np.arange(len(src)).reshape(-1, max(1, each))
         return table.T.ravel()
     by_sender = stable_order(src)
-    places = np.arange(len(src)) - np.repeat(np.cumsum(counts) - counts, counts)  # of the rows by sender
+    places = np.arange(len(src)) - np.repeat(np.cumsum(counts) - counts, counts)  # in the sender's list
     found: NDArray[np.intp] = by_sender[stable_order(places)]
     return found
 

@@ -31,13 +31,13 @@ class Machines:
 
     @cached_property
     def inner(self) -> Numbers:
-        """The links that join devices of one machine."""
+        """The numbers of links that join devices of one machine."""
         tail, head = self.of[self.ends.T]
         return np.flatnonzero((tail == head) & (tail >= 0))
 
     def leaves(self) -> dict[int, int]:
         """The first device outside all machines that each machine links to, e.g. its leaf switch; by machine, and by
-        −1 for the devices of none."""
+        −1 for devices of no machine."""
         tail, head = self.ends.T
         out = np.flatnonzero(self.of[head] < 0)
         homes, first = np.unique(self.of[tail[out]], return_index=True)
@@ -45,7 +45,7 @@ class Machines:
 
     @cached_property
     def gates(self) -> Numbers:
-        """The device outside of each machine that all its links lead to; −1 where there are several, or none."""
+        """The outside device to which all links of a machine lead, by machine; −1 if there are several, or none."""
         lowest, highest = np.full(self.count, len(self.of)), np.full(self.count, -1)
         for near, far in (self.ends.T, self.ends.T[::-1]):
             home = self.of[near]
@@ -55,8 +55,8 @@ class Machines:
         return np.where(lowest == highest, lowest, -1)
 
     def enclosures(self, some: Numbers) -> Sets:
-        """Sets of devices whose cuts may bound a collective between `some` devices: each of them alone, each of their
-        machines with several devices, and each switch with all machines that hang on it alone."""
+        """Return sets of devices whose cuts may bound a collective between `some` devices: each device alone, each
+        of their machines with several devices, and each switch with all machines that hang on it alone."""
         asked = np.zeros(self.count + 1, bool)
         asked[self.of[some]] = True
         asked[-1] = False  # the place of devices without a machine
@@ -71,7 +71,7 @@ class Machines:
         return Sets(members, np.concatenate([np.ones(len(some), np.int64), counts[counts > 0]]))
 
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
-        """The links out of each set of devices, and those into it."""
+        """Return the links out of each set of devices, and the links into it."""
         devices, of = len(self.of), np.repeat(np.arange(len(sets.counts)), sets.counts)
         known = np.sort(of * devices + sets.members)
         found = []
@@ -85,7 +85,7 @@ class Machines:
 
 
 class LinksByEnd:
-    """Links in the order of the devices that they lead to; finds ways of least latency. `ends` is (links, 2)."""
+    """Links in the order of the devices that they lead to; finds paths of least latency. `ends` is (links, 2)."""
 
     def __init__(self, devices: int, ends: Numbers):
         self.devices = devices
@@ -94,7 +94,7 @@ class LinksByEnd:
         self.heads, self.starts = np.unique(ends[self.order, 1], return_index=True)
 
     def least(self, latencies: Numbers, sources: Numbers) -> Numbers:
-        """ps from each source to each device, (sources, devices), UNREACHED where there is no way."""
+        """Return ps from each source to each device, (sources, devices); UNREACHED if there is no path."""
         least = np.full((len(sources), self.devices), UNREACHED)
         least[np.arange(len(sources)), sources] = 0
         taken = latencies[self.order]

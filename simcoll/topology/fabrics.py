@@ -1,7 +1,7 @@
 """Fabrics: the switches and cables that join machines.
 
 A machine is the list of its ports: its NICs, or a bare host itself. A fabric adds devices and links to a `FabricPlan`;
-every cable is two links. Switches have a `level` (1: what machines plug into, then up), for drawing.
+every cable is two links. Switches have a `level` for drawing, 1 where machines plug in, then upwards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FabricPlan:
 
 @dataclass(frozen=True)
 class FabricShape:
-    """The make of a fabric: the cable of a port, the latency between switches, and the width of the levels."""
+    """The cable of a port, the latency between switches, and the width of each level."""
 
     cable: Link
     trunk_latency: int
@@ -49,20 +49,20 @@ class FabricShape:
     dims: Sequence[int] = ()
 
     def trunk(self, ports: int, parts: int = 1) -> Link:
-        """One of the `parts` equal links that together carry what `ports` cables bring, less the oversubscription."""
+        """Return one of the `parts` equal links that together carry `ports` cables, less the oversubscription."""
         bandwidth = Fraction(self.cable.bandwidth * ports) / self.oversubscription / parts
         return Link(max(1, round(bandwidth)), latency_ps=self.trunk_latency, kind="trunk")
 
 
 def single_switch(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Every port on one switch that never blocks."""
+    """Put every port on one switch that never blocks."""
     switch = plan.switch("switch", 1)
     for port in itertools.chain.from_iterable(machines):
         plan.cable(port, switch, shape.cable)
 
 
 def rail_optimised(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """A leaf a rail, which the NICs of one index share; with more machines than a leaf takes, several leaves a rail.
+    """Join the NICs of one index by a leaf switch, one for each rail, or by several if machines exceed a leaf's width.
 
     Spines join all leaves.
     """
@@ -77,10 +77,10 @@ def rail_optimised(plan: FabricPlan, machines: Ports, shape: FabricShape) -> Non
 
 
 def fat_tree(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Leaves of `per_leaf` machines under spines; with three levels, pods of leaves and spines under cores.
+    """Put leaves of `per_leaf` machines under spines; with three levels, pods of leaves and spines under cores.
 
     The trunk of a leaf is all its cables over the oversubscription, split evenly over the spines. One spine stands for
-    many over which traffic spreads perfectly. A pod's trunk carries all that its leaves' trunks bring.
+    many over which traffic spreads perfectly. A pod's trunk carries all trunks of its leaves.
     """
     leaves = {
         f"leaf{i}": list(itertools.chain.from_iterable(block))
@@ -97,7 +97,7 @@ def _blocks(machines: Ports, size: int) -> Iterator[Ports]:
 
 
 def _plug(plan: FabricPlan, leaves: Leaves, shape: FabricShape) -> int:
-    """Put up the leaves; how many ports a full one has."""
+    """Add the leaf switches; return the number of ports of a full one."""
     for leaf, ports in leaves.items():
         plan.switch(leaf, 1)
         for port in ports:
@@ -127,7 +127,7 @@ def _three_levels(plan: FabricPlan, leaves: Leaves, shape: FabricShape) -> None:
 
 
 def torus(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """A grid of `dims` that wraps around, the last dimension varying fastest."""
+    """Join the machines in a grid of `dims` that wraps around, the last dimension varying fastest."""
     places = list(itertools.product(*map(range, shape.dims)))
     number = {place: i for i, place in enumerate(places)}
     pairs: dict[tuple[int, int], None] = {}
@@ -141,12 +141,12 @@ def torus(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
 
 
 def ring(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Each machine joined to the next, the last to the first."""
+    """Join each machine to the next, the last to the first."""
     torus(plan, machines, replace(shape, dims=(len(machines),)))
 
 
 def full_mesh(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Every machine joined to every other."""
+    """Join every machine to every other."""
     _direct(plan, machines, list(itertools.combinations(range(len(machines)), 2)), shape)
 
 
@@ -157,7 +157,7 @@ def _direct(plan: FabricPlan, machines: Ports, pairs: Sequence[tuple[int, int]],
 
 
 def count_links(fabric: str, machines: int, ports: int, shape: FabricShape) -> int:
-    """The number of links of a fabric of so many machines with so many ports each, without making them."""
+    """Return the number of links of a fabric of so many machines with so many ports each, without building it."""
     plugs = 2 * machines * ports
     if fabric == "full-mesh":
         return plugs + machines * (machines - 1)

@@ -1,5 +1,5 @@
-"""Attributes of a networkx graph that describe the whole machine: name, routing, routes, lengths of a torus, and facts
-as in topology files (`machine_files.MachineFacts`).
+"""Attributes of a networkx graph that describe the whole machine: name, routing, routes, lengths of a torus, and
+machine facts as in topology files (`machine_files.MachineFacts`).
 
 Values are plain, or texts of YAML (JSON is YAML): some formats hold only numbers and texts.
 """
@@ -27,14 +27,14 @@ _AS_TEXT: Final = frozenset(("name", "description", "profile", "routing"))
 
 
 def written(topology: Topology) -> dict[str, Any]:
-    """The attributes of a topology, as plain values."""
+    """Return the attributes of a topology, as plain values."""
     routes = {pair: list(way) for pair, way in topology.explicit.items()}
     said = {"name": topology.name, "routing": topology.routing, "routes": routes, "dims": [*topology.wiring.dims]}
     return {**{key: value for key, value in said.items() if value}, **topology.facts}
 
 
 def read(attributes: Mapping[Any, Any]) -> SystemFile:
-    """The attributes of a graph as a topology file without devices. Unknown attributes are left to other programs.
+    """Return the attributes of a graph as a topology file without devices. Unknown attributes are ignored.
 
     Raises TopologyError with every mistake.
     """
@@ -49,7 +49,7 @@ def read(attributes: Mapping[Any, Any]) -> SystemFile:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """A value of an attribute without tuples, and a text of a mapping or a list as these; raises TopologyError."""
+    """Return an attribute's value without tuples, and parse a text of a mapping or a list; raises TopologyError."""
     if isinstance(value, str) and key not in _AS_TEXT:
         try:
             return yaml_tree.parse(value, key).plain()
@@ -60,8 +60,8 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def plain_graph(topology: Topology, texts: bool) -> nx.DiGraph[str]:
-    """The topology as a graph of numbers and texts: links have `bandwidth` in B/s, `latency` in s and `kind`. `texts`:
-    what the graph says of the whole is texts, mappings as JSON."""
+    """Return the topology as a graph of numbers and texts: links have `bandwidth` in B/s, `latency` in s and `kind`.
+    `texts`: attributes of the whole graph become texts, mappings JSON."""
     import networkx as nx
 
     about = written(topology)

@@ -1,9 +1,8 @@
-"""Files of devices and links: the shipped systems, and one's own machines in the same format.
+"""Files of devices and links: the shipped systems, and users' machines in the same format.
 
 A file that counts its devices by kind describes one node, which fabrics multiply. A file that lists its devices by name
-describes a whole topology; `counted` converts it into the equivalent file of one node, as NCCL needs it. Bandwidths
-are of one direction; patterns are those of a shell (`gpu[01]`, `nic*`). Quantities stay texts until a topology is
-built.
+describes a whole topology; `counted` converts it into the equivalent file of one node, as NCCL needs it. Bandwidths are
+of one direction; patterns are those of a shell (`gpu[01]`, `nic*`). Quantities stay texts until a topology is built.
 """
 
 import fnmatch
@@ -40,7 +39,7 @@ LEAST_CAPABILITY: Final = 30  # 3.0, the least that NCCL runs on, as files write
 
 
 def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
-    """A validator of texts that are a quantity of one kind; `least` in its base unit."""
+    """Return a validator of texts that are a quantity of one kind; `least` in its base unit."""
 
     def check(value: object) -> object:
         if units.parse_exact(value, kind) < least:
@@ -83,7 +82,7 @@ class Gpu(Model):
 
 
 def _of_infiniband(nic: Mapping[str, Any]) -> str:
-    """The profile of InfiniBand whose rate, 200 or 400 Gb/s, is nearest to that of a NIC as a ratio."""
+    """Return the InfiniBand profile, of 200 or 400 Gb/s, whose rate is nearest to that of a NIC as a ratio."""
     rate = units.parse(nic.get("rate", "400 Gb/s"), "bandwidth") * 8 / 1e9
     return "ib-hdr" if rate**2 < 200 * 400 else "ib-ndr"
 
@@ -174,7 +173,7 @@ class SystemFile(MachineFacts):
 
 
 class CountedMachine(NamedTuple):
-    """The file of one `node`, which all nodes are like, and their number."""
+    """The file of one `node`, which all nodes are like, and the number of nodes."""
 
     node: SystemFile
     nodes: int
@@ -189,8 +188,8 @@ class MachineFile:
 
     @cached_property
     def counted(self) -> CountedMachine:
-        """One node of the file, and the number of nodes; the file as it is where its nodes are not alike, as only
-        NCCL's calls need one node (`counted` says why there is none)."""
+        """One node of the file, and the number of nodes. If nodes differ, the file as it is: only NCCL's calls need
+        one node (the function `counted` says why there is none)."""
         if isinstance(self.file.devices, dict):
             return CountedMachine(self.file, 1)
         try:
@@ -205,7 +204,7 @@ _SHIPPED: Final = dict(sorted((path.stem, path) for path in yaml_tree.shipped("t
 
 
 def shipped_systems() -> dict[str, Path]:
-    """The file of every shipped system, by name."""
+    """Return the file of every shipped system, by name."""
     return _SHIPPED
 
 
@@ -216,19 +215,19 @@ def read_machine(tree: Node) -> MachineFile:
 
 @functools.cache  # files that do not change; a point asks some ten times
 def read_shipped(name: str) -> MachineFile:
-    """The file of a shipped system."""
+    """Return the file of a shipped system."""
     return read_machine(yaml_tree.read(_SHIPPED[name]))
 
 
 def in_place_of(name: str) -> str:
-    """The cure for a name of no shipped system: a file is to be imported, another name misspelt."""
+    """Return the cure for an unknown system name: import a file, or mend the spelling."""
     if input_files.is_file(Path(name)):
         return f"make a topology file of it (simcoll import {name} -o machine.yaml), and name that"
     return did_you_mean(name, _SHIPPED)
 
 
 def template(file: SystemFile, tree: Node | None = None, hosts: int | None = None) -> FabricPlan:
-    """Devices and links of a file, by the names it gives them; `tree` is the file with its places, for mistakes."""
+    """Return devices and links of a file, by the file's names; `tree` is the file with its places, for mistakes."""
     plan = FabricPlan(list(_devices(file, hosts)))
     names = dict.fromkeys(name for name, _ in plan.devices)
     twice = [name for name, count in Counter(name for name, _ in plan.devices).items() if count > 1]
@@ -360,12 +359,12 @@ def counted(file: SystemFile) -> CountedMachine:
 
 
 def node_file(file: SystemFile) -> SystemFile:
-    """The file itself if it counts its devices, else the file of one node; raises as `counted` does."""
+    """Return the file itself if it counts its devices, else the file of one node; raises as `counted` does."""
     return file if isinstance(file.devices, dict) else counted(file).node
 
 
 def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[str, str]) -> dict[str, str]:
-    """The name of each device in its node. Raises TopologyError for a kind that NCCL does not know."""
+    """Return the name of each device in its node. Raises TopologyError for a kind that NCCL does not know."""
     names: dict[str, str] = {}
     for node, devices in members.items():
         counts: Counter[str] = Counter()
@@ -384,7 +383,7 @@ def _wires(links: Mapping[tuple[str, str], Link]) -> Counter[str | None]:
 
 
 def _check_alike(machine: str, first: int, others: Iterable[int], has: Mapping[int, Counter[str | None]]) -> None:
-    """Raise TopologyError with the first difference of a node from the first one."""
+    """Raise TopologyError with the first difference between a node and the first node."""
     for node in others:
         for one, other in ((first, node), (node, first)):
             if more := has[one] - has[other]:
@@ -401,7 +400,7 @@ def _least(links: Iterable[Link]) -> Link:
 
 
 def rules(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
-    """Links by their ends as the key `links` of a file: one rule for all that are alike."""
+    """Return links, given by their ends, as the key `links` of a file: one rule for all equal links."""
     return [
         {
             "pairs": [list(pair) for pair in pairs],

@@ -1,7 +1,7 @@
 """The results of NCCL's graph search on a machine: the number of channels, their speed, the kinds of their paths.
 
-Systems may hold it under the key `nccl`, as rows for one node or several and for so many GPUs a node; `stored` collects
-the rows that fit. What they do not hold, `nccl.graph_search` finds. Speeds are GB/s of one channel and one direction.
+A system may hold results under the key `nccl`, in rows for one node or several and for a number of GPUs a node;
+`stored` collects the rows that fit, `nccl.graph_search` finds the rest. Speeds are GB/s of one channel and direction.
 """
 
 import itertools
@@ -75,7 +75,7 @@ class GraphRow(Model):
         return self
 
     def of(self, gpus: int) -> ChannelGraph:
-        """The graph for so many GPUs a node."""
+        """Return the graph for so many GPUs a node."""
         same: dict[str, Any] = {name: getattr(self, name) for name in _AS_IN_ROWS}
         same["same_channels"] = self.pattern != "nvls" if self.same_channels is None else self.same_channels
         channels = self.channels or (self.channels_per_gpu or 0) * gpus
@@ -102,7 +102,7 @@ class GraphSearch(Model):
 
 
 def stored(search: GraphSearch | None, gpus: int, nodes: int) -> Graphs | None:
-    """The graphs that a file holds for `nodes` nodes with `gpus` ranks each; None where it has no ring for them."""
+    """Return the graphs that a file holds for `nodes` nodes with `gpus` ranks each; None if it has no ring for them."""
     size = "one" if nodes == 1 else "several"
     rows = [row for row in search.graphs if row.nodes == size and row.gpus[0] <= gpus <= row.gpus[1]] if search else []
     graphs: dict[GraphKind, ChannelGraph] = {row.graph: row.of(gpus) for row in rows}

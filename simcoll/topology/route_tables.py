@@ -21,7 +21,7 @@ from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NextSteps, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
-AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time: what is made meanwhile stays in the cache
+AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time, so that intermediate arrays stay in the cache
 MOST_TORUS_ROUTES: Final = 1 << 40  # more are not told apart: routes are numbered by 32 bits
 NONE: Final = -1
 
@@ -34,18 +34,18 @@ class _Part(NamedTuple):
     links: Numbers
 
 
-Found = tuple[Numbers, list[_Part]]  # the rows of pairs that have routes, and the parts of these, one behind the other
+Found = tuple[Numbers, list[_Part]]  # the rows of pairs that have routes, and the routes' parts in order
 
 
 class _Answers:
-    """Answers of `find` to keys, each asked once. A key is a row of numbers ≥ −1, an answer a tuple of numbers."""
+    """Memo of `find`, called once for each key. A key is a row of numbers ≥ −1, an answer a tuple of numbers."""
 
     def __init__(self, find: Callable[..., tuple[int, ...]]):
         self.find = find
         self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def __call__(self, *columns: Numbers) -> tuple[Numbers, ...]:
-        """The columns of the answers to some keys, whose columns are given."""
+        """Return the columns of the answers to keys, given by their columns."""
         spans = tuple(int(column.max()) + 2 for column in columns)
         packed = np.ravel_multi_index(tuple(column + 1 for column in columns), spans)
         each = distinct(packed)
@@ -58,7 +58,7 @@ class _Answers:
 
 
 class _Legs:
-    """Legs by key, laid end to end, each searched for once: `paths` counts those of a key, `route` finds one."""
+    """Legs by key, laid end to end, each searched for once: `paths` counts the legs of a key, `route` finds one."""
 
     def __init__(self, paths: Callable[..., int], route: Callable[..., Route]):
         self.paths, self.route = paths, route
@@ -66,11 +66,11 @@ class _Legs:
         self._links, self._laid = list[int](), np.zeros(0, np.int64)
 
     def counts(self, *columns: Numbers) -> Numbers:
-        """The legs of each key, 0 where there is none; `columns` are those of the keys."""
+        """Return the number of legs of each key, 0 if there is none; `columns` are the columns of the keys."""
         return self._count(*columns)[0] if len(columns[0]) else np.zeros(0, np.int64)
 
     def part(self, number: Numbers, *columns: Numbers) -> _Part:
-        """Leg `number` of those of each key."""
+        """Return leg `number` of each key."""
         at, length = self._at(*columns, number % self.counts(*columns)) if len(number) else (number, number)
         if len(self._laid) < len(self._links):
             self._laid = np.array(self._links, np.int64)
@@ -83,8 +83,8 @@ class _Legs:
 
 
 class RouteTables:
-    """The legs of a router's routes; `names` are those of its devices, by number, `dims` those of a torus of machines,
-    if it is one."""
+    """The legs of a router's routes; `names` are its devices by number, `dims` the lengths of a torus of machines,
+    if any."""
 
     def __init__(self, router: Router, names: Sequence[str], dims: Sequence[int] = ()):
         self.router, self.net = router, router.net
@@ -102,8 +102,8 @@ class RouteTables:
         self._across = {where: _Across(router, where) for where in ("everywhere", "between")}
 
     def routes(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Routes between devices by number: the number of links of each, (pairs,), −1 where the search has to find it;
-        and the links of all others, laid end to end."""
+        """Return routes between devices by number: the number of links of each, (pairs,), −1 if the search has to
+        find it; and the links of all other routes, laid end to end."""
         blocks = [slice(at, at + AT_ONCE) for at in range(0, len(first), AT_ONCE)]
         count, links = zip(*(self._block(first[block], last[block]) for block in blocks), strict=True)
         return np.concatenate(count), np.concatenate(links)
@@ -163,7 +163,7 @@ class RouteTables:
         return self._leg(first, self.router.place[first], to, number)
 
     def _leg(self, device: int, first: int, last: int, number: int) -> Route:
-        """A leg between places in the node of a device."""
+        """Return a leg between places in the node of a device."""
         return self.router.insides[self.router.nodes[device]].leg(first, last, number) or ()
 
     # --- over switches, or on a torus ---
@@ -177,7 +177,7 @@ class RouteTables:
     # --- on rails ---
 
     def _on_rails(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        """Routes by the destination's NIC and the source's NIC of that index."""
+        """Return routes by the destination's NIC and the source's NIC of that index."""
         enter, index = self._entry(last)
         some = np.flatnonzero((enter != NONE) & (self._entry(first)[0] != NONE))
         first, last, number, enter, index = (column[some] for column in (first, last, number, enter, index))
@@ -192,7 +192,7 @@ class RouteTables:
         return some[over], [out, *parts, into]
 
     def _nic(self, device: int) -> tuple[int, int]:
-        """The NIC of a GPU and its index in the node, −1 for none."""
+        """Return the NIC of a GPU and its index in the node, −1 for none."""
         inside = self.router.insides[self.router.nodes[device]]
         nic = inside.machine.nic_of.get(self.router.place[device])
         return (NONE, NONE) if nic is None else (inside.devices[nic], inside.machine.nics.index(nic))
@@ -202,7 +202,7 @@ class RouteTables:
         return place, *self.router.insides[self.router.nodes[device]].machine.way_out(place, index)
 
     def _leave(self, device: int, index: int) -> tuple[int]:
-        """The NIC by which a GPU sends to a rail."""
+        """Return the NIC by which a GPU sends to a rail."""
         return (self.router.insides[self.router.nodes[device]].devices[self._way_out(device, index)[2]],)
 
     def _ways_out(self, device: int, index: int) -> int:
@@ -220,7 +220,7 @@ class RouteTables:
 
 
 class _ToRoot(NamedTuple):
-    """The shortest ways from a switch to another: how long, how many, and their next steps, lowest link first."""
+    """The shortest paths from one switch to another: their length, number and next steps, lowest link first."""
 
     hops: int
     paths: int
@@ -239,7 +239,7 @@ class _Across:
         self._fields: dict[SearchState, _Field] = {}
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        """Up from the first device, across, and down to the last."""
+        """Return routes up from the first device, across, and down to the last."""
         (leaf, up), (root, down) = (side[:, ends] for side, ends in zip(self._stubs, (first, last), strict=True))
         some = np.flatnonzero((leaf != NONE) & (root != NONE))
         some = some[self.legs.counts(leaf[some], root[some]) > 0]
@@ -283,7 +283,7 @@ class _Across:
 
     @cached_property
     def _fabric(self) -> NDArray[np.bool_]:
-        """Whether each state is a switch of the fabric that hands on."""
+        """Whether each state is a switch of the fabric that hands messages on."""
         hands_on = [kind not in (*ENDPOINTS, "relay") for kind in self.net.kind]
         return self._passable & hands_on & [node is None for node in self.net.node]
 
@@ -326,7 +326,7 @@ class _Field:
         self.near: dict[SearchState, _ToRoot] = {}  # of switches outside of the rings
 
     def ways(self, leaf: SearchState) -> _ToRoot:
-        """The shortest ways from a switch."""
+        """Return the shortest paths from a switch."""
         while (found := self.rings.get(leaf) or self.near.get(leaf) or self._by(leaf, self.rings, self.hops)) is None:
             if not self.last:
                 return _NOWHERE
@@ -349,7 +349,7 @@ class _Field:
         return self.near[y]
 
     def _widen(self) -> None:
-        """The next ring."""
+        """Expand the field by the next ring."""
         steps: dict[SearchState, NextSteps] = {}
         for x in self.last:
             for link, y in self.into[x]:
@@ -376,13 +376,13 @@ class TorusRoutes:
 
     @staticmethod
     def _orders(steps: Sequence[int]) -> int:
-        """The orders in which so many steps along each axis can be taken."""
+        """Return the number of orders in which so many steps along each axis can be taken."""
         totals = list(itertools.accumulate(steps))
         return min(MOST_TORUS_ROUTES, math.prod(math.comb(a, b) for a, b in zip(totals, steps, strict=True)))
 
     @classmethod
     def of(cls, router: Router, dims: Sequence[int]) -> TorusRoutes | None:
-        """None where the links are not those of a torus of machines of one device each."""
+        """Return the routes of a torus; None if the links are not those of a torus of machines with one device each."""
         count, (tail, head) = len(router.kinds), np.array(router.links, np.int64).reshape(-1, 2).T
         machines = {*router.nodes} - {None}
         if math.prod(dims) != count or len(machines) < count or {*router.kinds} not in [{kind} for kind in ENDPOINTS]:
@@ -397,8 +397,8 @@ class TorusRoutes:
         return cls(dims, np.append(order, 0)[np.searchsorted(keys, to)])
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> tuple[Numbers, Numbers]:
-        """The number of links of the route of each pair, and these laid end to end; of several routes it is `number`
-        modulo how many there are."""
+        """Return the number of links of each pair's route, and the links laid end to end; of P routes, `number` mod
+        P is taken."""
         sizes, away = (
             self.dims[:, None],
             (last // self.pace[:, None] - first // self.pace[:, None]) % self.dims[:, None],
@@ -421,13 +421,13 @@ class TorusRoutes:
         return length, links
 
     def _routes(self, left: Array, either: Array) -> Numbers:
-        """The routes with so many steps `left` along each axis, (axes, pairs), the first of which may go by `either`
-        way."""
+        """Return the number of routes with so many steps `left` along each axis, (axes, pairs); `either`: axes open
+        both ways."""
         found: Numbers = np.minimum(self._count[tuple(left)] << either.sum(axis=0), MOST_TORUS_ROUTES)
         return found
 
     def _step(self, at: Numbers, left: Array, ways: Array, number: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """The axis and the sign, 0 or 1, of the step that route `number` takes, and its number among those that do."""
+        """Return axis and sign (0 or 1) of the step of route `number`, and the route's number after this step."""
         axes, pairs = left.shape
         either, after = np.logical_and.reduce(ways, axis=1), np.zeros((2 * axes, pairs), np.int64)
         for axis in range(axes):

@@ -74,29 +74,29 @@ class SearchNet:
 
     @cached_property
     def into(self) -> list[NextSteps]:
-        """For each state the links by which a message comes to it, and from which states."""
+        """For each state, the links by which a message comes to it, and the states it comes from."""
         link, leave, enter = self.ways
         return self.steps(enter, link, leave)
 
     @cached_property
     def out(self) -> list[NextSteps]:
-        """For each state the links by which a message goes on, and to which states."""
+        """For each state, the links by which a message goes on, and the states it goes to."""
         link, leave, enter = self.ways
         return self.steps(leave, link, enter)
 
     def steps(self, near: Numbers, link: Numbers, far: Numbers) -> list[NextSteps]:
-        """For each state the links and far states of the ways that have it as their near one."""
+        """Return for each state the links and far states of the ways whose near state it is."""
         order, counts = Sets.by(near, len(self.node))
         steps = list(zip(link[order].tolist(), far[order].tolist(), strict=True))
         ends = np.cumsum(counts).tolist()
         return [steps[at:end] for at, end in zip([0, *ends], ends, strict=False)]
 
     def passable(self, x: SearchState) -> bool:
-        """Whether a message can come to x and go on."""
+        """Return whether a message can come to x and go on."""
         return bool(self.into[x] and self.out[x])
 
     def passing(self, region: SearchRegion) -> list[bool]:
-        """Whether a message can come to each state and go on, within a region."""
+        """Return whether a message can come to each state and go on, within a region."""
         if region not in self._passing:
             self._passing[region] = [self.passable(x) and region.passes(self, x) for x in range(len(self.node))]
         return self._passing[region]
@@ -124,7 +124,7 @@ REGIONS: Final = {
 
 
 class FewestHops(NamedTuple):
-    """The fewest-hop routes from a state: how long, how wide, how many, and their next steps, lowest link first."""
+    """The fewest-hop routes from a state: their length, width, number and next steps, lowest link first."""
 
     hops: int
     width: float
@@ -133,7 +133,7 @@ class FewestHops(NamedTuple):
 
 
 class DistanceField:
-    """Fewest-hop routes to `target`, found outwards from it, as far as was asked so far.
+    """Fewest-hop routes to `target`, found outwards from it, as far as they were needed so far.
 
     With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
     """
@@ -147,7 +147,7 @@ class DistanceField:
         self._frontier: list[SearchState] = [target]
 
     def ways(self, source: SearchState) -> FewestHops | None:
-        """The ways from `source`; expands the field until they are known."""
+        """Return the routes from `source`; expands the field until they are known."""
         while (ways := self._ahead(source, 2)) is None and self._frontier:
             self._expand()
         return ways
@@ -162,7 +162,7 @@ class DistanceField:
         self._frontier = list(steps_of)
 
     def _ahead(self, y: SearchState, look: int) -> FewestHops | None:
-        """The ways from a state that is up to `look` steps outside of the field."""
+        """Return the routes from a state up to `look` steps outside of the field."""
         if y in self._ways or not look:
             return self._ways.get(y)
         steps, ways = [], []
@@ -180,7 +180,7 @@ class DistanceField:
         return only or self.region.goes(self.net, self.home, y, x)
 
     def _best(self, steps: NextSteps, ways: Sequence[FewestHops]) -> FewestHops:
-        """The shortest, then the widest, of some steps with the ways after each."""
+        """Return the shortest, then the widest, of some steps followed by the routes after each."""
         if len(steps) == 1:
             return FewestHops(ways[0].hops + 1, self._width(steps[0][0], ways[0]), ways[0].paths, steps)
         ranks = [(after.hops, -self._width(link, after)) for (link, _), after in zip(steps, ways, strict=True)]
@@ -192,7 +192,7 @@ class DistanceField:
         return min(after.width, self.widths[link]) if self.widths else math.inf
 
     def route(self, ways: FewestHops, number: int) -> Route:
-        """Route `number` mod P of the P routes, in the order of their links."""
+        """Return route `number` mod P of the P routes, in the order of their links."""
         route: list[int] = []
         number %= ways.paths
         while ways.hops:
@@ -227,7 +227,7 @@ class MachineRoutes:
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
-        """Route `number` of the widest among the fewest-hop routes inside the machine."""
+        """Return route `number` of the widest among the fewest-hop routes inside the machine."""
         if first == last:
             return ()
         ways = self.ways(first, last)
@@ -239,7 +239,7 @@ class MachineRoutes:
         return self._routes[key]
 
     def ways(self, first: int, last: int) -> FewestHops | None:
-        """The routes inside the machine."""
+        """Return the routes inside the machine."""
         if (first, last) not in self._legs:
             if last not in self._fields:
                 self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
@@ -260,7 +260,7 @@ class MachineRoutes:
         return nics
 
     def _nearest(self, gpu: int) -> list[int]:
-        """The NICs that are the fewest hops away."""
+        """Return the NICs that are the fewest hops away."""
         net, passable = self.net, self.net.passing(REGIONS["within"])
         nics = {net.sink[nic]: nic for nic in self.nics}
         seen = front = {net.source[gpu]}
@@ -302,7 +302,7 @@ class NodeInside(NamedTuple):
     links: list[int]
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
-        """A route by the places of its ends."""
+        """Return a route by the places of its ends."""
         route = self.machine.leg(first, last, number)
         return None if route is None else tuple(self.links[place] for place in route)
 
@@ -327,8 +327,8 @@ class Router:
         self._ends: dict[tuple[int, str, bool], tuple[DistanceField, Route]] = {}
 
     def route(self, src: str, dst: str, flow: int | None = None) -> Route | None:
-        """Links from `src` to `dst`, another device. `flow`: the number of the route among those that are equal between
-        nodes; by default that which a hash of the pair gives."""
+        """Return the links from `src` to `dst`, another device. `flow`: the number of the route among equal ones
+        between nodes; by default a hash of the pair chooses."""
         first, last = self.number[src], self.number[dst]
         node, to = self.nodes[first], self.nodes[last]
         number = 0 if self.policy == "shortest" else zlib.crc32(f"{src}->{dst}".encode())
@@ -342,7 +342,7 @@ class Router:
         return railed or self._leg(first, last, "everywhere", True, across)
 
     def equal_routes(self, src: str, dst: str) -> int:
-        """The number of routes between nodes that are equal for messages from `src` to `dst`; 1 inside a node."""
+        """Return the number of equal routes between nodes from `src` to `dst`; 1 inside a node."""
         first, last = self.number[src], self.number[dst]
         if self.policy == "shortest" or (self.nodes[first] is not None and self.nodes[first] == self.nodes[last]):
             return 1
@@ -351,11 +351,11 @@ class Router:
         return ways.paths if ways else 1
 
     def _ways(self, first: int, last: int, where: str) -> FewestHops | None:
-        """The routes between devices of different nodes."""
+        """Return the routes between devices of different nodes."""
         return self._field(last, where, True)[0].ways(self.net.source[first])
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
-        """A leg between devices that are, or are not, of one node."""
+        """Return a leg between devices of one node, or of different nodes (`apart`)."""
         field, tail = self._field(last, where, apart)
         ways = field.ways(self.net.source[first])
         return None if ways is None else field.route(ways, number) + tail
@@ -366,7 +366,7 @@ class Router:
         return self._ends[last, where, apart]
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
-        """The field of a device, or that of the switch it hangs on, and the link from there."""
+        """Return the field of a device, or of the switch it hangs on, and the link from there."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
         shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])
@@ -378,8 +378,8 @@ class Router:
         return self._fields[key], tail
 
     def _rails(self, src: int, dst: int) -> tuple[int, int, int] | None:
-        """The GPU by whose NIC `src` sends, that NIC, and the NIC of `dst`, which has the same index; None where routes
-        do not go by NICs, or any is missing."""
+        """Return the GPU by whose NIC `src` sends, that NIC, and the NIC of `dst`, which has the same index; None if
+        routes do not go by NICs, or any is missing."""
         node, to = self.nodes[src], self.nodes[dst]
         if self.policy not in BY_NICS or node is None or to is None:
             return None
@@ -392,7 +392,7 @@ class Router:
         return here.devices[owner], here.devices[leave], there.devices[enter]
 
     def _by_rails(self, src: int, dst: int, ends: tuple[int, int, int], number: int, across: int) -> Route | None:
-        """The route by these NICs; None if any leg is missing."""
+        """Return the route by these NICs; None if any leg is missing."""
         here, there, place = self.insides[self.nodes[src]], self.insides[self.nodes[dst]], self.place
         owner, leave, enter = ends
         legs = (

@@ -34,8 +34,8 @@ from simcoll.topology.wiring import Link, Wiring
 
 
 def load_system(name: str) -> SystemFile:
-    """Read the file of a shipped system, or one's own topology file. A file that lists its devices becomes that of
-    one node, if its nodes are alike. Raises InputError."""
+    """Return the file of a shipped system, or a topology file of the user. A file that lists its devices becomes the
+    file of one node, if its nodes are alike. Raises InputError."""
     known = shipped_systems()
     if name in known:
         return read_shipped(name).file
@@ -52,7 +52,7 @@ def load_system(name: str) -> SystemFile:
 
 
 def nodes_of(spec: TopologySpec) -> int:
-    """The number of nodes of a topology, by its keys or by the devices that its file lists. Raises InputError."""
+    """Return the number of a topology's nodes, by its keys or by the devices in its file. Raises InputError."""
     if spec.file is None:
         return spec.nodes or 1
     tree = yaml_tree.read(Path(spec.file))
@@ -66,7 +66,7 @@ def nodes_of(spec: TopologySpec) -> int:
 
 
 def described(spec: TopologySpec) -> SystemFile | None:
-    """The file of the machine in a topology; None for bare hosts of a fabric. Raises InputError."""
+    """Return the file of the machine in a topology; None for a fabric of bare hosts. Raises InputError."""
     if spec.system is not None:
         return load_system(spec.system)
     if spec.file is None:
@@ -105,7 +105,7 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
 
 
 def _names_in_nodes(plan: FabricPlan) -> dict[str, str]:
-    """The name of each device in its node: its kind and number there, as in shipped files."""
+    """Return the name of each device in its node: its kind and number there, as in shipped files."""
     counts: Counter[tuple[int | None, str]] = Counter()
     names = {}
     for device, data in plan.devices:
@@ -116,7 +116,7 @@ def _names_in_nodes(plan: FabricPlan) -> dict[str, str]:
 
 
 def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
-    """A topology file: devices and links, or the keys of a scenario's `topology`, which the scenario's override."""
+    """Read a topology file: devices and links, or the keys of a scenario's `topology`, which the scenario overrides."""
     path = str(spec.file)
     tree = yaml_tree.read(Path(path))
     given = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"file"})
@@ -140,7 +140,7 @@ Built = tuple[FabricPlan, RoutingPolicy, dict[str, Sequence[str]]]  # … how it
 
 
 def _hosts(spec: TopologySpec) -> Built:
-    """A fabric of bare hosts, each of them a node."""
+    """Return a fabric of bare hosts, each of them a node."""
     assert spec.link is not None and spec.fabric is not None
     hosts = spec.hosts or math.prod(spec.dims or ())
     shape = _shape(spec, spec.link.link, spec.link.link.latency_ps)
@@ -157,7 +157,7 @@ def _check_size(links: int, what: str, key: str) -> None:
 
 
 def leaf_width(spec: TopologySpec) -> int:
-    """The machines that plug into a leaf switch, where a fabric has these."""
+    """Return the number of machines on a leaf switch, in fabrics that have leaf switches."""
     return spec.nodes_per_leaf or spec.hosts_per_leaf or (4 if spec.fabric == "fat-tree" else 32)
 
 
@@ -175,7 +175,7 @@ def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
 
 
 def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
-    """One machine, or `nodes` of them joined by a fabric."""
+    """Return one machine, or `nodes` of them joined by a fabric."""
     file, nodes = machine.file, spec.nodes or 1
     plain = template(file, machine.tree, spec.hosts)
     if isinstance(file.devices, tuple):
@@ -211,7 +211,7 @@ def _check_listed(file: SystemFile, nodes: int, there: int) -> None:
 def _first_nodes(
     plan: FabricPlan, routes: Mapping[str, Sequence[str]], numbers: Sequence[int]
 ) -> tuple[FabricPlan, dict[str, Sequence[str]]]:
-    """The listed devices of the nodes with these numbers and, of several, what joins them; and explicit routes."""
+    """Return the listed devices of these nodes, the devices between several nodes, and explicit routes."""
     homes = {*numbers, None} if len(numbers) > 1 else {*numbers}
     kept = {device for device, data in plan.devices if data["node"] in homes}
     devices = [each for each in plan.devices if each[0] in kept]
@@ -249,7 +249,7 @@ def _join(plan: FabricPlan, spec: TopologySpec, file: SystemFile, nodes: int) ->
 
 
 def _draw(wiring: Wiring, spread: Fraction, seed: int) -> None:
-    """Unequal links: every link's bandwidth times 1 + U(−spread, spread), drawn in the order of link numbers."""
+    """Draw unequal links: every link's bandwidth times 1 + U(−spread, spread), in the order of link numbers."""
     import random
 
     rng = random.Random(seed)
@@ -268,8 +268,8 @@ def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
 
 
 def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> dict[str, Link]:
-    """Links by name (`u->v`) with the changes of those that match a pattern; where several match, the later one decides
-    what it says. Raises InputError for a pattern that matches none."""
+    """Return links by name (`u->v`) after the changes whose patterns match; where several match, the later one
+    decides its keys. Raises InputError for a pattern that matches none."""
     changed = dict(links)
     for pattern, override in overrides.items():
         name = pattern.replace(" ", "")
@@ -281,12 +281,12 @@ def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> 
 
 
 def of_keys(keys: Mapping[str, Any]) -> TopologySpec:
-    """The key `topology` from plain values; raises InputError with every mistake."""
+    """Return the key `topology` from plain values; raises InputError with every mistake."""
     return yaml_tree.validate(TopologySpec, [yaml_tree.located(dict(keys), Place("topology", 1, 1))])[0]
 
 
 def dump(topology: Topology) -> str:
-    """The topology as the text of a file of devices and links; loading it gives the same routes."""
+    """Return the topology as the text of a file of devices and links; loading it gives the same routes."""
     devices = [
         {"name": name, "kind": data["kind"], "node": data.get("node"), "in_network": bool(data.get("in_network"))}
         for name, data in topology.wiring.devices.items()
@@ -302,7 +302,7 @@ def dump(topology: Topology) -> str:
 
 
 def describe(topology: Topology) -> dict[str, Any]:
-    """The facts that `simcoll topology show` prints: devices and links by kind, ranks, bisection bandwidth, routing."""
+    """Return the facts of `simcoll topology show`: devices and links by kind, ranks, bisection bandwidth, routing."""
     links: dict[tuple[str, int, int], list[str]] = {}
     for (u, v), link in zip(topology.links, topology.every_link, strict=True):
         links.setdefault((link.kind, link.bandwidth, link.latency_ps), []).append(f"{u}->{v}")
@@ -328,7 +328,7 @@ def describe(topology: Topology) -> dict[str, Any]:
 
 
 def bisection_bandwidth(topology: Topology) -> int:
-    """The least bandwidth between two halves of all ranks, in B/s of one direction.
+    """Return the least bandwidth between two halves of all ranks, in B/s of one direction.
 
     It is the least maximum flow over several ways of halving: blocks of 1, 2, 4, … ranks in turn, and the first half
     against the second. With several nodes whole nodes are halved, each as one point, so that the fabric counts. Within
@@ -345,7 +345,7 @@ def bisection_bandwidth(topology: Topology) -> int:
 
 
 def _flow(topology: Topology, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> int:
-    """Maximum flow from all of `left` to all of `right`, each seen as one point."""
+    """Return the maximum flow from all of `left` to all of `right`, each seen as one point."""
     import networkx as nx
 
     point: dict[str, str] = {d: "left" for group in left for d in group}

@@ -1,4 +1,4 @@
-"""Devices and the links between them: as much of a graph as a topology needs, so that a run need not load networkx."""
+"""Devices and the links between them: what a topology needs of a graph, so that a run need not load networkx."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Link:
 
 
 def _bandwidth(value: object) -> int:
-    """B/s; raises TopologyError."""
+    """Return B/s; raises TopologyError."""
     value = units.unboxed(value)
     return _of_text("bandwidth", value) if isinstance(value, str) else _whole("bandwidth", "B/s", value)
 
 
 def _latency(value: object) -> int:
-    """Picoseconds of a text or a number of seconds; raises TopologyError."""
+    """Return the picoseconds of a text or a number of seconds; raises TopologyError."""
     value = units.unboxed(value)
     if isinstance(value, str):
         return _of_text("duration", value)
@@ -84,7 +84,7 @@ def _of_text(kind: Literal["bandwidth", "duration"], text: str) -> int:
 
 
 def _whole(name: str, unit: str, value: object) -> int:
-    """A whole number of a unit; raises TopologyError."""
+    """Return a whole number of a unit; raises TopologyError."""
     value = units.unboxed(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -108,8 +108,8 @@ class Wiring:
 
     @classmethod
     def of(cls, graph: nx.Graph[str], dims: Iterable[int] = ()) -> Wiring:
-        """The same as `graph`, of which an undirected edge is two links, and numbers become names. Raises TopologyError
-        for a device without `kind`, an edge without `link`, or `bandwidth` and `latency`, and for several edges between
+        """Convert `graph`: an undirected edge becomes two links, and numbers become names. Raises TopologyError for
+        a device without `kind`, an edge without `link`, or `bandwidth` and `latency`, and for several edges between
         two devices."""
         import networkx as nx
 
@@ -130,7 +130,7 @@ class Wiring:
         return wiring
 
     def graph(self, about: Mapping[str, Any]) -> nx.DiGraph[str]:
-        """The same as a networkx graph that cannot be changed, with attributes `about` the whole."""
+        """Return a networkx graph that cannot be changed, with attributes `about` the whole."""
         import networkx as nx
 
         graph: nx.DiGraph[str] = nx.DiGraph(**about)
@@ -140,7 +140,7 @@ class Wiring:
         return graph
 
     def __iter__(self) -> Iterator[tuple[str, str, Link]]:
-        """Each link with its ends, in the order of their numbers."""
+        """Yield each link with its ends, in the order of their numbers."""
         return ((u, v, link) for u, links in self.ahead.items() for v, link in links.items())
 
     def add(self, device: str, data: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class Wiring:
         self.devices[device] = {**self.devices.get(device, {}), **data}
 
     def fill(self, devices: Iterable[tuple[str, Mapping[str, Any]]], links: Iterable[tuple[str, str, Link]]) -> None:
-        """Add many devices to none, then links between them; quicker than one by one."""
+        """Add many devices to an empty wiring, then links between them; quicker than one by one."""
         known = self.devices
         for device, data in devices:
             known[device] = {**known[device], **data} if device in known else dict(data)
@@ -160,14 +160,14 @@ class Wiring:
             ahead[u][v] = behind[v][u] = link
 
     def join(self, u: str, v: str, link: Link) -> None:
-        """Add a link between two devices, or put it in the place of theirs."""
+        """Add a link between two devices, or replace their link."""
         self.ahead[u][v] = self.behind[v][u] = link
 
     def order_links(self) -> None:
-        """Put the links of each device in the order of the devices at their other ends: those whose numbers are nearest
-        to its own first, of two equally near the lower one.
+        """Sort the links of each device by the devices at their other ends: numbers nearest to its own first, of two
+        equally near the lower one.
 
-        Where routes are equally good the order of links decides. With this one it makes no difference in which order
+        The order of links decides between equally good routes. With this one it makes no difference in which order
         links were given, and a torus, whose last dimension varies fastest, has its routes dimension by dimension.
         """
         number = dict(zip(self.devices, itertools.count()))
@@ -184,11 +184,11 @@ class Wiring:
                 sides[devices[place]] = {v: links[v] for v in map(others.__getitem__, nearest)}
 
     def part(self, u: str, v: str) -> None:
-        """Take away a link."""
+        """Remove a link."""
         del self.ahead[u][v], self.behind[v][u]
 
     def remove(self, device: str) -> None:
-        """Take away a device with its links."""
+        """Remove a device with its links."""
         for v in list(self.ahead[device]):
             self.part(device, v)
         for u in list(self.behind[device]):
@@ -196,13 +196,13 @@ class Wiring:
         del self.devices[device], self.ahead[device], self.behind[device]
 
     def copy(self) -> Wiring:
-        """Another one, which may be changed."""
+        """Return a copy that may be changed."""
         found = Wiring(self.dims)
         found.fill(self.devices.items(), self)
         return found
 
     def linked_with(self, some: Iterable[str]) -> dict[str, list[str]]:
-        """For each device those of `some` devices, in their order, that it is linked with, both ways."""
+        """Return for each device the `some` devices, in their order, that it is linked with, both ways."""
         near: dict[str, list[str]] = {}
         for device in some:
             behind = self.behind[device]
@@ -213,11 +213,11 @@ class Wiring:
 
     @property
     def both_ways(self) -> bool:
-        """Whether there is a link back for each."""
+        """Return whether each link has a link back."""
         return all(links.keys() == self.behind[device].keys() for device, links in self.ahead.items())
 
     def reached(self, device: str, forward: bool = True) -> set[str]:
-        """The devices to which there is a way from `device`, or from which there is one to it."""
+        """Return the devices with a path from `device` (`forward`), or with a path to it."""
         steps, found, front = self.ahead if forward else self.behind, {device}, {device}
         while front:
             front = set().union(*map(steps.__getitem__, front)) - found
@@ -226,8 +226,8 @@ class Wiring:
 
 
 def _check_single(graph: nx.Graph[str]) -> None:
-    """Raise TopologyError for several edges between two devices, of which a graph of single edges would keep the last:
-    a route names devices, and could not say which of them it takes."""
+    """Raise TopologyError for several edges between two devices: a graph of single edges would keep only the last,
+    and a route, which names devices, could not say which edge it takes."""
     for u, v in graph.edges():
         if (count := graph.number_of_edges(u, v)) > 1:
             cure = "give one link with their summed bandwidth, or put a device of its own on each"
@@ -235,7 +235,7 @@ def _check_single(graph: nx.Graph[str]) -> None:
 
 
 def _link_of(u: str, v: str, data: Mapping[str, Any]) -> Link:
-    """The link that the attributes of an edge describe; raises TopologyError."""
+    """Return the link that the attributes of an edge describe; raises TopologyError."""
     link, cure = data.get("link"), "give it link=Link(bandwidth, latency, kind), or bandwidth= and latency="
     if link is None and "bandwidth" in data and "latency" in data:
         try:
@@ -252,7 +252,7 @@ def _link_of(u: str, v: str, data: Mapping[str, Any]) -> Link:
 
 
 def _check_device(device: object, data: Mapping[str, Any]) -> None:
-    """Raises TopologyError for what a topology file could not say of a device."""
+    """Raise TopologyError for a device that a topology file could not describe."""
     about = (str(device),)
     if not isinstance(device, str):
         raise TopologyError(f"device {device!r} is not a text", "name devices by strings")

@@ -55,7 +55,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
         if changes is not None:
             row, n_touched = change(row, t, now, run, changes)
         while (ends.size[0] and ends.times[0] == t) or (heap.size[0] and heap.times[0] == t):
-            left, began, tail = -1, 0, -1  # if they come to be known
+            left, began, tail = -1, 0, -1  # −1: not known
             if ends.size[0] and ends.times[0] == t:
                 c = ends.items[0]
                 heaps.pop(ends, 0)
@@ -135,7 +135,7 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
 
 @inline
 def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
-    """Return that link or the one that stands for the cap of channel `c`, behind the real ones, if that is narrower."""
+    """Return `link`, or the link behind the real ones that stands for the cap of channel `c` if that is narrower."""
     return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
 
 

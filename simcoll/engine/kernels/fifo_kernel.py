@@ -128,7 +128,7 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
         else:
             tail = max(r + s, tail)
         latest = max(latest, tail)
-        t, tail = r + latency[link], tail + latency[link]  # of head and tail at the next link
+        t, tail = r + latency[link], tail + latency[link]  # times of head and tail at the next link
         at += 1
         e += 1
         onward = e < behind and follows[links[e]]

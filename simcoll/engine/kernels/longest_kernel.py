@@ -14,11 +14,11 @@ value = load_like(__name__, plain_waits).value
 
 
 class LongestRun(NamedTuple):
-    """The columns of one loop by row; there are `loops` of them. Each row waits for `reads`, `chain` and `before`,
-    which for the first row of a channel is its last, in the loop before, and for the end of `credit_row`,
-    `credit_loops` earlier. `held` is how long it may keep its channel, `takes` how long to its end, in ps. `lead` and
-    `gap` are empty where they are 0; so is `unsent`, 1 where the sender does not come. The other columns are written,
-    NEVER where a row waits for such a sender; `ends` for the last `deep` loops."""
+    """The columns of one loop by row; there are `loops` of them. Each row waits for `reads`, `chain`, `before` (for the
+    first row of a channel its last, in the loop before) and the end of `credit_row`, `credit_loops` earlier. `held` is
+    how long it may keep its channel, `takes` how long to its end, in ps. `lead` and `gap` are empty where they are 0;
+    so is `unsent`, 1 where the sender does not come. The other columns are written, NEVER where a row waits for such a
+    sender; `ends` for the last `deep` loops."""
 
     loops: int
     reads: Column

@@ -1,7 +1,7 @@
 """The columns that loops of the fast engine work on, by name.
 
-Columns are arrays where numba compiles the loops, else lists; those that a run does not need are empty. "By way",
-"by size", … says what numbers the entries; without that it is the transfer. Indices are −1 where there is none.
+Columns are arrays where numba compiles the loops, else lists; a run leaves those empty that it does not need. "By way",
+"by size", … says what an entry belongs to; without that it belongs to a transfer. Indices are −1 where there is none.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class Servers(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """What has not started yet. By number: `when` it may start at the earliest, and how many things it is `pending`
-    for. By row: the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies between a
-    start and its event on the heap; `start` takes the times."""
+    """Transfers before their start. By number: `when` each may start at the earliest, and how many things it is
+    `pending` for. By row: the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies
+    between a start and its event on the heap; `start` takes the times."""
 
     repeats: Repeats
     when: Column
@@ -263,7 +263,7 @@ class Paths(NamedTuple):
 
 
 class FlowLists(NamedTuple):
-    """The places of `Paths` on each link as a list: its `head` by link, neighbours by place, how many by link."""
+    """The places of `Paths` on each link as a list: its `head` and `count` by link, its neighbours by place."""
 
     head: Column
     after: Column
@@ -353,8 +353,8 @@ class FairRun(NamedTuple):
 
 
 class StreamRows(NamedTuple):
-    """The rows of one step: row r writes from slot to slot of its sender and receiver over `links[hop[r]:hop[r + 1]]`.
-    Its slots go round a cycle that begins at `base`. `connection` is the number of its pair."""
+    """The rows of one step: row r writes from its sender's slot to its receiver's over `links[hop[r]:hop[r + 1]]`. Its
+    slots go round a cycle that begins at `base`. `connection` is the number of its pair."""
 
     src: Column
     src_slot: Column

@@ -32,7 +32,7 @@ def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
     for at in range(p * width, (p + 1) * width):
         if keys[at] == slot:
             return at
-        if keys[at] < 0:  # what is known stands in front
+        if keys[at] < 0:  # known versions stand in front
             return -1
     return -1
 
@@ -151,7 +151,7 @@ def play(
                 sent[r] += nbytes[size]
             at = recall(keys, width, n_slots, q, dst_slot[r])
             if at < 0:
-                complete = arrive  # who reads it sends, and so has come
+                complete = arrive  # its reader sends, and so has come
                 if width:
                     at = room(keys, when, width, free, channels, offset, q)
                     if at < 0:

@@ -158,7 +158,7 @@ def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
         then = loop + value(successors.credit_later, row)
         if then < starts.repeats.loops:
             relax(credit_after[row], then, t, starts)
-    if len(turn):  # with blocking sends: who turns to what next
+    if len(turn):  # with blocking sends: ranks turn to their next transfer
         for after in (turn[2 * row], turn[2 * row + 1]):
             if after >= 0:
                 relax(after, loop, t, starts)

@@ -38,7 +38,7 @@ class Matrix(NamedTuple):
 
 
 def looks(text: str) -> bool:
-    """Return whether a line is the matrix's header: names of GPUs as columns."""
+    """Return whether a line names GPUs as columns, as the matrix's header does."""
     lines = [_COLOUR.sub("", line) for line in text.splitlines()]
     return any(_is_header(line) for line in lines)
 
