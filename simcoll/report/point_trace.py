@@ -217,7 +217,7 @@ def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int],
 
 
 def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Track], list[Arrow]]:
-    """Return a track for each stream of each rank of a joined plan, and arrows to tasks from those they wait for."""
+    """Return a track for each stream of each rank of a joined plan, and arrows from awaited to waiting tasks."""
     plan, tasks, timeline = prediction.plan, prediction.tasks, prediction.timeline
     streams = {
         (rank, stream): Track(names[rank], stream)

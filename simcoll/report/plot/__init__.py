@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from simcoll.errors import InputError, did_you_mean
 from simcoll.prediction.result_rows import write_atomically
 
-# A run recognizes the pictures of an earlier run by these; see `result_rows.own_pictures`.
+# Metadata by which a run recognizes pictures of an earlier run; see `result_rows.own_pictures`.
 _METADATA: Final = {"png": {"Software": "simcoll"}, "svg": {"Creator": "simcoll"}, "pdf": {"Creator": "simcoll"}}
 # Fonts named by each text of an SVG: the font that texts are laid out by, and another of equal width.
 _FONTS: Final = ["DejaVu Sans", "Verdana", "sans-serif"]

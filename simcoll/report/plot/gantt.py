@@ -76,7 +76,7 @@ class Bar(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """A time (ps) in which the lanes of these numbers are disturbed; `name` stands in the legend."""
+    """A time (ps) in which `lanes`, by number, are disturbed; `name` stands in the legend."""
 
     name: str
     begin: int

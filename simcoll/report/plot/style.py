@@ -190,7 +190,7 @@ def with_trust(rows: Iterable[PlotRow], columns: Sequence[str]) -> list[str]:
 
 
 def dash_of(row: PlotRow) -> Dash:
-    """Return the dash of a row's line, for rows of `as_asked`: solid, or the first dash if only some are modelled."""
+    """Return the dash of a row of `as_asked`: solid, or the first dash if the row is modelled and others are not."""
     return DASHES[bool(row["trust"])]
 
 
@@ -282,8 +282,8 @@ def interval_entry(share: int, form: Literal["band", "bars", "whisker"]) -> dict
 
 
 class Mark(NamedTuple):
-    """A point of a line, or a bar: its x, its value, the ends of its interval (None without one), and whether it alone
-    among others is modelled."""
+    """A point of a line, or a bar: its x, its value, the ends of its interval (None without one), and whether it is
+    modelled while others are not."""
 
     x: float
     y: float

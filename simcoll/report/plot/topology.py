@@ -1,4 +1,4 @@
-"""A topology as a picture: devices in layers, machines as frames, links coloured by kind or by utilisation."""
+"""A topology as a picture: devices in layers, machines as frames, links by kind and bandwidth, or by utilisation."""
 
 from __future__ import annotations
 
