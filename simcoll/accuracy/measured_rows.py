@@ -1,4 +1,4 @@
-"""Turn measured rows into points to predict, on a topology that the user names; and find rows that cannot be right."""
+"""Turn measured rows into points to predict on the user's topology, and find rows that cannot be right."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ from simcoll.workload.workload_keys import Composition, Ddp
 PS_PER_US = 10**6
 SWEPT = ("topology.", "model.")  # columns of measured tables that name a key of the scenario
 LAUNCHED = "launch."  # columns that say how calls were launched
-TOO_LONG: Final = 1.1  # a row that takes 10 % longer than twice its size is beyond what sound runs differ by
-ALIKE: Final = 1.2  # of neighbours in size whose times belong together
-ENOUGH: Final = 4  # such sizes in a row: a disturbance of so many runs would hardly be the same in all
+TOO_LONG: Final = 1.1  # sound runs do not take 10 % longer than runs of twice their size
+ALIKE: Final = 1.2  # neighbours in size belong together if their times differ by at most this factor
+ENOUGH: Final = 4  # such sizes in a row: a disturbance would hardly be equal in so many runs
 
 
 def as_measured(point: Point, row: MeasuredRow) -> Point:
-    """Give the computations of a workload's point the times that a measured row states, so that only messages are left
-    to predict.
+    """Return a workload's point with the measured row's times of computations, so that only messages are predicted.
 
-    Reads the column `computed_us`, which `measurement.real_run` writes. Returns the same point where the row has none.
-    Raises InputError for a row with another number of computations than the workload has.
+    Reads the column `computed_us`, which `measurement.real_run` writes; a row without it leaves the point unchanged.
+    Raises InputError if the row has another number of computations than the workload.
     """
     computed, spec = row.others.get("computed_us"), point.scenario.workload
     if not computed or not isinstance(spec, Ddp | Composition):
@@ -59,7 +58,7 @@ def as_measured(point: Point, row: MeasuredRow) -> Point:
 
 
 def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
-    """Return the changed keys of a workload whose computations take `times`, in ps and in the order of the plan."""
+    """Return the changed keys of a workload whose computations take `times` (ps), in the order of the plan."""
     if isinstance(spec, Composition):
         return {"local": round(statistics.mean(times))}
     forward, *backward, optimizer = times
@@ -74,8 +73,8 @@ def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
 class RowQuestions:
     """Make points of measured rows, on the system or topology file called `name`.
 
-    A row's way of launching is kept where the profile knows what it costs, or where a fit is to find out (`fitting`).
-    A profile of GPUs of another generation is refused; a fit may begin with it where the system has none of its own.
+    A row's way of launching is kept if the profile knows its cost, or if a fit is to find it (`fitting`). A profile of
+    another GPU generation is refused, except as the start of a fit.
     """
 
     def __init__(self, name: str, sets: Sequence[str] = (), fitting: bool = False):
@@ -87,17 +86,16 @@ class RowQuestions:
         built = systems.build(spec)
         system = systems.described(spec)
         self.system, self.profile = system, profile_of(system) if system else None
-        self.related = fitting  # a fit may begin with the profile of a relative
+        self.related = fitting  # a fit may begin with the profile of a related GPU
         self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(spec.system) if spec.system else None
-        self.bare = 1 < built.nodes == len(built.ranks)  # hosts, and not machines of which a row says how many
+        self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number
 
     def points(self, row: MeasuredRow) -> list[Point]:
         """Return the point of a row, or several if `sets` sweep.
 
-        Empty for an algorithm that is not known here, and for a workload: a row does not describe its plan.
-
-        Raises InputError for rows and `sets` that make no point, and for a profile that does not serve the GPUs.
+        Empty for an unknown algorithm, and for a workload, as a row does not describe its plan. Raises InputError for
+        rows and `sets` that make no point, and for a profile that does not serve the GPUs.
         """
         known = ("auto", *registry.names(row.collective))
         nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
@@ -122,7 +120,7 @@ class RowQuestions:
         asked = Place(f"system={self.name}", 1, 1)
         try:
             points = loading.points(yaml_tree.located(keys, asked), [*swept, *self.sets])
-        except InputError as error:  # the keys are those of the row, which alone has a place in a file
+        except InputError as error:  # mistakes in the keys are the row's, so name its place in the table
             placed = [dataclasses.replace(d, place=row.place) if d.place == asked else d for d in error.diagnostics]
             raise InputError(placed) from None
         for profile in dict.fromkeys(point.scenario.profile for point in points if not self.related):
@@ -131,19 +129,19 @@ class RowQuestions:
         return points if self.fitting else list(map(_as_known, points))
 
     def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
-        """Return the GPUs that the rows name, in words, if the system has others; else None."""
+        """Return a line on the GPUs that the rows name, if the system has others; else None."""
         gpu = self.system.gpu if self.system else None
         return contradiction(rows, self.name, gpu.model) if gpu else None
 
     def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
-        """Return a warning if rows name other GPUs, and one if they put several ranks on a host of bare hosts."""
+        """Return a warning if rows name other GPUs, and one if rows put several ranks on a host that has one."""
         odd = self.other_gpus(rows)
         other = [row for row in rows if self.bare and row.nodes not in (None, row.ranks)]
         many = f"{len(other)} of {len(rows)} rows say that several ranks share a node, and {self.name} has one on each"
         return [f"{odd}: check --on"] * bool(odd) + [f"{many}: check --on"] * bool(other)
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
-        """Return the keys for rows of the library's own collectives: the profile, the release and the protocol."""
+        """Return profile keys: unfitted for `p2p` rows; else the system's profile, the release and the protocol."""
         if row.harness == "p2p":
             return {"profile": UNFITTED}
         if self.profile is None:
@@ -153,14 +151,14 @@ class RowQuestions:
         return {key: value for key, value in keys.items() if value}
 
     def _protocol(self, row: MeasuredRow) -> str | None:
-        """Return the protocol of the row where the profile models NCCL's protocols, else None."""
+        """Return the row's protocol if the profile models it, else None."""
         if row.protocol == "pull" and self.profile and load_profile(self.profile).as_nccl:
             return row.protocol
         return row.protocol if self.profile and row.protocol in library(self.profile).protocols else None
 
 
 def _as_known(point: Point) -> Point:
-    """Return the point; a way of launching whose cost its profile does not know is dropped."""
+    """Return the point without its way of launching if the profile does not know its cost; else the point."""
     asked = point.scenario
     if load_profile(asked.profile).knows(asked.launch):
         return point
@@ -168,7 +166,7 @@ def _as_known(point: Point) -> Point:
 
 
 def _with_nccl_name(point: Point) -> Point:
-    """Return the point with NCCL's name of its algorithm, where its profile models NCCL's calls."""
+    """Return the point with NCCL's name of its algorithm if NCCL executes it; else the point."""
     asked = point.scenario
     if asked.executed_by != "nccl":
         return point
@@ -177,7 +175,7 @@ def _with_nccl_name(point: Point) -> Point:
 
 
 def with_schedule_name(row: MeasuredRow) -> MeasuredRow:
-    """Return the row with the name of the schedule as which NCCL's algorithm is run."""
+    """Return the row with the name of the schedule that runs NCCL's algorithm."""
     if row.harness == "p2p" or row.algorithm is None:
         return row
     schedule = SCHEDULES.get((row.algorithm, row.collective), row.algorithm)  # type: ignore[arg-type]  # any
@@ -185,7 +183,7 @@ def with_schedule_name(row: MeasuredRow) -> MeasuredRow:
 
 
 def _operator_and_root(row: MeasuredRow) -> dict[str, Any]:
-    """Return the keys `op` and `root`, where the row has them (tables of `simcoll measure` do)."""
+    """Return the keys `op` and `root` if the row has them, as in tables of `simcoll measure`."""
     contract, op, root = collective(row.collective), row.others.get("op", ""), row.others.get("root", "")
     keys: dict[str, Any] = {"op": op} if contract.reduces and op in OPERATORS else {}
     return {**keys, "root": int(root)} if contract.rooted and root.isdecimal() else keys
@@ -195,13 +193,13 @@ def _operator_and_root(row: MeasuredRow) -> dict[str, Any]:
 
 
 def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
-    """Flag every row that took more than TOO_LONG times what a row of at least twice its size took, all else being
-    equal: its machine was disturbed. Returns one flag per row, in the order of the rows.
+    """Return a flag for each row that took more than TOO_LONG times as long as a row of at least twice its size, all
+    else being equal: its machine was disturbed.
 
-    Where ENOUGH sizes in a row took the same time, the library is so, as some networks serve small messages in another
-    way. The rule looks at measured times only, so that a bad prediction cannot mark a row.
+    ENOUGH flagged sizes in a row with similar times are unflagged: some networks serve small messages in another way.
+    The rule uses only measured times, so that a bad prediction cannot flag a row.
     """
-    least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of sizes from twice that on
+    least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of at least twice that size
     for key, members in grouped(rows, _size_series).items():
         for size in {row.size_bytes for row in members}:
             times = (row.time_us for row in members if row.size_bytes >= 2 * size)
@@ -216,7 +214,7 @@ def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
 
 
 def _runs(rows: Sequence[MeasuredRow], numbers: Sequence[int], flags: Sequence[bool]) -> list[list[int]]:
-    """Return the flagged rows of a series by neighbours whose times are alike."""
+    """Return the numbers of a series' flagged rows in runs of neighbours in size with similar times."""
     runs: list[list[int]] = [[]]
     for i in numbers:
         last = rows[runs[-1][-1]].time_us if runs[-1] else rows[i].time_us
@@ -228,16 +226,16 @@ def _runs(rows: Sequence[MeasuredRow], numbers: Sequence[int], flags: Sequence[b
 
 
 def _size_series(row: MeasuredRow) -> tuple[object, ...]:
-    """Return what rows of one series have in common: everything except size and time."""
+    """Return the key of a row's series: everything except size and time."""
     keys = ("system", "collective", "algorithm", "protocol", "ranks", "nodes", "dtype", "harness")
     labels = {name: text for name, text in row.others.items() if "." in name or name == "root" or not _is_numeric(text)}
     return (*(getattr(row, key) for key in keys), *sorted(labels.items()))
 
 
 def _is_numeric(text: str) -> bool:
-    """Whether a column holds numbers, such as counts or launch times, which differ between sizes and name no series.
+    """Return whether a cell holds numbers, such as counts or launch times, which differ by size and name no series.
 
-    Swept keys (`measure.buckets`) hold numbers too, but do name a series; the caller knows them by their dot.
+    Swept keys (`measure.buckets`) hold numbers, too, but name a series; the caller knows them by their dot.
     """
     try:
         return bool([float_of(word) for word in text.split()])

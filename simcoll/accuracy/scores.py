@@ -1,4 +1,4 @@
-"""Score predictions: errors over all points and by region, coverage of intervals, and order of algorithms.
+"""Score predictions: errors over all points and by region, coverage of intervals, order of algorithms.
 
 Errors are relative, predicted/measured − 1; summaries give them in percent.
 """
@@ -20,11 +20,11 @@ Document = dict[str, Any]
 T = TypeVar("T")
 
 REGIONS: Final = ("latency-bound", "middle", "bandwidth-bound")
-APART: Final = 0.05  # measured times that differ by less are taken for equal: repeated runs differ by as much
+APART: Final = 0.05  # measured times that differ by less count as equal: repeated runs differ by as much
 
 
 def errors(relative: Iterable[float]) -> Document:
-    """Summarise relative errors in percent: `mape`, `median` and `p95` of the absolute ones; `bias` is the mean."""
+    """Return a summary of relative errors in percent: `mape`, `median` and `p95` are absolute; `bias` is the mean."""
     signed = np.array(list(relative))
     absolute = np.abs(signed)
     return {
@@ -37,7 +37,7 @@ def errors(relative: Iterable[float]) -> Document:
 
 
 def summary(points: Sequence[JoinedPoint]) -> list[Document]:
-    """Summarise errors for each collective and number of ranks, and for all points in the last row. Empty without
+    """Return a summary of errors for each collective and rank count, and one for all points at the end. Empty without
     points.
     """
     groups = grouped(points, lambda point: (point.collective, point.ranks))
@@ -52,7 +52,7 @@ def summary(points: Sequence[JoinedPoint]) -> list[Document]:
 
 
 def regions(*tables: Sequence[JoinedPoint]) -> list[Document]:
-    """Summarise errors by region; no series spans two tables, and regions without a point are left out."""
+    """Return a summary of errors for each region that has points; a series never spans two tables."""
     groups: dict[str, list[JoinedPoint]] = defaultdict(list)
     for points in tables:
         for name, members in grouped(points, region_of(points)).items():
@@ -67,10 +67,10 @@ def region_of(points: Sequence[JoinedPoint]) -> Callable[[JoinedPoint], str]:
 
 
 def located(timings: Sequence[tuple[Hashable, int, float]]) -> list[str]:
-    """Name the region of each (series, size, time); sizes in bytes, times in any one unit.
+    """Return the region of each (series, size, time); sizes in bytes, times in any one unit.
 
-    Latency-bound: it took less than twice the shortest time of the series. Bandwidth-bound: it reached at least half
-    of the best bandwidth of the series. The middle: neither, or both.
+    Latency-bound: the time is less than twice the shortest of the series. Bandwidth-bound: the bandwidth is at least
+    half of the series' best. The middle: neither, or both.
     """
     series = grouped(timings, lambda timing: timing[0])
     shortest = {key: min(time for _, _, time in members) for key, members in series.items()}
@@ -83,7 +83,7 @@ def located(timings: Sequence[tuple[Hashable, int, float]]) -> list[str]:
 
 
 def _series(point: JoinedPoint) -> Hashable:
-    """Return what points that differ in size only have in common."""
+    """Return the key of a point's series; points of a series differ only in size."""
     return point.collective, point.algorithm, point.protocol, point.ranks, point.nodes, point.dtype
 
 
@@ -91,8 +91,8 @@ def _series(point: JoinedPoint) -> Hashable:
 
 
 def intervals(points: Sequence[JoinedPoint]) -> Document | None:
-    """Score the points that have an interval: the percentage whose measured time lies inside (`coverage`), and the mean
-    width as a percentage of the prediction. None if no point has an interval.
+    """Return the share of measured times inside their intervals (`coverage`) and the intervals' mean width relative to
+    the prediction (`width`), both in percent. None if no point has an interval.
     """
     ranges = [(p.low_us, p.high_us, p) for p in points if p.low_us is not None and p.high_us is not None]
     if not ranges:
@@ -108,12 +108,11 @@ def intervals(points: Sequence[JoinedPoint]) -> Document | None:
 
 
 def ranking(*tables: Sequence[JoinedPoint]) -> Document | None:
-    """Score whether algorithms come in the order that was measured; None where no point of a table was measured with
-    two.
+    """Score the predicted order of algorithms; None if no call was measured with two algorithms.
 
-    `tau`: Kendall's, the mean over points of (pairs in order − pairs in reverse) / pairs. `pairs`, `in_order`: pairs
-    whose measured times differ by more than APART, and the percentage of them in order. `regret_mean`, `regret_worst`:
-    how much longer, in percent, the algorithm that the model advises takes than the quickest.
+    `tau` is Kendall's: the mean over calls of (pairs in order − pairs in reverse) / pairs. `pairs` counts pairs whose
+    measured times differ by more than APART, `in_order` is the percentage of them in order. `regret_mean` and
+    `regret_worst` are how much longer, in percent, the algorithm advised by the model takes than the quickest.
     """
     rivals = [
         group
@@ -145,7 +144,7 @@ def _without_algorithm(point: JoinedPoint) -> Hashable:
 
 
 def _order(a: JoinedPoint, b: JoinedPoint) -> int:
-    """Return 1 if both times order two points alike, −1 if they reverse them, 0 if one of them ties."""
+    """Return 1 if measured and predicted times order two points alike, −1 if they differ, 0 if one of them ties."""
     return int(np.sign(a.measured_us - b.measured_us) * np.sign(a.predicted_us - b.predicted_us))
 
 
@@ -154,12 +153,12 @@ def _measured_apart(a: JoinedPoint, b: JoinedPoint) -> bool:
     return high > (1 + APART) * low
 
 
-# --- sizes at which algorithms cross ---
+# --- sizes where algorithms cross ---
 
 
 class AlgorithmCrossing(NamedTuple):
-    """A size in bytes at which `above` takes over from `below`: `changed` in the table, and where the lines of
-    measured and of predicted times meet; None where they do not."""
+    """The size in bytes at which the algorithm `above` replaces `below`: as `changed` in the table, and where their
+    lines of `measured` and `predicted` times meet; None if they do not meet."""
 
     ranks: int
     below: str
@@ -170,17 +169,17 @@ class AlgorithmCrossing(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """The factor by which the predicted size is too large or too small, from 1; None where neither lines meet."""
+        """The factor, at least 1, by which the predicted size is too large or too small; None if no lines meet."""
         if self.measured is None or self.predicted is None:
             return None if self.measured == self.predicted else math.inf
         return max(self.predicted / self.measured, self.measured / self.predicted)
 
 
 def crossings(points: Sequence[JoinedPoint]) -> Iterator[AlgorithmCrossing]:
-    """Yield the crossings in the series of a table, by ranks; both algorithms have two sizes or more.
+    """Yield the crossings in a table, by ranks, between algorithms that have two sizes or more.
 
-    A library that takes one algorithm below a size and another above was measured with each on its own side. So each is
-    continued by the straight line through its two sizes next to the change, in measured and in predicted times alike.
+    A library that changes its algorithm at a size was measured with each algorithm on one side only. So each algorithm
+    is continued by the straight line through its two sizes next to the change, for measured and predicted times alike.
     """
     for ranks, series in grouped(points, lambda point: point.ranks).items():
         ordered = sorted(series, key=lambda point: point.size_bytes)
@@ -196,7 +195,7 @@ def crossings(points: Sequence[JoinedPoint]) -> Iterator[AlgorithmCrossing]:
 
 
 def _meet(sizes: Sequence[int], times: Sequence[float]) -> float | None:
-    """Return the size at which the line of the first two points meets that of the last two."""
+    """Return the size at which the line of the first two points meets that of the last two; None if they do not."""
     slopes = [(times[i + 1] - times[i]) / (sizes[i + 1] - sizes[i]) for i in (0, 2)]
     starts = [times[i] - slope * sizes[i] for i, slope in zip((0, 2), slopes, strict=True)]
     if slopes[0] <= slopes[1]:

@@ -1,7 +1,7 @@
 """Join measured rows with predicted rows: find each row's partner and the error of its prediction.
 
-Two rows belong together when they agree in every column of `KEYS` that both have; `none`, `auto` and absent match
-anything. Pure functions: other modules read the tables and print the result.
+Two rows match if they agree in every column of `KEYS` that both have; `none`, `auto` and absent match anything. Pure
+functions: other modules read the tables and print the result.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ EXACT: Final = ("collective", "ranks", "size_bytes")  # every table has these co
 LOOSE: Final = ("nodes", "dtype", "algorithm", "protocol")
 KEYS: Final = (*EXACT, *LOOSE)
 
-FEW: Final = 0.1  # of the calls that are apart, what may stay so within each value of a column that separates them
-_ABOUT_TIMES: Final = ("time_us", "in_place_time_us", "runs")  # columns of outcomes, and not of what was measured
+FEW: Final = 0.1  # a column separates calls if at most this share of them stays apart within each of its values
+_ABOUT_TIMES: Final = ("time_us", "in_place_time_us", "runs")  # columns of outcomes; they do not describe the call
 MOST_LISTED: Final = 12  # values of a column that an error message lists: about two lines of a terminal
-# Columns of results, and endings of their names: rows of one question differ in them, so no complaint mentions them.
-# Nor does one mention a column of fractions, whatever its name: they are measured, unless a swept key (`a.b`) has them.
+# Columns of results, and endings of their names. Rows of one call differ in them, so complaints do not mention them.
+# Complaints also skip columns of fractions, which are measured values, except for swept keys (`a.b`).
 _OUTCOMES: Final = ("steps", "messages", "status", "confidence", "proved", "shortcut", "runs", "row", "time_ps",
                     "engine", "staged", "point", "spread", "verified", "wrong", "date", "low", "high",
                     "of_library")  # fmt: skip
@@ -58,18 +58,18 @@ class JoinedPoint:
 def join(
     measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
 ) -> list[JoinedPoint]:
-    """Join measured rows with predicted ones: a point for every measured row that has a prediction; see `pairs`."""
+    """Return a joined point for every measured row that has a prediction; see `pairs`."""
     return [_point(row, partner) for row, partner in pairs(measured, predicted, where)]
 
 
 def pairs(
     measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
 ) -> list[tuple[Record, Record]]:
-    """Pair every measured row that has a prediction with it, in the order of the measured table.
+    """Return pairs of a measured row and its prediction, in the order of the measured table.
 
-    The first record of a pair holds the MeasuredRow as `record["row"]`. `where` keeps the rows with COL=VALUE of both
-    tables, as `select` does. Predicted rows without a `time_us` (refused) do not count; measured rows without a partner
-    are left out. Raises InputError when two rows claim one partner, or when a predicted row or `where` cannot be read.
+    The first record of a pair holds the MeasuredRow as `record["row"]`. `where` keeps rows of both tables, as `select`
+    does. Predicted rows without a `time_us` (refused) do not count; measured rows without a partner are left out.
+    Raises InputError if two rows claim one partner, or if a predicted row or `where` cannot be read.
     """
     rows = [_record(row) for row in measured]
     predictions = _timed(predicted)
@@ -84,9 +84,9 @@ def pairs(
 
 
 def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mapping[str, object]]]) -> list[JoinedPoint]:
-    """Join each measured row with the predictions made for that very row: `predicted[i]` belongs to `measured[i]`.
+    """Return a joined point for each measured row that was predicted: `predicted[i]` belongs to `measured[i]`.
 
-    Raises InputError when a row has several, and when rows that differ in nothing that is predicted share one.
+    Raises InputError if a row has several predictions, or if several rows share one.
     """
     timed = {id(row): _timed([row]) if row.get("time_us") else [] for answers in predicted for row in answers}
     rows = [_record(row) for row in measured]
@@ -96,15 +96,15 @@ def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mappi
 
 
 def defaults(where: Mapping[str, str]) -> dict[str, str]:
-    """Return the value that rows without a column of `where` are taken to have, if the condition names just one."""
+    """Return the value assumed for rows that lack a column of `where`, if the condition names only one value."""
     return {column: text for column, text in where.items() if column in COLUMNS and "," not in text}
 
 
 def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[str]:
-    """Return a warning for each column of `where` that some of the kept rows leave empty, with their number."""
+    """Return a warning for each column of `where` that some kept rows leave empty, with the number of these rows."""
     lines = []
     for column, text in where.items():
-        if None in _wanted(column, text):  # `auto` is what rows mean that name no algorithm
+        if None in _wanted(column, text):  # rows without an algorithm mean `auto`
             continue
         silent = [row for row in measured if column in row.given or _record(row).get(column) is None]
         meant = f"taken to be {text}" if any(column in row.given for row in silent) else "kept all the same"
@@ -113,8 +113,8 @@ def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[st
 
 
 def apart(measured: Sequence[MeasuredRow]) -> list[str]:
-    """Return a warning where equal calls took times further apart than noise, with the columns that separate them: one
-    fit cannot serve both. Else an empty list."""
+    """Return a warning, or an empty list, if the times of equal calls differ by more than noise, so that one fit cannot
+    serve all. It names the columns that separate them."""
     records = [_record(row) for row in measured]
     columns = list(dict.fromkeys([*COLUMNS, *(column for record in records for column in record)]))
     same = [*KEYS, "harness", *(column for column in columns if "." in column)]
@@ -146,13 +146,13 @@ def _times(records: Sequence[Record]) -> float:
 
 
 def select(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[MeasuredRow]:
-    """Keep rows whose column COL is VALUE, or one of `a,b,…`; if no row has it, keep rows that leave COL empty."""
+    """Return the rows with column COL equal to VALUE, or one of `a,b,…`; if there are none, rows with COL empty."""
     return [record["row"] for record in _select([_record(row) for row in measured], where)]
 
 
 def kept(measured: Sequence[MeasuredRow], where: Mapping[str, str], source: str) -> list[MeasuredRow]:
-    """Keep rows as `select` does. Raises InputError for a column that no row has, and for the first condition that
-    keeps none.
+    """Return rows like `select`. Raises InputError for a column that no row has, and for the first condition that keeps
+    none.
     """
     check_columns(where, measured)
     left = list(measured)
@@ -167,7 +167,7 @@ def kept(measured: Sequence[MeasuredRow], where: Mapping[str, str], source: str)
 
 
 def among(measured: Sequence[MeasuredRow], where: Mapping[str, Collection[str]], option: str) -> list[bool]:
-    """Flag each row with a wanted value in every column. Raises InputError for a column that no row has."""
+    """Return flags of the rows with a wanted value in every column. Raises InputError for a column that no row has."""
     check_columns(where, measured, option)
     records = [_record(row) for row in measured]
     wanted = {column: {_comparable(column, text, option) for text in texts} for column, texts in where.items()}
@@ -190,7 +190,7 @@ def _record(row: MeasuredRow) -> Record:
 
 
 def _timed(predicted: Sequence[Mapping[str, object]]) -> list[Record]:
-    """Return the predicted rows that have a time, their columns in the vocabulary of measured tables."""
+    """Return the predicted rows that have a time, with the vocabulary of measured tables in their columns."""
     if predicted and not any("time_us" in row for row in predicted):
         raise InputError("the predictions have no column 'time_us'", "give the results.csv of simcoll run")
     mistakes: dict[tuple[str, str], Diagnostic] = {}
@@ -235,7 +235,7 @@ def _wanted(column: str, text: str) -> set[float | str | None]:
 
 
 def _comparable(column: str, value: object, option: str = "--where") -> float | str | None:
-    """Return a number where the value is one, else text in small letters; None where it is empty."""
+    """Return the value as a number if it is one, else as text in small letters; None if it is empty."""
     try:
         meant = normal(column, value)
     except ValueError as error:
@@ -247,15 +247,15 @@ def _comparable(column: str, value: object, option: str = "--where") -> float | 
 
 
 def _asked_alike(measured: Record, predicted: Sequence[Record]) -> list[Record]:
-    """Return the predicted rows that match. Of several, the one that was asked for by the same name counts: the row's
+    """Return the predicted rows that match; of several only those that were asked for by the measured row's name: its
     column `asked`, else its algorithm, else `auto`."""
     matches = [record for record in predicted if _match(measured, record)]
-    asked = measured.get("asked" if "asked" in measured else "algorithm") or "auto"  # which tables read as nothing
+    asked = measured.get("asked" if "asked" in measured else "algorithm") or "auto"  # tables read `auto` as None
     return [record for record in matches if record.get("asked") == asked] or matches
 
 
 def _match(measured: Record, predicted: Record) -> bool:
-    """Whether two rows agree in what both say; swept keys (`measure.buckets`) are columns that both tables have."""
+    """Return whether two rows agree in all columns that both fill; swept keys (`measure.buckets`) are columns, too."""
     if not all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE):
         return False
     swept = (column for column in measured if ("." in column or column == WORKLOAD) and column in predicted)
@@ -264,7 +264,7 @@ def _match(measured: Record, predicted: Record) -> bool:
 
 
 def _swept_value(value: object) -> float | str | None:
-    """Return the value of a swept key, for which `none` and `auto` are ordinary values; None where it is empty."""
+    """Return the value of a swept key; None if it is empty. Here `none` and `auto` are ordinary values."""
     text = "" if value is None else str(value).strip().lower()
     try:
         return float_of(text) if text else None
@@ -273,7 +273,7 @@ def _swept_value(value: object) -> float | str | None:
 
 
 def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) -> None:
-    """Raise unless no row has two partners and no two rows the same one; one complaint per set of columns."""
+    """Raise InputError if a row has two partners, or two rows share one; with one complaint per set of columns."""
     complaints: dict[tuple[str, ...], Diagnostic] = {}
     rivals: dict[int, list[Record]] = defaultdict(list)
     for row, matches in zip(rows, partners, strict=True):
@@ -297,7 +297,7 @@ def _complain(
     values = {c: sorted({_shown(record.get(c)) for record in rivals}) for c in columns}
     differing = [c for c in columns if len(values[c]) > 1]
     if {"asked", "algorithm"} <= {*differing}:
-        differing.remove("asked")  # of which the algorithm says enough
+        differing.remove("asked")  # the algorithm says enough
     where = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "nothing that --where could choose"
     if differing:
         value = next(value for value in values[differing[0]] if value != "auto")
@@ -309,7 +309,7 @@ def _complain(
 
 
 def _is_fraction(value: object) -> bool:
-    """Whether a cell is a number that is not whole; a release (`2.27`) stands in a column of texts."""
+    """Return whether a cell is a fraction with at least three decimals; a release (`2.27`) is text."""
     return isinstance(value, float | str) and re.fullmatch(r"-?\d+\.\d{3,}(e[-+]?\d+)?", str(value)) is not None
 
 

@@ -31,7 +31,7 @@ _STORES: Final = {"all_gather": 1.0, "broadcast": 1.0, "all_reduce": 0.5}
 
 SLICE: Final = 32 << 10  # bytes of the least slice in Simple
 LL_SLICE: Final = 64  # bytes, eight lines: smaller steps are run in one slice
-LL_SLICES: Final = 8  # in which a step over PCIe is run, whose lines are handed on one by one
+LL_SLICES: Final = 8  # slices of a step over PCIe, which hands lines on one by one
 # What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
 MOST_CHAIN_PIECES: Final = 1024  # of a chain
@@ -104,7 +104,7 @@ class NcclCall:
     @cached_property
     def share(self) -> int:
         """Bytes of the buffer that the simulated channel moves, rounded up to as many elements at each rank."""
-        halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not blocks, of which many are empty
+        halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not for blocks, as many are empty
         one = self.collective == "send_recv"  # message, of any number of elements
         grain = (2 if halves else 1 if one else self.communicator.ranks) * self.itemsize
         return max(1, -(-self.nbytes // (self.alike * grain))) * grain
@@ -307,7 +307,7 @@ class NcclCall:
         if self.kind == "NVLS":
             # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
             at_once = self.heads if self.collective == "all_reduce" else 1
-            # links bring the next while the block deals with what is there
+            # links bring the next data while the block works on the last
             return {"o_recv": block.hop * at_once // HEADS, "gamma": block.rate}
         if self.kind == "P2P":
             # one for each peer: several transfers of a rank are on their way at once
@@ -405,11 +405,11 @@ class NcclCall:
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
             return wire / (1 if self.kind == "P2P" else self.alike)
-        if outer and self.kind == "NVLS":  # every channel has all heads; each has of its NIC what the search gives it
+        if outer and self.kind == "NVLS":  # every channel has all heads, each with its share of its NIC by the search
             return min(1.0, self.nics / self.heads) / self.alike
         if outer:
             return wire * min(1.0, self.nics / self.alike)
-        if self.collective == "send_recv" or (self.parts and self.parts.rounds):  # no two ranks send to the same one
+        if self.collective == "send_recv" or (self.parts and self.parts.rounds):  # no two ranks send to one rank
             return 1.0
         if self.registered and self.protocol == "LL":  # every GPU gets the data of all, and as many flags
             return reach / (2 * self.communicator.ranks)
@@ -474,7 +474,7 @@ class NcclCall:
             both = 1 if self.collective in ("gather", "scatter") else 2
         else:
             both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
-        in_host = self.protocol == "LL" and not p2p  # where sends and receives were measured none was copied
+        in_host = self.protocol == "LL" and not p2p  # measured sends and receives were not copied
         moved: float = transport.staged_ps(self.on_wire, in_host=in_host)
         read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
         moved += transport.seen_in_ps(self.on_wire, read_back=read_back)

@@ -19,7 +19,7 @@ from simcoll.nccl.node_paths import C2C, LOC, NVL, PIX, PXN, NodePaths, PathRule
 from simcoll.topology.nccl_graphs import GraphPattern
 
 _FIRST_TRY: Final = 1 << 10  # steps for the order of the GPUs' numbers
-_IN_ORDER, _AS_LAST = 1, 2  # how the next GPU is given: by number, or as in the channel before
+_IN_ORDER, _AS_LAST = 1, 2  # how the next GPU is chosen: by number, or as in the channel before
 
 UNIT: Final = 1000  # capacities are counted in thousandths of GB/s, as NCCL rounds them
 _TREES: Final = ("balanced_tree", "tree")
@@ -85,7 +85,7 @@ class Demands:
         if path.type > farthest:
             return None
         if draft.pattern in _TREES and node.paths[dst, src].type > farthest and path.type != PXN:
-            return None  # trees send both ways; of what goes by another GPU's NIC, the way back does not count
+            return None  # trees send both ways; by another GPU's NIC the way back does not count
         return Demand(len(path.links), tuple((link, round(speed * part * UNIT)) for link, part in node.parts(src, dst)))
 
 
@@ -164,7 +164,7 @@ class Round:
 
     def _from_nets(self) -> Steps:
         draft, free, node = self.draft, self.net_free, self.node
-        whole, found = int(draft.inter), False  # NCCL rounds what it takes of a NIC's port down
+        whole, found = int(draft.inter), False  # NCCL rounds down the speed it takes of a NIC's port
         only = draft.nets[-1][1] if self._paired() else None
         for net in self._entrances():
             if free[net] < whole or (draft.pattern == "nvls" and found) or only not in (None, net):

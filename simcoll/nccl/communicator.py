@@ -85,7 +85,7 @@ class Communicator:
         ring = self.graphs["ring"]
         tree = self.graphs.get("tree", ring)
         channels = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
-        # from Hopper on NCCL doubles them once more between nodes, where a channel is fast and they are few
+        # from Hopper on NCCL doubles few, fast channels once more between nodes
         again = (
             self.library == "nccl" and self.capability >= 90 and self.nodes > 1 and ring.intra > 45 and channels < 16
         )
@@ -139,7 +139,7 @@ def communicator(
         ranks=ranks,
         nodes=nodes,
         library="rccl" if amd else "nccl",
-        capability=system.gpu.compute_capability or 94,  # what RCCL takes MI300X for
+        capability=system.gpu.compute_capability or 94,  # RCCL's number for MI300X
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=_nic_GBps(system),
         graphs=_graphs(system, gpus or range(ranks // nodes), nodes, settings) if graphs is None else graphs,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from simcoll.nccl.communicator import Communicator
     from simcoll.nccl.graph_search import SearchSettings
 
-_NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last
-_SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"))  # lead to sockets, or tell of them
+_NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last level
+_SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"))  # select or configure sockets
 _NVLS: Final = frozenset(("nvls", "nvls_tree"))
 
 
@@ -200,7 +200,7 @@ class NcclEnv(Model):
     @property
     def given(self) -> dict[str, Any]:
         """Return the variables that are set, with their values."""
-        named = self.model_fields_set  # often none, and the variables are many
+        named = self.model_fields_set  # often empty, while there are many variables
         return {name: value for name, value in self if value is not None} if named else {}
 
     def beside(self, system: SystemFile | None) -> Self:

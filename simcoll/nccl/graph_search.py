@@ -30,12 +30,12 @@ from simcoll.topology.machine_files import SystemFile, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
 from simcoll.topology.wiring import Link, Wiring
 
-SOURCES: Final[Mapping[Library, str]] = {  # of what the search finds, by the library whose channels they are
+SOURCES: Final[Mapping[Library, str]] = {  # sources of the search's results, by library
     "nccl": "searched for by the rules of NCCL 2.30; not compared with a log",
     "rccl": "what the links allow; RCCL's own rings are not known",
 }
 MOST_SEARCHED: Final = 32  # channels that the search looks for: half of what kernels may use
-_STEPS: Final = 1 << 14  # of a round; of one whose channels are all alike, and of all rounds together
+_STEPS: Final = 1 << 14  # of a round; of a round with equal channels; of all rounds together
 _STEPS_ALIKE: Final = 1 << 8
 _STEPS_ALL: Final = 1 << 19
 _FAST: Final = (
@@ -43,7 +43,7 @@ _FAST: Final = (
 )
 _FAST_MANY: Final = 50.0
 _MANY: Final = 4
-_SLOWER: Final = 0.49  # no speed is tried that is less than this share of the one that worked
+_SLOWER: Final = 0.49  # speeds below this share of the one that worked are not tried
 # GB/s of a channel that are tried, within a node and between nodes.
 _WITHIN: Final[dict[Generation, tuple[float, ...]]] = {
     "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
@@ -154,7 +154,7 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
     left_out |= set(all_nics) - wanted
     names = [name for name, _ in devices if name not in left_out]
     number = {name: i for i, name in enumerate(names)}
-    links = sorted(  # by ends: of equal paths the first is taken, which must not depend on how the file is written
+    links = sorted(  # by ends: the first of equal paths is taken, whatever the order of the file
         (number[u], number[v], link.kind, _counted(link.kind, link.bandwidth / 1e9))
         for u, v, link in plan.links
         if u != v and u in number and v in number
@@ -413,7 +413,7 @@ def _rings(gpus: int) -> _Orders:
 
 def _ways(gpus: int) -> _Orders:
     """Return paths through all GPUs, no two with a directed link, a first or a last GPU in common."""
-    if gpus % 2 and gpus > 1:  # a ring of one GPU more, which is left out
+    if gpus % 2 and gpus > 1:  # a ring with one more GPU, which is then left out
         return tuple(tuple(gpu - 1 for gpu in order[1:]) for order in _rings(gpus + 1))
     turns = [(k + 1) // 2 * (1 if k % 2 else -1) for k in range(gpus)]  # 0, 1, -1, 2, -2, …
     return tuple(tuple((first + turn) % gpus for turn in turns) for first in range(gpus))

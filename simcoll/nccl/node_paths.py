@@ -18,9 +18,9 @@ from typing import Final
 from simcoll.topology.nccl_graphs import PATHS
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))
-LOCAL_GBPS: Final = 5000.0  # what NCCL counts within a device
-_INTEL_P2P: Final = 6 / 5  # PCIe links carry so much more of what GPUs send through an Intel processor
-_NO_REVERSE: Final = 80  # from this compute capability on, what a NIC writes takes nothing of the way back
+LOCAL_GBPS: Final = 5000.0  # NCCL's bandwidth within a device
+_INTEL_P2P: Final = 6 / 5  # factor on the load of PCIe links when GPUs send through an Intel processor
+_NO_REVERSE: Final = 80  # from this compute capability on, a NIC's writes take nothing of the way back
 _LINKS: Final[Mapping[str, int]] = {"nvlink": NVL, "xgmi": NVL, "c2c": C2C, "pcie": PIX, "socket": SYS}
 _KINDS: Final[Mapping[str, str]] = {
     "gpu": "gpu",

@@ -20,8 +20,8 @@ from simcoll.nccl.environment import EVERYTHING, Selection
 from simcoll.nccl.tuner_constants import Generation, numbers
 
 SYMMETRIC: Final = "symmetric"  # the name of NCCL's own choice; no variable names it
-SINCE: Final = (2, 27)  # the release from which there are such kernels
-BY_ITSELF: Final = (2, 30)  # and from which graphs of one process have them without being asked
+SINCE: Final = (2, 27)  # the first release with symmetric kernels
+BY_ITSELF: Final = (2, 30)  # the first release that uses them unasked in graphs of one process
 # NCCL's figures: us of both without data, and GiB/s by flags and by the switch.
 _BY_FLAGS: Final[Mapping[Generation, tuple[float, float]]] = {"hopper": (4.5, 320), "blackwell": (11, 600)}
 _BY_SWITCH: Final[Mapping[Generation, tuple[float, float]]] = {"hopper": (7.8, 480), "blackwell": (19.5, 1000)}

@@ -292,7 +292,7 @@ def _latency(
     intra = _intra(comm, constants, graph, algorithm, i)
     lone = comm.gpus == 1 and constants.lone_gpu_takes_tree_hop
     inter = hop["net"]["tree" if lone else algorithm][i] + graph.latency_us * (2 if i == _SIMPLE else 1)
-    doublings = nodes.bit_length() - 1  # of one node to all of them
+    doublings = nodes.bit_length() - 1  # from one node to all nodes
     if algorithm == "ring":
         return base + _ring_hops(comm, constants, graph, collective, i, intra, inter)
     if algorithm == "tree":

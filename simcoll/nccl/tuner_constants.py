@@ -24,7 +24,7 @@ Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Hop = Literal["nvlink", "pci", "net"]
 
 FIGURES: Final = Path(__file__).parent
-_OLDEST_MESSAGES: Final = "2.7"  # which brought them
+_OLDEST_MESSAGES: Final = "2.7"  # the first release with point-to-point messages
 
 Triple = tuple[float, float, float]
 Fractional = Annotated[float, BeforeValidator(lambda value: float(Fraction(str(value))))]  # `5/6` as well

@@ -21,7 +21,7 @@ from simcoll.topology.wiring import Wiring
 
 _DIRECT = ("nvlink", "xgmi")  # kinds of links that serve direct transfers only
 SWITCH, HALF, HOST = "pcie_switch", "half of a PCIe switch", "cpu"
-_HUB = "nvswitch"  # kind of the hub of a mesh: it carries what a switch would
+_HUB = "nvswitch"  # kind of a mesh's hub, which carries the load of a switch
 
 
 def staged(comm: Communicator) -> bool:

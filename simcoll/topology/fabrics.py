@@ -15,7 +15,7 @@ from typing import Any, Final
 from simcoll.topology.wiring import Link
 
 Ports = Sequence[Sequence[str]]  # the ports of each machine
-Leaves = dict[str, list[str]]  # what plugs into each leaf switch
+Leaves = dict[str, list[str]]  # the ports on each leaf switch
 
 
 @dataclass

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NextSteps, Route, Router, SearchState
 
-MANY: Final = 2_000  # pairs: fewer are searched for in the time in which the tables are made
+MANY: Final = 2_000  # pairs: a search for fewer takes no longer than making the tables
 AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time, so that intermediate arrays stay in the cache
 MOST_TORUS_ROUTES: Final = 1 << 40  # more are not told apart: routes are numbered by 32 bits
 NONE: Final = -1
@@ -309,7 +309,8 @@ class _Across:
 
     @cached_property
     def _trunks(self) -> tuple[list[NextSteps], list[NextSteps]]:
-        """For each state the links that come from switches to a switch, and these; and those that go to others."""
+        """Return for each state the links between switches, with their far ends: the links into it, and the links
+        out."""
         trunks = self._fabric[self.net.ways[1]] & self._fabric[self.net.ways[2]]
         link, leave, enter = (column[trunks] for column in self.net.ways)
         return self.net.steps(enter, link, leave), self.net.steps(leave, link, enter)
@@ -323,7 +324,7 @@ class _Field:
         self.into, self.out = into, out
         self.rings: dict[SearchState, _ToRoot] = {root: _ToRoot(0, 1, [])}
         self.last, self.hops = [root], 0
-        self.near: dict[SearchState, _ToRoot] = {}  # of switches outside of the rings
+        self.near: dict[SearchState, _ToRoot] = {}  # paths of switches outside of the rings
 
     def ways(self, leaf: SearchState) -> _ToRoot:
         """Return the shortest paths from a switch."""
@@ -341,7 +342,7 @@ class _Field:
         return found
 
     def _by(self, y: SearchState, known: dict[SearchState, _ToRoot], hops: int) -> _ToRoot | None:
-        """The ways from a switch outside of the rings by those next switches that are known and so near; kept."""
+        """Return, and keep, the paths from a switch outside of the rings by known next switches `hops` away."""
         steps = sorted((link, x) for link, x in self.out[y] if (ways := known.get(x)) and ways.hops == hops)
         if not steps:
             return None

@@ -169,7 +169,7 @@ def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
         levels=spec.levels or 2,
         leaves_per_pod=spec.leaves_per_pod or 4,
         oversubscription=Fraction(str(spec.oversubscription or 1)),
-        spines=1 if spec.routing == "adaptive" else spec.spines or 1,  # which carries what all do
+        spines=1 if spec.routing == "adaptive" else spec.spines or 1,  # one spine carries the traffic of all
         dims=spec.dims or (),
     )
 
@@ -186,7 +186,7 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
             plain, ways = _first_nodes(plain, ways, numbers[:nodes])
         return plain, file.routing or "shortest", ways
     ports = sum(data["kind"] == "nic" for _, data in plain.devices)
-    shape = _shape(spec, Link(1, 0), 1)  # of which the widths count
+    shape = _shape(spec, Link(1, 0), 1)  # only its widths count
     joined = count_links(spec.fabric or "rail-optimised", nodes, ports, shape) if nodes > 1 else 0
     _check_size(nodes * len(plain.links) + joined, f"{nodes} nodes of {file.name}", "nodes")
     plan, routes = FabricPlan(), dict[str, Sequence[str]]()

@@ -1,7 +1,7 @@
 """Fit the parameters of the model to measured tables and write them as a profile: the work behind `simcoll calibrate`.
 
-Some rows are fitted, the others are scored. A parameter that the rows do not determine is named and left as it is, or
-refused if the user asked for it. The profile records how it was fitted, and how wrong it is on rows held out.
+Some rows are fitted, the others are scored. A parameter that the rows do not determine keeps its value and is reported,
+or refused if the user asked for it. The profile records how it was fitted, and its errors on rows held out.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from simcoll.scenario.profile_choice import UNFITTED
 from simcoll.scenario.scenario import Scenario
 
 SCHEMA: Final = "simcoll.accuracy.calibrate/1"
-WAYS: Final = ("host", "graph", "pull")  # keys of a profile with records of their own: other launches, and kernels
+WAYS: Final = ("host", "graph", "pull")  # keys of a profile with own records of fits: other launches and kernels
 NINETY: Final = 1.6449 / 1.2816  # normal quantiles of 95 % and 90 %: scales a range of 80 % to one of 90 %
-SERIES: Final = ("collective", "algorithm", "protocol", "ranks", "nodes", "topology", "setting")  # keys of one
+SERIES: Final = ("collective", "algorithm", "protocol", "ranks", "nodes", "topology", "setting")  # keys of a series
 MANY: Final = 8  # least number of rows of a region for percentiles of its errors
 
 
@@ -81,10 +81,10 @@ def calibrate(
     """Fit a profile to measured tables on a topology (a system's name, or a file).
 
     `where` (COL=VALUE) keeps rows. `fit` (COL=V,V) chooses the rows to fit (default: every second size). `free` names
-    the parameters (default: all that the rows determine). `sets` (PATH=VALUE) changes the scenario of all rows; the
-    profile that it names is where the fit begins. Equal input and `seed` give an equal profile, except for its date.
+    the parameters (default: all that the rows determine). `sets` (PATH=VALUE) changes the scenario of all rows; the fit
+    begins at its profile. Equal input and `seed` give an equal profile, except for its date.
 
-    Raises InputError for wrong input, and where the rows do not determine a parameter that was asked for.
+    Raises InputError for wrong input, and if the rows do not determine a parameter that was asked for.
     """
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
@@ -96,7 +96,7 @@ def calibrate(
     about = [*where, *ways]
     generations = (asking.generation,) if asking.generation else ()
     began = Beginning(name, params, start, topology, sources, split, about, file, asking.network, generations)
-    if ways and not free and began.known is None:  # a profile with costs of somebody's own: all else stays
+    if ways and not free and began.known is None:  # the user wrote this profile's costs: fit only launches
         free = data.launches
     found = fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
     wrong_machine.check_believable(found.document["points"], topology)
@@ -105,10 +105,10 @@ def calibrate(
 
 @dataclass(frozen=True)
 class Beginning:
-    """All of a profile except the fitted values: where the fit begins, and where rows came from.
+    """All of a profile except the fitted values: the start of the fit, and the sources of its rows.
 
-    `file` is the profile's file as plain data. `network` has the costs of NICs, for where `profile` does not give them.
-    `generations` are those of the GPUs that were measured.
+    `file` is the profile's file as plain data. `network` has the costs of NICs that `profile` does not give.
+    `generations` are the generations of the measured GPUs.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Beginning:
 
     @property
     def whole(self) -> Profile:
-        """The profile with the costs of NICs."""
+        """The profile, with the network's costs of NICs if it models kernels."""
         if self.network is None or self.network.transport is None or self.profile.kernels is None:
             return self.profile
         transport = self.profile.transport or self.network.transport
@@ -133,7 +133,7 @@ class Beginning:
 
     @property
     def known(self) -> dict[str, tuple[str, str]] | None:
-        """The 90 % intervals of parameters that were fitted before; None where nothing was: then nothing is known."""
+        """The 90 % intervals of parameters that were fitted before; None if the profile was never fitted."""
         if self.profile.calibration is None:
             return None
         return prior.intervals(self.network, self.profile)
@@ -162,11 +162,11 @@ def fitted(
     notes: Sequence[str] = (),
     tell: Tell = lambda line: None,
 ) -> Calibrated:
-    """Fit the chosen rows and score the others; raises like `calibrate`."""
+    """Fit the rows flagged by `chosen` (rows,) and score the others. Raises like `calibrate`."""
     odd = np.array(measured_rows.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
-    if free or begin.known is None:  # who names parameters asks the rows alone
+    if free or begin.known is None:  # a user who names parameters wants them from the rows alone
         estimated = estimate(fitting, begin.whole, begin.params, free, seed)
     else:
         estimated = posterior_estimate.estimate(fitting, begin.whole, begin.params, begin.known, tell)
@@ -185,7 +185,7 @@ def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _begin(asking: RowQuestions, row: MeasuredRow) -> tuple[Params, Profile, Document]:
-    """Return the parameters, the profile and the plain data of its file with which the fit of all rows begins."""
+    """Return the start of the fit: the model's parameters, the profile, and the plain data of the profile's file."""
     (point,) = asking.points(dataclasses.replace(row, others={}))
     name = point.scenario.profile
     return point.scenario.params(), load_profile(name), yaml_tree.read(find_profile(name)).plain()
@@ -199,7 +199,7 @@ def _written(
     about: Document,
     notes: Sequence[str],
 ) -> Calibrated:
-    """Write the profile, and score it with the values as rounded in the text."""
+    """Return the profile's text and the document, with scores of the values as rounded in the text."""
     texts = {name: parameters.text(name, cost) for name, cost in estimated.costs.items()}
     alone = bool(texts) and set(texts) <= set(parameters.BESIDE)
     head = _beside(begin, texts) if alone else _head(data, chosen, begin, texts)
@@ -217,13 +217,13 @@ def _written(
         "left": dict(estimated.left),
         "intervals": {**({} if alone else _still_known(begin.known or {}, "transport" in head)), **intervals},
         "errors": errors,
-        # on the rows held out; on all rows if none was
+        # on the rows held out, or on all rows if none is held out
         "regions": of_regions(data.rows, predicted, data.measured, chosen if chosen.all() else ~chosen),
         "uncertainty": _uncertainty(data, predicted, chosen, estimated),
         "covers": [*_covers(data, chosen, served), *former],
     }
     text = yaml_tree.dump(_beside(begin, texts, about) if alone else {**head, "calibration": about}, inline=True)
-    parse_profile(text, begin.name)  # what is written can be read
+    parse_profile(text, begin.name)  # checks that the text can be read
     other = wrong_machine.nearer(data, chosen, begin.whole, predicted)
     document = {
         "schema": SCHEMA,
@@ -246,17 +246,17 @@ def _written(
 
 
 def _ends(name: str, estimated: Estimate) -> tuple[float, float]:
-    """Return the ends of an interval as costs; the first gives the lower of the two numbers that are shown."""
+    """Return the ends of an interval as costs, first the end that is shown as the lower number."""
     low, high = estimated.low[name], estimated.high[name]
     return (high, low) if parameters.falls(name) else (low, high)
 
 
 def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dict[str, str]) -> Document:
-    """Build the profile's data without the record of the fit."""
+    """Return the profile's data without the record of the fit."""
     harness, topology = data.rows[0].harness, begin.topology
     of_model = {name: text for name, text in texts.items() if name in parameters.OF_MODEL}
     model = {**params_as_written(begin.params), **of_model}
-    several = any((row.nodes or 1) > 1 for row in data.rows)  # rows of one node do not show what NICs cost
+    several = any((row.nodes or 1) > 1 for row in data.rows)  # rows of one node do not show the costs of NICs
     start = begin.whole if several else begin.profile
     links = {kind: scale.model_dump() for kind, scale in start.links.items()}
     shares = {kind: {key: f"{100 * value:.6g} %" for key, value in scale.items()} for kind, scale in links.items()}
@@ -284,7 +284,7 @@ def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dic
 
 
 def _transport(profile: Profile, texts: Mapping[str, str]) -> Document:
-    """Build the key `transport` with the fitted values, where the profile has it."""
+    """Return the key `transport` with the fitted values; empty if the profile has none."""
     if profile.transport is None:
         return {}
     transport, keys = profile.transport, Document()
@@ -296,10 +296,10 @@ def _transport(profile: Profile, texts: Mapping[str, str]) -> Document:
 
 
 def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
-    """Build the profile's keys `host`, `graph` and `pull`.
+    """Return the profile's keys `host`, `graph` and `pull`.
 
-    A key with fitted values holds the record of the fit (`about`), if nothing but launches was fitted. A graph of whose
-    launch the profile says nothing was fitted with that of other calls.
+    A key with fitted values gets the record of the fit (`about`) if only costs of WAYS were fitted. If the profile has
+    no `graph`, the graph was fitted with the launch of other calls.
     """
     ways: Document = {way: dict(begin.file[way]) for way in WAYS if way in begin.file}
     if begin.profile.graph is None and set(texts) & set(parameters.OF_GRAPH):
@@ -312,7 +312,7 @@ def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | N
 
 
 def _beside(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
-    """Return the data of the profile's file with the fitted costs of WAYS, and their record."""
+    """Return the data of the profile's file, with the fitted costs of WAYS and their record `about`."""
     last = ("fitted", "calibration")
     first = {key: value for key, value in begin.file.items() if key not in (*last, *WAYS)}
     own = {"name": begin.name, **_of_launches(begin, texts, about)}
@@ -320,7 +320,7 @@ def _beside(begin: Beginning, texts: Mapping[str, str], about: Document | None =
 
 
 def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
-    """Build the key `kernels` with the fitted values; empty if the profile has none."""
+    """Return the key `kernels` with the fitted values; empty if the profile has none."""
     if profile.kernels is None:
         return {}
     keys_: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
@@ -341,7 +341,7 @@ def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
 
 
 def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
-    """List the series of the rows with the sizes that were fitted and those that were only scored."""
+    """Return the series of the rows, with the sizes that were fitted and the sizes that were only scored."""
     sizes: dict[tuple[object, ...], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     settings = {}
     for row, which, fitted in zip(data.rows, data.which.tolist(), chosen.tolist(), strict=True):
@@ -364,8 +364,8 @@ def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[D
 
 
 def _former(profile: Profile, moved: Collection[str]) -> list[Document]:
-    """List the series of the former fit that the profile still serves: all if no cost moved, those on one node if only
-    costs of the network moved, else none."""
+    """Return the series of the former fit that still hold: all if no cost moved, those on one node if only costs of the
+    network moved, else none."""
     if profile.calibration is None or not all(map(prior.of_network, moved)):
         return []
     series = [each for each in profile.calibration.covers if not moved or (each.nodes or 1) == 1]
@@ -373,8 +373,8 @@ def _former(profile: Profile, moved: Collection[str]) -> list[Document]:
 
 
 def _still_known(known: Mapping[str, tuple[str, str]], network: bool) -> dict[str, list[str]]:
-    """Return the intervals of former fits for parameters that this fit leaves; those of the network only if the profile
-    has a `network`."""
+    """Return the former fits' intervals except for BESIDE; for parameters of the network only if `network`, that is, if
+    the profile has a transport."""
     return {
         name: list(ends)
         for name, ends in known.items()
@@ -388,7 +388,7 @@ def _still_known(known: Mapping[str, tuple[str, str]], network: bool) -> dict[st
 def _beside_others(
     data: Samples, fitted: Floats, chosen: NDArray[np.bool_], begin: Beginning, other: OtherNetwork | None
 ) -> list[Document]:
-    """Score the rows held out, or all where none is, by what could be asked without a fit, and by the fit."""
+    """Return errors on the rows held out, or on all if none is, of the answers without a fit and of the fit."""
     which = chosen if chosen.all() else ~chosen
     ways = {"plain model": np.array([by_plain_model(point.scenario) for point in data.points])[data.which]}
     if begin.profile.calibration is not None:
@@ -403,7 +403,7 @@ def _beside_others(
 
 
 def by_plain_model(scenario: Scenario) -> float:
-    """Predict a call in ps by the plain model, to which nothing was fitted; NaN where it has no such call."""
+    """Return the time of a call in ps by the plain model, without fitted values; NaN if it cannot predict the call."""
     schedule = SCHEDULES.get((scenario.algorithm, scenario.collective), scenario.algorithm)  # type: ignore[arg-type]  # any
     plain = {"profile": UNFITTED, "protocol": "none", "launch": Launch(), "algorithm": schedule}
     with contextlib.suppress(InputError, RefusedError):
@@ -412,10 +412,10 @@ def by_plain_model(scenario: Scenario) -> float:
 
 
 def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:
-    """Score the rows flagged by `which`, and give the factors `low` and `high` between which 90 % of measured/predicted
-    lie.
+    """Return errors on the rows flagged by `which`, and the ends `low` and `high` of the range that holds 90 % of
+    measured/predicted.
 
-    The range always holds 1. It is widened from the 10th and 90th percentile, so that a tenth of the rows on either
+    The range always holds 1. It is widened from the 10th and 90th percentiles, so that a tenth of the rows on either
     side may be outliers.
     """
     errors = scores.errors((predicted[which] / measured[which] - 1).tolist())
@@ -433,7 +433,7 @@ def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np
 
 
 def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], estimated: Estimate) -> Document:
-    """Take what is uncertain apart: noise of the rows, parameters, and the model's own error by what a call has new."""
+    """Return the sources of uncertainty: the rows' noise, the parameters, and the model's own error by kind of call."""
     off = np.log(data.measured / predicted)
     noise, _ = noise_of(off, data.rows)
     fresh = errors_held_out(off, data.rows, chosen)
@@ -445,9 +445,9 @@ def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], es
 def of_regions(
     rows: Sequence[MeasuredRow], predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]
 ) -> Document:
-    """Score each region that has at least MANY of the rows flagged by `which`.
+    """Return `scores_of` each region with at least MANY of the rows flagged by `which`.
 
-    The region of a row follows its predicted time.
+    A row's predicted time decides its region.
     """
     keys = [(row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype) for row in rows]
     sizes = [row.size_bytes for row in rows]

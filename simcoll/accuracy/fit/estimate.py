@@ -1,8 +1,8 @@
 """Estimate parameters from measured rows: choose those that the rows determine, fit them, and give their intervals.
 
-Errors on rows that a fit left out show how wrong the model is where nothing was fitted: rank counts, collectives and
-node counts are left out in turn, and predicted from the others along the line of the fit. Of each left-out group and
-zone of sizes the median error counts, so that noise and outliers do not.
+The model's own error on calls that were not fitted is learnt by leaving rows out. Each rank count, collective and node
+count is left out in turn, and predicted from the others along the line of the fit. The median error of each left-out
+group and zone of sizes counts, so that noise and outliers do not.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from simcoll.schedule.collectives import collective
 
 INTERVAL: Final = (5.0, 95.0)  # percentiles: 90 %
 NORMAL_68: Final = (15.87, 84.13)  # percentiles one standard deviation from the middle
-LINKED: Final = 0.95  # correlation over the bootstrap from which on two parameters are reported as linked
+LINKED: Final = 0.95  # two parameters with a higher correlation over the bootstrap are reported as linked
 LAUNCH, UPLOAD = parameters.OF_GRAPH
-AT_LIMIT: Final = 0.999  # share of a limit from which on a cost stands at it; the solver stays just inside
+AT_LIMIT: Final = 0.999  # a cost beyond this share of a limit counts as at the limit; the solver stays just inside
 
-# what a call may have new beside its size, and the column of measured rows that tells it
+# What may be new in a call beside its size, and its column in measured rows.
 NEW: Final[dict[Kind, str]] = {"ranks": "ranks", "collectives": "collective", "nodes": "nodes"}
 
 NO_EFFECT: Final = "changes none of these rows"
@@ -42,13 +42,13 @@ NO_SIGN: Final = "these rows show no sign of another value"
 
 
 class Shown(NamedTuple):
-    """Median errors, as logarithms, of the zones of left-out groups, and how many groups there are."""
+    """Median errors (logarithms) of the zones of left-out groups, and the number of groups."""
 
     errors: list[float]
     groups: int
 
     def and_of(self, other: Shown) -> Shown:
-        """Return these and others."""
+        """Return these errors and groups together with others."""
         return Shown(self.errors + other.errors, self.groups + other.groups)
 
 
@@ -56,8 +56,8 @@ class Shown(NamedTuple):
 class Estimate:
     """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left`, and remarks.
 
-    `scatter` is the standard deviation of the logarithms of times that comes from the parameters, `shown` the errors of
-    rows that were left out.
+    `scatter` is the standard deviation of the logarithms of times due to the parameters; `shown` are the errors on rows
+    that were left out.
     """
 
     costs: Mapping[str, float]
@@ -70,17 +70,18 @@ class Estimate:
 
 
 def estimate(samples: Samples, start: Profile, params: Params, free: Sequence[str], seed: int) -> Estimate:
-    """Fit the parameters named by `free`, or all that the rows determine, beginning at a profile and its parameters.
+    """Fit the parameters named by `free`, or all that the rows determine, from the costs of `start` and `params`.
 
-    Raises InputError if the rows do not determine a parameter that was asked for, and if there are too few rows.
+    Raises InputError if the rows do not determine a parameter that was asked for, or are too few.
     """
     return _Estimating(samples, start, params, free, seed).run()
 
 
 def starting_costs(samples: Samples, start: Profile, params: Params, free: Sequence[str]) -> dict[str, float]:
-    """Return the parameters to fit, those named by `free` or all that rows of this kind can show, with their costs in a
-    profile. Those whose values columns of the table give are left out; raises InputError if one of them was asked for,
-    and where the launch of a graph would be fitted with an upload of which nothing is said.
+    """Return the parameters to fit, named by `free` or all that such rows can show, with their costs in the profile.
+
+    Parameters that are columns of the table are left out. Raises InputError if one of these was asked for, or if a
+    graph's launch would be fitted while the cost of its upload is unknown.
     """
     reduces = any(collective(row.collective).reduces for row in samples.rows)
     launches = samples.launches
@@ -102,14 +103,14 @@ def starting_costs(samples: Samples, start: Profile, params: Params, free: Seque
 
 
 def bounds_of(samples: Samples, names: Sequence[str]) -> Bounds:
-    """Return limits and scales of parameters for these rows."""
+    """Return the limits and scales of the parameters for these rows."""
     return parameters.bounds(names, samples.measured, max(point.speeds[1] for point in samples.points))
 
 
 def check_limits(names: Sequence[str], values: Floats, bounds: Bounds, null: Mapping[str, float]) -> None:
-    """Raise InputError for values that stand at a limit. `null` are the costs before the fit.
+    """Raise InputError for values at a limit. `null` are the costs before the fit.
 
-    A cost of zero is at its limit where no call goes without it and there was one; others may not be there.
+    Zero is a limit of costs that every call has and that were not zero before; other costs may be zero.
     """
     wrong = []
     limits = zip(names, values.tolist(), bounds.lower.tolist(), bounds.upper.tolist(), strict=True)
@@ -127,7 +128,7 @@ def check_limits(names: Sequence[str], values: Floats, bounds: Bounds, null: Map
 
 
 def above_rates(names: Sequence[str], high: Floats, null: Mapping[str, float]) -> list[str]:
-    """Report links that surely carry more than their rates, and than before the fit; `high`: the ends of costs."""
+    """Return remarks on links that surely carry more than their rates, and more than before. `high`: ends of costs."""
     return [
         f"{name} is above 100 %: the topology understates its links, or another schedule ran"
         for name, end in zip(names, high.tolist(), strict=True)
@@ -136,7 +137,7 @@ def above_rates(names: Sequence[str], high: Floats, null: Mapping[str, float]) -
 
 
 class Fitting:
-    """State of a fit: the rows, the costs before it (`null`), the names still to be fitted, and why others are not."""
+    """State of a fit: the rows, the costs before it (`null`), the names to fit, and why other names were `left`."""
 
     def __init__(self, samples: Samples, start: Profile, params: Params, free: Sequence[str] = ()):
         self.samples, self.before = samples, ParameterSetting.of(start)
@@ -145,22 +146,22 @@ class Fitting:
         self.left: dict[str, str] = {}
 
     def model(self, costs: Floats) -> Floats:
-        """Predict the rows at these costs of the parameters, in ps."""
+        """Return the predicted times of the rows at these `costs` (parameters,), in ps."""
         return self.samples.times(self.before.at(dict(zip(self.names, costs.tolist(), strict=True))))
 
     @property
     def bounds(self) -> Bounds:
-        """Limits and scales of the parameters."""
+        """The limits and scales of the parameters."""
         return bounds_of(self.samples, self.names)
 
 
 class _Estimating(Fitting):
-    """A fit by the rows alone."""
+    """A fit to the rows alone, without belief."""
 
     def __init__(self, samples: Samples, start: Profile, params: Params, free: Sequence[str], seed: int):
         super().__init__(samples, start, params, free)
         self.seed, self.asked = seed, bool(free)
-        self.felt: set[str] = set()  # parameters that change some row, if not where the fit begins
+        self.felt: set[str] = set()  # parameters that change some row at the start of the fit
 
     def run(self) -> Estimate:
         line = self._second_look(self._fitted(self._first()))
@@ -177,10 +178,10 @@ class _Estimating(Fitting):
 
     @property
     def _start(self) -> Floats:
-        """Values to begin with, (parameters,): those of the profile, or a guess where the profile has none.
+        """The start values (parameters,): the profile's, or a guess if the profile has none.
 
-        The guesses: a cap where it begins to bind, a gap of the order of the shortest time, and a launch of the host
-        that takes all of some row's time.
+        Guesses are a cap just at the slowest link, a gap of 0.2 times the shortest time, and a host launch that takes
+        all of some row's time.
         """
         slowest = min(point.speeds[0] for point in self.samples.points)
         begins = {"channel_bandwidth": PS_PER_S / slowest, "g": 0.2 * float(self.samples.measured.min())}
@@ -188,7 +189,7 @@ class _Estimating(Fitting):
         return np.array([self.null[name] or begins.get(name, 0.0) for name in self.names])
 
     def _first(self) -> Line:
-        """Take a first step from the start by plain least squares, on the parameters that the rows determine there."""
+        """Return the line after one step of plain least squares, on the parameters that the rows determine at first."""
         line = least_squares.line(self.model, self._start, self.bounds)
         line = least_squares.felt(self.model, line, self.bounds) if self.asked else self._drop_undetermined(line)
         seen = np.abs(line.relative(self.bounds)).max(axis=0) >= least_squares.EFFECT
@@ -205,7 +206,7 @@ class _Estimating(Fitting):
         return least_squares.fit(self.model, self.samples.measured, start.values, self.bounds)
 
     def _second_look(self, line: Line) -> Line:
-        """Linearise again with all parameters: some had no effect where the fit began, but have one where it led."""
+        """Linearise again with all parameters: some had no effect at the start, but have one at the fitted values."""
         if self.asked:
             return line
         values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
@@ -215,14 +216,14 @@ class _Estimating(Fitting):
     # --- leaving out ---
 
     def _leave(self, line: Line, name: str, why: str) -> Line:
-        """Fix a parameter at the value that it began with, and record why."""
+        """Fix a parameter at its start value, and record why."""
         line = line.without(self.names.index(name), self.null[name])
         self.names.remove(name)
         self.left[name] = why
         return line
 
     def _drop_undetermined(self, line: Line) -> Line:
-        """Leave out parameters that the rows do not determine; refuse if they were asked for."""
+        """Leave out parameters that the rows do not determine. Raises InputError if they were asked for."""
         reasons = {}
         for parameter in least_squares.undetermined(line, self.bounds):
             if not parameter.alike and self._arrived(line, parameter.number):
@@ -240,13 +241,13 @@ class _Estimating(Fitting):
         return line
 
     def _arrived(self, line: Line, number: int) -> bool:
-        """Whether a parameter has no effect only where the fit has led it, because something else is slower there."""
+        """Return whether a parameter has an effect at its start value; at the fitted one something else is slower."""
         back = line.values.copy()
         back[number] = self.null[self.names[number]]
         return bool((np.abs(self.model(back) / line.times - 1) > least_squares.EFFECT).any())
 
     def _drop_unneeded(self, line: Line) -> Line:
-        """Leave out parameters that fit as well at the value they began with, unless they were asked for.
+        """Leave out parameters whose start values fit as well, unless the user asked for them.
 
         By the Bayesian information criterion a parameter has to gain the logarithm of the number of rows. An efficiency
         always stays.
@@ -266,7 +267,7 @@ class _Estimating(Fitting):
         return line
 
     def _stuck(self, line: Line, number: int) -> bool:
-        """Whether the fit has led a parameter to where it has no effect."""
+        """Return whether the fit has led a parameter to a value without effect."""
         return not np.abs(line.relative(self.bounds)[:, number]).max() >= least_squares.EFFECT and self._arrived(
             line, number
         )
@@ -288,10 +289,10 @@ class _Estimating(Fitting):
         return Estimate(costs, lows, highs, dict(self.left), notes, scatter, shown)
 
     def _ends(self, line: Line, draws: Floats) -> tuple[Floats, Floats, float]:
-        """Return the ends of intervals of values, and the least spread of logarithms of times.
+        """Return the low and high ends of the values' intervals, and the least spread of logarithms of times.
 
-        Draws of few rows are alike, and those of rows without noise are all the same. So an interval is at least what
-        noise leaves open, by Student's quantile for the rows beyond as many as there are parameters.
+        Draws of few rows differ little, and draws of rows without noise not at all. So noise sets a least width of each
+        interval: Student's quantile with (rows - parameters) degrees of freedom times the standard error.
         """
         bounds, rows = self.bounds, len(line.times)
         covariance = least_squares.least_covariance(line, self.samples.measured, bounds)
@@ -299,14 +300,14 @@ class _Estimating(Fitting):
         low, high = np.percentile(draws, INTERVAL, axis=0)
         slopes = line.slopes / line.times[:, None]
         spread = float(np.sqrt(np.mean(np.sum(slopes @ covariance * slopes, axis=1))))
-        free = np.abs(line.relative(bounds)).max(axis=0) < least_squares.EFFECT  # something else is slower: so is less
+        free = np.abs(line.relative(bounds)).max(axis=0) < least_squares.EFFECT  # lower costs have no effect either
         low, high = np.minimum(low, line.values - beyond), np.maximum(high, line.values + beyond)
         low, high = (np.clip(ends, bounds.lower, bounds.upper) for ends in (low, high))
         return np.where(free, bounds.lower, low), high, spread
 
     def _linked(self, draws: Floats) -> list[str]:
-        """Report pairs of parameters that the rows barely distinguish."""
-        with np.errstate(invalid="ignore"):  # of a parameter that does not move there is no correlation
+        """Return remarks on pairs of parameters that the rows barely distinguish."""
+        with np.errstate(invalid="ignore"):  # a parameter that does not move has no correlation
             together = np.corrcoef(draws, rowvar=False).reshape(len(self.names), len(self.names))
         return [
             f"{a} and {b} hang together (correlation {together[i, j]:.2f}): their sum is surer than either"
@@ -316,7 +317,7 @@ class _Estimating(Fitting):
         ]
 
     def _ineffective(self, line: Line) -> list[str]:
-        """Report values without effect."""
+        """Return remarks on values without effect."""
         return [
             f"{name} has no effect from where it stands on: something else is slower"
             for j, name in enumerate(self.names)
@@ -330,9 +331,9 @@ class _Estimating(Fitting):
 def errors_left_out(
     line: Line, rows: Sequence[MeasuredRow], measured: Floats, bounds: Bounds, belief: Belief
 ) -> dict[Kind, Shown]:
-    """Leave out each group of the rows of a fit in turn, for each kind of what a call may have new.
+    """Return the errors on each group of rows that is left out of a fit in turn, for each kind of novelty of a call.
 
-    A fit without some rows stays near the whole fit where the others say nothing: as near as `belief` has it.
+    Where the other rows say nothing, a fit to them stays as near to the whole fit as `belief` has it.
     """
     odd = noise_of(np.log(measured / line.times), rows)[1]
     near, wide = belief._replace(values=line.values), least_squares.width(line, measured)
@@ -349,8 +350,9 @@ def errors_left_out(
 
 
 def errors_held_out(off: Floats, rows: Sequence[MeasuredRow], fitted: NDArray[np.bool_]) -> dict[Kind, Shown]:
-    """Return the errors `off` (rows,), logarithms of measured / predicted, of rows that were not fitted, by what they
-    have that no fitted row has: one thing only, or else nothing but the size.
+    """Return the errors on rows that were not fitted, by the one kind of novelty that they have, or "sizes" for none.
+
+    `off` (rows,) are the logarithms of measured / predicted. Rows with several novelties do not count.
     """
     seen = {
         kind: {getattr(row, key) for row, used in zip(rows, fitted, strict=True) if used} for kind, key in NEW.items()
@@ -366,7 +368,7 @@ def errors_held_out(off: Floats, rows: Sequence[MeasuredRow], fitted: NDArray[np
 
 
 def own_errors(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Kind, int]]:
-    """Return the spread of the model's own error for each kind, and the number of groups that show it; 0 of none."""
+    """Return for each kind the spread of the model's own error, and the number of groups that show it; 0 if none."""
     seen = {kind: each for kind, each in shown.items() if each.errors}
     spreads = {kind: float(np.sqrt(np.mean(np.square(each.errors)))) for kind, each in seen.items()}
     groups = {kind: each.groups for kind, each in seen.items()}
@@ -374,7 +376,7 @@ def own_errors(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Kin
 
 
 def noise_of(off: Floats, rows: Sequence[MeasuredRow]) -> tuple[Noise, NDArray[np.bool_]]:
-    """Return the noise of rows, and flag the outliers; `off` (rows,) are logarithms of measured / predicted."""
+    """Return the noise of rows and flags of outliers (rows,); `off` (rows,) are logarithms of measured / predicted."""
     return noise(off, [prior.series(row) for row in rows], [row.size_bytes for row in rows])
 
 
@@ -387,7 +389,7 @@ def _shown(off: Floats, rows: Sequence[MeasuredRow], groups: Sequence[Numbers], 
 
 
 def _groups(rows: Sequence[MeasuredRow], kind: Kind) -> list[Numbers]:
-    """Return the numbers of rows that are alike in what is left out; of sizes, those of each series."""
+    """Return the groups of row numbers that are left out together: by the column of `kind`; for sizes by series."""
 
     def label(number: int) -> object:
         return prior.series(rows[number]) if kind == "sizes" else getattr(rows[number], NEW[kind]) or 1

@@ -33,13 +33,13 @@ from simcoll.units import float_of
 
 EVERY_SECOND_SIZE: Final = "every second size"
 EVERY_SECOND: Final = f"{EVERY_SECOND_SIZE} of each series"
-MANY_LAUNCHES: Final = 3  # least number of launches whose medians show how launches differ; fewer are not drawn
+MANY_LAUNCHES: Final = 3  # the bootstrap draws launches only of rows with at least so many
 
 
 class RetimedPoint:
-    """A point that is bound once and timed under many settings of costs, as a fit asks for.
+    """A point that is bound once and timed under many settings of costs, for fits.
 
-    Where the library chooses in a way that a fit cannot know, each choice is bound, and the quickest counts.
+    If a fit cannot know the library's choice, each possible choice is bound, and the quickest counts.
     """
 
     def __init__(self, scenario: Scenario):
@@ -57,39 +57,39 @@ class RetimedPoint:
 
     @cached_property
     def _links(self) -> list[Numbers]:
-        """The links that carry bytes, for each choice."""
+        """For each choice, the links that carry bytes."""
         return [np.flatnonzero(choice.totals.carried) for choice in self.choices]
 
     @property
     def topology(self) -> Topology:
-        """The topology, its links as rated."""
+        """The topology with its links' rated bandwidths."""
         return self._calls[0].rated
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of links that it uses, in order of first use."""
+        """The kinds of links that the point uses, in order of first use."""
         kinds = self.topology.link_kinds
         return list(dict.fromkeys(kinds[link] for links in self._links for link in links.tolist()))
 
     @property
     def speeds(self) -> tuple[int, int]:
-        """B/s of the slowest and of the fastest link that limit it."""
+        """The B/s of the slowest and of the fastest link that may limit the point."""
         limits = [list(call.path) or links for call, links in zip(self._calls, self._links, strict=True)]
         speeds = [call.rated.bandwidths[links] for call, links in zip(self._calls, limits, strict=True)]
         return min(int(of.min(initial=2**62)) for of in speeds), max(int(of.max(initial=1)) for of in speeds)
 
     @property
     def processes(self) -> frozenset[Process]:
-        """Work of the host's processes for its call; empty where the host is not asked for."""
+        """The work of the host's processes for the call; empty if the scenario does not ask for it."""
         return self._calls[0].processes
 
     @property
     def uploads(self) -> float:
-        """Number of GPUs to which one process uploads its graph for each launch; 0 without a graph."""
+        """The number of GPUs to which one process uploads its graph for each launch; 0 without a graph."""
         return self._calls[0].uploads
 
     def time_ps(self, setting: ParameterSetting) -> int:
-        """The time in a setting."""
+        """Return the time under a setting of costs, in ps."""
         return min(choice.retimed(setting) for choice in self.choices)
 
 
@@ -106,20 +106,20 @@ class Samples:
         return len(self.rows)
 
     def of(self, chosen: NDArray[np.bool_]) -> Samples:
-        """Return the chosen rows, with their points."""
+        """Return the samples of the rows flagged by `chosen`, with their points."""
         asked, which = np.unique(self.which[chosen], return_inverse=True)
         rows = tuple(row for row, keep in zip(self.rows, chosen.tolist(), strict=True) if keep)
         return Samples(rows, self.measured[chosen], which, tuple(self.points[i] for i in asked))
 
     def times(self, setting: ParameterSetting) -> Floats:
-        """Predict the time of each row (n,) under a setting, in ps."""
+        """Return the predicted time of each row (n,) under a setting of costs, in ps."""
         asked = np.array([point.time_ps(setting) for point in self.points], np.float64)
         times: Floats = asked[self.which]
         return times
 
     @property
     def launches(self) -> list[str]:
-        """Names of the launch parameters that these rows can show: of the host and of CUDA graphs."""
+        """The names of the launch parameters that these rows can show, of the host and of CUDA graphs."""
         processes = {process for point in self.points for process in point.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
@@ -128,12 +128,12 @@ class Samples:
 
     @property
     def uploads(self) -> set[float]:
-        """The distinct numbers of uploads for a launch of a graph; from two on the rows show what an upload costs."""
+        """The distinct numbers of uploads for a launch of a graph; two or more show the cost of an upload."""
         return {point.uploads for point in self.points if point.scenario.launch.graph}
 
     @property
     def least_a_launch(self) -> float:
-        """The shortest time of a row divided by the launches that a process makes for it, in ps; 0 if none is known."""
+        """The least quotient of a row's time and a process's launches for it, in ps; 0 if no launches are known."""
         most = [max((process.launches for process in point.processes), default=0) for point in self.points]
         pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
         return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
@@ -147,8 +147,8 @@ class Samples:
     def draw(self) -> Draw:
         """A function that draws rows with replacement, for the bootstrap.
 
-        Where rows give the median of each of several launches, launches are drawn as well, the same ones for all rows
-        that were measured together: what disturbs a launch disturbs all its rows.
+        If rows have medians of several launches, launches are drawn too: the same ones for all rows that were measured
+        together, as a disturbed launch disturbs all its rows.
         """
         launches = [_launches(row) for row in self.rows]
         several = (i for i, medians in enumerate(launches) if len(medians) >= MANY_LAUNCHES)
@@ -180,8 +180,8 @@ def read(
 ) -> tuple[list[MeasuredRow], list[TableSource], list[str]]:
     """Read measured tables; return the rows, a record of each file, and remarks.
 
-    Only rows of one harness are kept: those of `p2p` where there are others besides. Raises InputError for files that
-    cannot be read, for a `where` that keeps no row, and for rows of several harnesses without `p2p`.
+    Only rows of one harness are kept; of several harnesses it is `p2p`. Raises InputError for files that cannot be
+    read, for a `where` that keeps no row, and for rows of several harnesses without `p2p`.
     """
     tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
     for name in files:
@@ -211,7 +211,7 @@ def source(name: str, data: bytes, rows: int) -> TableSource:
 
 
 def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
-    """Return the harness to keep, and remarks on the rows of others."""
+    """Return the harness to keep, and remarks on rows of other harnesses."""
     counts = Counter(row.harness for row in rows)
     if len(counts) == 1:
         return next(iter(counts)), []
@@ -224,9 +224,9 @@ def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
 
 
 def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:
-    """Pair each row with its point; return the rows that can be predicted, and a remark on each kind that cannot.
+    """Pair each row with its point; return the predictable rows, and a remark for each reason why others are not.
 
-    Raises InputError if none can be predicted.
+    Raises InputError if no row can be predicted.
     """
     pairs = list[tuple[MeasuredRow, Scenario]]()
     refused: Counter[str] = Counter()
@@ -246,9 +246,7 @@ def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples,
 def of_pairs(
     pairs: Sequence[tuple[MeasuredRow, Scenario]], refused: Counter[str] | None = None
 ) -> tuple[Samples, list[str]]:
-    """Make samples of rows and their scenarios; `refused` counts rows that were left out before. Else like
-    `samples`.
-    """
+    """Return samples of rows with their scenarios, like `samples`; `refused` counts rows that were left out before."""
     refused = Counter() if refused is None else refused
     known: dict[str, int] = {}
     points, kept, which = list[RetimedPoint](), list[MeasuredRow](), list[int]()
@@ -272,9 +270,9 @@ def of_pairs(
 
 
 def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:
-    """Choose the rows to fit: those that `fit` (column → values) names, or every second size.
+    """Choose the rows to fit: the rows that `fit` (column → values) names, or every second size.
 
-    Returns flags (n,) and a description of the choice. Raises InputError if no row is to be fitted.
+    Returns flags (n,) and a description of the choice. Raises InputError if no row is chosen.
     """
     if fit:
         chosen = np.array(table_join.among(samples.rows, fit, "--fit"))
@@ -285,7 +283,7 @@ def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[n
 
 
 def every_second(rows: Sequence[MeasuredRow]) -> list[bool]:
-    """Flag rows whose size is the first, third, … of the sizes of their series."""
+    """Return flags of the rows with the first, third, … size of their series."""
     series = grouped(rows, _series)
     odd = {key: set(sorted({row.size_bytes for row in of_series})[::2]) for key, of_series in series.items()}
     return [row.size_bytes in odd[_series(row)] for row in rows]

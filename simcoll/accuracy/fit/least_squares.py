@@ -1,11 +1,11 @@
 """Fit parameters to times: robust least squares on logarithmic residuals, with a check of what the rows determine.
 
-Times of a schedule are sums and maxima of costs: linear in them as long as nothing overtakes anything else. So the fit
-linearises the model, fits that line, moves there, and repeats until nothing moves. Running the model is costly, and
-happens once for each parameter and round; the bootstrap runs on the last line alone.
+Times of a schedule are sums and maxima of costs: linear in the costs as long as nothing overtakes anything else. So the
+fit linearises the model, fits that line, moves there, and repeats until nothing moves. Each round runs the costly model
+once for each parameter; the bootstrap runs on the last line alone.
 
-With a `Belief` the fit is that of the greatest posterior probability: values are drawn to where they were believed to
-be, the more so the less the rows say of them.
+With a `Belief` the fit maximises the posterior probability: the less the rows say about a value, the more it is drawn
+to the believed one.
 
 Everything here is numbers: `values` (parameters,) are costs, at least 0; times (rows,) are in any one unit.
 """
@@ -17,35 +17,35 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import scipy  # whose parts are imported when they are used: `diagnose`, which fits nothing, is not kept waiting
+import scipy  # scipy imports its parts when they are used, so `diagnose`, which fits nothing, need not wait for them
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Floats
 
-ROUNDS: Final = 20  # linearisations at most, against cycles: SETTLED ends a fit that goes well
+ROUNDS: Final = 20  # most linearisations, against cycles: SETTLED ends a fit that goes well
 SETTLED: Final = 1e-4  # relative move of each value that ends the fit: far below the width of any interval
-# The same where rows and belief weigh, as a share of the width believed: that of a logarithm is far below its value.
+# With a belief the fit ends if each value moves by a smaller share of its believed width.
 SETTLED_FROM_BELIEF: Final = 0.02
-LEAST_WIDTH: Final = 0.02  # log residuals below are noise of runs, however well the other rows fit
-SINE: Final = 0.01  # sine of the angle between a column and those before it, below which they count as parallel
-OWN_ERROR: Final = 0.05  # log residuals that the model itself leaves where it is fitted to a machine of another
+LEAST_WIDTH: Final = 0.02  # smaller log residuals are noise of runs, however well the other rows fit
+SINE: Final = 0.01  # a column at an angle with a smaller sine to the earlier columns counts as parallel to them
+OWN_ERROR: Final = 0.05  # log residuals that the model itself leaves if it is fitted to another machine
 EFFECT: Final = 1e-3  # share of a time: a parameter that changes no time by more has no effect
-POLISHING: Final = 12  # evaluations of the model at most in the last search, which is only to leave a bend
+POLISHING: Final = 12  # most evaluations of the model in the last search, which only has to leave a bend
 WEIGHINGS: Final = 100  # steps to the weights of rows that are alike: variances are then within 1 % of the least
-TINY: Final = 1e-12  # no weight is 0, from where none comes back
-HALVINGS: Final = 5  # of a step that leads too far; less of it would be no progress
-STEPS: Final = 60  # of a refit of a line at most: most arrive within 15
-DRAWS: Final = 400  # of the bootstrap: 20 lie beyond either end of a 90 % interval, which puts the ends within a few %
-BATCH: Final = 1_000_000  # slopes of rows, of all draws that are refitted at once: 8 MB
-ARRIVED: Final = 1e-7  # share of each value that the last step of a refit changes at most
-LEAST_CURVED: Final = 1e-9  # keeps equations solvable where a draw has no row of a parameter: it then stays as it is
+TINY: Final = 1e-12  # keeps weights above 0, as a weight of 0 would stay 0
+HALVINGS: Final = 5  # most halvings of a step that leads too far; a smaller step would be no progress
+STEPS: Final = 60  # most steps in the refit of a line; usually 15 suffice
+DRAWS: Final = 400  # bootstrap draws: 20 lie beyond either end of a 90 % interval, so the ends are within a few %
+BATCH: Final = 1_000_000  # slopes in one batch of refitted draws: 8 MB
+ARRIVED: Final = 1e-7  # a refit ends when no value changes by a larger share
+LEAST_CURVED: Final = 1e-9  # keeps equations solvable if a draw has no row of a parameter, whose value then stays
 
 Draw = Callable[["np.random.Generator"], tuple[NDArray[np.int64], Floats]]
 """Draws row numbers with replacement, and their times, both (rows,)."""
 
 
 class Bounds(NamedTuple):
-    """Limits of each value, and the size of a change that counts (`scale`); all of shape (parameters,)."""
+    """Limits of each value, and the size of a change that matters (`scale`); all of shape (parameters,)."""
 
     lower: Floats
     upper: Floats
@@ -75,17 +75,17 @@ class Line:
         return Line(np.delete(self.values, j), moved, np.delete(self.slopes, j, axis=1))
 
     def relative(self, bounds: Bounds) -> Floats:
-        """Return what a change of each value by its scale does, as a share of the time, (rows, parameters)."""
+        """Return the effect of a change of each value by its scale, as a share of the time, (rows, parameters)."""
         shares: Floats = self.slopes * bounds.scale / self.times[:, None]
         return shares
 
 
 class Belief(NamedTuple):
-    """Knowledge of the values before any row: each is normal around `values` with the standard deviation `widths`,
-    both (parameters,). A row counts as `share` of an independent one, as errors of a model are alike in rows alike.
+    """Prior knowledge of the values: each is normal around `values` with the standard deviation `widths`, both
+    (parameters,). A row counts as `share` of an independent row, as the model errs alike in similar rows.
 
-    Values with `tails` (parameters,) may be far off, as those of another kind of machine: what is believed pulls them
-    no more than those near.
+    Values with `tails` (parameters,) may be far off, as on another kind of machine: the belief pulls far values no
+    more strongly than near ones.
     """
 
     values: Floats
@@ -94,18 +94,18 @@ class Belief(NamedTuple):
     tails: NDArray[np.bool_] | bool = False
 
     def off(self, values: Floats) -> Floats:
-        """Return how far values are from the believed ones, in widths."""
+        """Return the distances (parameters,) of values from the believed ones, in widths."""
         distances: Floats = (values - self.values) / self.widths
         return distances
 
     def loss(self, squares: Floats) -> Floats:
-        """Return the loss for squares of `off`, each with its first and second derivative, (3, values)."""
+        """Return the loss of the squares of `off` with its first and second derivative, (3, parameters)."""
         root = np.sqrt(1 + squares)
         of_normal = [squares, np.ones_like(squares), np.zeros_like(squares)]
         return np.where(self.tails, [2 * (root - 1), 1 / root, -0.5 / root**3], of_normal)
 
     def weights(self, values: Floats) -> Floats:
-        """Return how much what is believed counts at these values, beside a normal distribution."""
+        """Return the belief's weights (parameters,) at these values, relative to a normal distribution's."""
         shares: Floats = self.loss(self.off(values) ** 2)[1]
         return shares
 
@@ -114,7 +114,7 @@ ModelFunction = Callable[[Floats], Floats]
 
 
 def line(model: ModelFunction, values: Floats, bounds: Bounds, steps: Floats | None = None) -> Line:
-    """Linearise the model at `values`, by differences over `steps` up (parameters,), by default `near` ones."""
+    """Return the model's line at `values`, by differences over upward `steps` (parameters,); default: `near`."""
     times = model(values)
     steps = near(values, bounds) if steps is None else steps
     slopes = [(model(values + step) - times) / step.max() for step in np.diag(steps)]
@@ -122,14 +122,14 @@ def line(model: ModelFunction, values: Floats, bounds: Bounds, steps: Floats | N
 
 
 def near(values: Floats, bounds: Bounds) -> Floats:
-    """Return steps (parameters,) that are small against the values and large against a picosecond."""
+    """Return steps (parameters,) that are small against the values, and large against a picosecond."""
     steps: Floats = 0.005 * np.maximum(values, bounds.scale)
     return steps
 
 
 def felt(model: ModelFunction, here: Line, bounds: Bounds) -> Line:
-    """Return the line, with slopes up to their doubles for costs that change nothing nearby: something slower hides
-    them up to somewhere.
+    """Return the line; costs without effect nearby get slopes over steps of their own size. Something slower may hide
+    small changes.
     """
     hidden = ~_effects(here, bounds)
     steps = np.where(hidden, np.maximum(here.values, bounds.scale), near(here.values, bounds))
@@ -145,8 +145,9 @@ def fit(
     rounds: int = ROUNDS,
     steps: Floats | None = None,
 ) -> Line:
-    """Fit the model; return its line at the best values. `start` (parameters,) should come from `begin`, or be what is
-    believed. Slopes are over `steps` (parameters,) at first, and over half of them in each round that follows.
+    """Fit the model; return its line at the best values. `start` (parameters,) should come from `begin` or the belief.
+
+    Slopes are over `steps` (parameters,) in the first round; each later round halves the steps.
     """
     values, wide, before = start, 0.0, None
     for turn in range(rounds):
@@ -170,7 +171,7 @@ def fit(
 
 
 def _polished(model: ModelFunction, here: Line, measured: Floats, bounds: Bounds, width: float) -> Line:
-    """Search on with small steps of the model itself, from where lines lead no further because times bend there."""
+    """Search on with small steps of the model itself, from a bend of the times where lines lead no further."""
     goal, scale = np.log(measured), np.maximum(here.values, 0.01 * bounds.scale)
     lower, upper = bounds.lower / scale, bounds.upper / scale
     solution = scipy.optimize.least_squares(
@@ -187,9 +188,9 @@ def _polished(model: ModelFunction, here: Line, measured: Floats, bounds: Bounds
 
 
 def in_effect(model: ModelFunction, here: Line, before: Line | None, bounds: Bounds) -> Line:
-    """Move values halfway back while they have no effect any more, which they had before.
+    """Return the line with values moved halfway back as long as they have lost the effect that they had in `before`.
 
-    Such a step went too far: something else is slower there, and no slope leads back.
+    The last step led them too far: something else is slower there, and no slope leads back.
     """
     for _ in range(HALVINGS if before else 0):
         assert before is not None
@@ -201,13 +202,13 @@ def in_effect(model: ModelFunction, here: Line, before: Line | None, bounds: Bou
 
 
 def _effects(here: Line, bounds: Bounds) -> NDArray[np.bool_]:
-    """Flag the parameters (parameters,) that change some time by at least EFFECT."""
+    """Return flags (parameters,) of those that change some time by at least EFFECT."""
     flags: NDArray[np.bool_] = np.abs(here.relative(bounds)).max(axis=0, initial=0) >= EFFECT
     return flags
 
 
 def begin(here: Line, measured: Floats, bounds: Bounds) -> Floats:
-    """Return values to begin with: plain least squares on the relative residuals of a line."""
+    """Return start values (parameters,): plain least squares on the relative residuals of a line."""
     base = here.times - here.slopes @ here.values
     weighted = here.slopes * bounds.scale / measured[:, None]
     limits = bounds.lower / bounds.scale, bounds.upper / bounds.scale
@@ -217,11 +218,11 @@ def begin(here: Line, measured: Floats, bounds: Bounds) -> Floats:
 
 
 def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Belief | None = None) -> Floats:
-    """Return the values for which the line fits best; residuals far beyond `width` count less and less."""
+    """Return values (parameters,) for which the line fits best; residuals far beyond `width` count less and less."""
     goal, scale = np.log(measured), bounds.scale
     lower, upper = bounds.lower / scale, bounds.upper / scale
     inside = np.clip(here.values / scale, lower + 1e-9, upper - 1e-9)
-    # Below the residuals of rows stand those of what is believed, in units that let each row count for its share.
+    # The belief's residuals follow the rows', in units that let each row count for its share.
     unit = np.zeros(0) if belief is None else width / belief.widths / np.sqrt(belief.share)
     believed = np.zeros(0) if belief is None else belief.values
 
@@ -234,10 +235,10 @@ def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Be
         return of_rows if belief is None else np.concatenate([of_rows, np.diag(scale * unit)])
 
     def loss(squares: Floats) -> Floats:
-        """Return soft L1 for rows and the loss of what is believed, each with its first and second derivative."""
+        """Return soft L1 for rows and the belief's loss, each with its first and second derivative."""
         root = np.sqrt(1 + squares)
         parts = np.array([2 * (root - 1), 1 / root, -0.5 / root**3])
-        if belief is not None:  # times 1 / share, as squares are
+        if belief is not None:  # the loss is scaled by 1 / share, like the squares
             each = np.array([[1 / belief.share], [1.0], [belief.share]])
             parts[:, len(goal) :] = each * belief.loss(belief.share * squares[len(goal) :])
         return parts
@@ -259,7 +260,7 @@ def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Be
 def _damped(
     model: ModelFunction, here: Line, measured: Floats, wanted: Floats, width: float, belief: Belief | None = None
 ) -> Floats:
-    """Go as far towards `wanted` as the model itself fits better."""
+    """Return values as far towards `wanted` as the model itself fits better; unchanged after HALVINGS halvings."""
 
     def cost(values: Floats, times: Floats) -> float:
         doubt = 0.0 if belief is None else float(belief.loss(belief.off(values) ** 2)[0].sum()) / 2 / belief.share
@@ -274,12 +275,12 @@ def _damped(
 
 
 def _cost(times: Floats, measured: Floats, width: float) -> float:
-    """Sum the soft-L1 loss over the rows; residuals are logarithms in units of `width`."""
+    """Return the soft-L1 loss summed over rows; residuals are logarithms in units of `width`."""
     return float(np.sum(np.sqrt(1 + (np.log(times / measured) / width) ** 2) - 1))
 
 
 def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int = 0) -> Floats:
-    """Refit each of DRAWS random draws of rows; returns (DRAWS, parameters), whose scatter is that of chance."""
+    """Return the values (DRAWS, parameters) refitted to random draws of rows; their scatter is due to chance."""
     generator = np.random.default_rng(seed)
     drawn = [draw(generator) for _ in range(DRAWS)]
     rows, measured = np.stack([numbers for numbers, _ in drawn]), np.stack([times for _, times in drawn])
@@ -289,16 +290,16 @@ def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int
 
 
 def _refitted(here: Line, rows: NDArray[np.int64], measured: Floats, bounds: Bounds, width: float) -> Floats:
-    """Return what `refit` finds for each draw, (draws, parameters), from rows and times (draws, rows).
+    """Return the results of `refit` for each draw, (draws, parameters), from row numbers and times (draws, rows).
 
-    All draws take the steps of Levenberg and Marquardt at once; values at a limit that would go beyond it stay.
+    All draws take steps of Levenberg and Marquardt together. Values at a limit do not go beyond it.
     """
     goal, slopes, each = np.log(measured), here.slopes * bounds.scale, np.arange(len(here.values))
     lower, upper, begin = bounds.lower / bounds.scale, bounds.upper / bounds.scale, here.values / bounds.scale
     floor = here.times * 1e-6
 
     def at(values: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return times of the rows of each draw, residuals in widths, and the loss, soft L1, of each draw."""
+        """Return for each draw the times of its rows, the residuals in widths, and the soft-L1 loss."""
         moved = np.maximum(here.times + (values - begin) @ slopes.T, floor)
         times = np.take_along_axis(moved, rows, axis=1)
         off = (np.log(times) - goal) / width
@@ -331,25 +332,25 @@ def _refitted(here: Line, rows: NDArray[np.int64], measured: Floats, bounds: Bou
 
 
 def posterior(here: Line, measured: Floats, belief: Belief) -> Floats:
-    """Return the covariance of the values given the rows, (parameters, parameters), for small errors around the line
-    (Laplace's approximation); rows far off count less, as in the fit."""
+    """Return the covariance (parameters, parameters) of the values given the rows, for small errors around the line
+    (Laplace's approximation). Rows far off count less, as in the fit."""
     slopes = here.slopes / here.times[:, None]
     weights = belief.share / np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2) / OWN_ERROR**2
-    scaled = slopes * belief.widths  # in units of the widths believed, so that no inverse is of numbers far apart
+    scaled = slopes * belief.widths  # in believed widths, so that the inverted matrix has numbers of similar size
     information = scaled.T @ (weights[:, None] * scaled) + np.diag(belief.weights(here.values))
     covariance: Floats = np.linalg.inv(information) * np.outer(belief.widths, belief.widths)
     return covariance
 
 
 def variances(here: Line, measured: Floats, belief: Belief, alike: Sequence[Hashable], asked: Floats) -> Floats:
-    """Return the variances of sums of the values given the rows, (sums,); `asked` (sums, terms, parameters) has the
-    factors of sums, over whose terms variances are added.
+    """Return the variances (sums,) of sums of the values given the rows. `asked` (sums, terms, parameters) has the
+    factors of each term; a sum's variance adds those of its terms.
 
-    Rows with the same label in `alike` have errors that go together, nobody knows how far: together they count as one
-    row, by the weights with which they tell the sum best. So a row more never makes a sum less sure. The weights are
-    those of a c-optimal design, by the multiplicative algorithm (Silvey, Titterington and Torsney 1978).
+    Rows with equal labels in `alike` have correlated errors of unknown correlation, so together they count as one row,
+    with the weights that determine the sum best. So more rows never make a sum less sure. The weights are those of a
+    c-optimal design, by the multiplicative algorithm (Silvey, Titterington and Torsney 1978).
     """
-    far = np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2)  # counts less, as in the fit
+    far = np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2)  # rows far off count less, as in the fit
     telling = here.slopes / here.times[:, None] * belief.widths / OWN_ERROR / np.sqrt(far)[:, None]
     sums, (_, groups) = asked * belief.widths, np.unique(list(map(str, alike)), return_inverse=True)
     weights, believed = np.ones((len(sums), len(groups))), np.diag(belief.weights(here.values))
@@ -365,8 +366,8 @@ def variances(here: Line, measured: Floats, belief: Belief, alike: Sequence[Hash
 
 
 def least_covariance(here: Line, measured: Floats, bounds: Bounds) -> Floats:
-    """Return the covariance of the values that the spread of the rows leaves open, (parameters, parameters): no fit
-    without bias knows them better (Cramér and Rao). Of a value without effect on the rows it says nothing, which is 0.
+    """Return the least covariance (parameters, parameters) of values fitted to rows of this spread: no unbiased fit
+    knows them better (Cramér and Rao). It is 0, that is, meaningless, for a value without effect on the rows.
     """
     shares = here.relative(bounds)
     covariance: Floats = np.linalg.pinv(shares.T @ shares) * np.outer(bounds.scale, bounds.scale)
@@ -374,20 +375,20 @@ def least_covariance(here: Line, measured: Floats, bounds: Bounds) -> Floats:
 
 
 def width(here: Line, measured: Floats) -> float:
-    """Return the spread of the log residuals, at least LEAST_WIDTH; the scatter of repeated runs is part of it."""
+    """Return the spread of the log residuals, at least LEAST_WIDTH; it includes the scatter of repeated runs."""
     return max(LEAST_WIDTH, spread(np.log(here.times / measured)))
 
 
 def spread(residuals: Floats) -> float:
-    """Return the standard deviation that normal residuals with this median absolute deviation would have."""
+    """Return the standard deviation of normal residuals that have the median absolute deviation of `residuals`."""
     return 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))  # 1/0.6745, the normal upper quartile
 
 
-# --- what the rows determine ---
+# --- parameters that the rows determine ---
 
 
 class Undetermined(NamedTuple):
-    """A parameter that the rows do not determine: it has no effect on them, or the same as those `alike`."""
+    """A parameter that the rows do not determine: it has no effect, or the same effect as the parameters `alike`."""
 
     number: int
     alike: tuple[int, ...]
@@ -396,7 +397,7 @@ class Undetermined(NamedTuple):
 def undetermined(here: Line, bounds: Bounds) -> list[Undetermined]:
     """Return the parameters to leave out so that the rows determine the others; earlier ones have precedence.
 
-    A parameter is determined if its column of relative slopes stands at an angle to the span of the columns before it.
+    A parameter is determined if its column of relative slopes is at an angle to the span of earlier columns.
     """
     shares, taken, excluded = here.relative(bounds), list[int](), list[Undetermined]()
     for j in range(shares.shape[1]):
@@ -416,7 +417,7 @@ def undetermined(here: Line, bounds: Bounds) -> list[Undetermined]:
 
 
 def loss_without(here: Line, measured: Floats, bounds: Bounds, width: float, j: int, value: float) -> float:
-    """Return how much worse the best fit is with parameter `j` at `value`; a chi-squared for normal residuals."""
+    """Return the increase in loss if parameter `j` is fixed at `value`; a chi-squared for normal residuals."""
 
     def best(line: Line, limits: Bounds) -> float:
         return 2 * _cost(line.at(refit(line, measured, limits, width)), measured, width)

@@ -24,17 +24,17 @@ from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.profile import CostSetting, CudaGraphCosts, HostCosts, LinkScale, Profile, PullCosts
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")
-BY_SIZE: Final = ("host.channel", "host.block")  # which calls with few channels do not show
-OF_HOST: Final = ("host.launch", "host.message", *BY_SIZE)  # where one process launches for several GPUs
+BY_SIZE: Final = ("host.channel", "host.block")  # calls with few channels do not show these
+OF_HOST: Final = ("host.launch", "host.message", *BY_SIZE)  # costs if one process launches for several GPUs
 OF_GRAPH: Final = ("graph.launch", "graph.upload")
 LAUNCHES: Final = (*OF_HOST, *OF_GRAPH)
-OF_PULL: Final = ("pull.launch", "pull.flag", "pull.load", "pull.reach")  # of kernels that read peers' memory
-BESIDE: Final = (*LAUNCHES, *OF_PULL)  # with records of their own in a profile
+OF_PULL: Final = ("pull.launch", "pull.flag", "pull.load", "pull.reach")  # costs of kernels that read peers' memory
+BESIDE: Final = (*LAUNCHES, *OF_PULL)  # these have their own records of fits in a profile
 PER_BYTE: Final = ("gamma", "channel_bandwidth")
 OF_LINKS: Final = ("efficiency", "latency")
-OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # for engines; the others change links, or are added to their times
-OF_CALLS: Final = ("grid", "spread")  # of kernels, whatever their blocks
-OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier one is fitted
+OF_MODEL: Final = (*DURATIONS[1:], *PER_BYTE)  # used by engines; others change links or are added to engines' times
+OF_CALLS: Final = ("grid", "spread")  # costs of kernels, whatever their blocks
+OF_BLOCKS: Final = {  # costs of kernels' blocks; of two with the same effect the earlier one is fitted
     "LL": ("hop", "first", "rate", "own", "store", "net", "host", "host_rate"),
     "LL128": ("hop", "reach", "net", "host", "host_rate"),
     "Simple": ("start", "hop", "slice", "turn", "load", "store", "net", "host", "host_rate"),
@@ -42,7 +42,7 @@ OF_BLOCKS: Final = {  # of kernels: where two have the same effect, the earlier 
     "P2P": ("start", "hop", "rate", "first", "both", "peer", "each", "reach", "spread", "net", "host", "host_rate"),
 }
 TRANSPORT: Final = "transport"
-OF_TRANSPORT: Final = tuple(  # of messages between nodes
+OF_TRANSPORT: Final = tuple(  # costs of messages between nodes
     f"{TRANSPORT}.{key}"
     for key in ("latency", "connection", "proxy", "operation", "flush", "staging", "unexpected", "congestion")
 )
@@ -55,12 +55,12 @@ _AS: Final = {  # a parameter of blocks or transports -> the parameter whose uni
     "reach": "efficiency",
 }
 _OF_CALLS: Final = {"grid": "launch", "spread": "own"}
-MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # of links; no topology file is that wrong
+MOST_COSTLY: Final = {"efficiency": 1e3, "latency": 1e4}  # largest costs of links; no topology file is that wrong
 SLOW: Final = 10**9  # B/s at which hosts copy messages for NICs: the order of `staging`
 MOST_OWN: Final = 4.0  # the largest `own` that `BlockCosts` allows
-# What a call of NCCL takes however fast a machine is, beside the hops of its blocks: the host launches it, a proxy's
-# thread hands messages over, and they go from host to host. Other costs may not be there: a grid of no time,
-# a flush that Hopper leaves out, the launch of what a graph holds.
+# Costs of every call of NCCL on any machine, besides the hops of its blocks: the host launches it, a proxy's thread
+# hands messages over, and they go from host to host. Other costs may be zero: a grid, a flush (Hopper has none), the
+# launch of a call inside a graph.
 _ALWAYS: Final = ("launch", "transport.proxy", "transport.latency")
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # twice the rated bandwidth: beyond, another schedule has run
 
@@ -69,7 +69,7 @@ class ParameterSetting(CostSetting):
     """Costs that a calibration changes."""
 
     def with_slower_blocks(self, share: float) -> ParameterSetting:
-        """With thread blocks at a share of their speed."""
+        """Return the setting with thread blocks at `share` of their speed."""
         if self.kernels is None:
             return self
         blocks = {}
@@ -81,7 +81,7 @@ class ParameterSetting(CostSetting):
         return replace(self, kernels=self.kernels.model_copy(update=blocks))
 
     def at(self, costs: Mapping[str, float]) -> ParameterSetting:
-        """Return the setting with some parameters at these costs."""
+        """Return the setting with the parameters in `costs` changed to these costs."""
         links, params, launch, kernels = dict(self.links), dict(self.params), self.launch, self.kernels
         host, graph, pull, transport = self.host, self.graph, self.pull, self.transport
         for name, cost in costs.items():
@@ -110,12 +110,12 @@ class ParameterSetting(CostSetting):
 
 
 def of_kernels(name: str) -> bool:
-    """Whether a parameter belongs to NCCL's kernels."""
+    """Return whether a parameter belongs to NCCL's kernels."""
     return name in OF_CALLS or name.partition(".")[0] in OF_BLOCKS
 
 
 def family(name: str) -> str:
-    """Return the parameter whose unit and limits this one shares: `launch` for times, `channel_bandwidth` for rates,
+    """Return the parameter with the same unit and limits: `launch` for times, `channel_bandwidth` for rates,
     `efficiency` for shares of links.
     """
     if name in OF_PULL:
@@ -127,7 +127,7 @@ def family(name: str) -> str:
 
 
 def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
-    """Return the kernels with another cost of one parameter."""
+    """Return the kernels with one parameter changed to `cost`."""
     kernels = kernels or Kernels()
     (block, _, key), value = name.partition("."), _value(name, cost)
     changed = {key: value} if key else {}
@@ -136,19 +136,19 @@ def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
 
 
 def _value(name: str, cost: float) -> float:
-    """Return what a profile has for a cost: a share, a time or a bandwidth."""
+    """Convert a cost to the profile's value: a share, a time or a bandwidth."""
     values = {"own": cost, "load": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
     return values.get(family(name), _rate(cost))
 
 
 def _cost(name: str, value: float) -> float:
-    """Return the cost for what a profile has."""
+    """Convert a profile's value to a cost."""
     above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(family(name))
     return above / value if above and value else float(value)
 
 
 def cost(name: str, profile: Profile, params: Params) -> float:
-    """Return the cost of a parameter before any fit."""
+    """Return the cost of a parameter before a fit, from the profile or `params`."""
     key, _, kind = name.partition(".")
     if name in OF_GRAPH:
         return float(getattr(profile.graph or CudaGraphCosts.model_construct(launch=profile.launch), kind))
@@ -170,14 +170,12 @@ def cost(name: str, profile: Profile, params: Params) -> float:
 
 
 def _rate(cost: float) -> int:
-    """Convert ps/B to B/s; 0, which means no limit, where it would be faster than any link."""
+    """Convert ps/B to B/s; 0, which means no limit, if that is faster than any link."""
     return round(PS_PER_S / cost) if cost * 10**15 > PS_PER_S else 0
 
 
 def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> list[str]:
-    """Return the parameters to fit unless the user names some; of two with the same effect the earlier one
-    is fitted.
-    """
+    """Return the parameters to fit if the user names none; of two with the same effect the earlier one is fitted."""
     kinds = list(kinds)
     if kernels:
         through = "pcie" in kinds  # then some transfers may go through the host's memory
@@ -188,7 +186,7 @@ def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> li
 
 
 def named(names: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Return the parameters that a user names; `efficiency` and `latency` alone mean those of every kind of links.
+    """Return the parameters that a user names; `efficiency` and `latency` stand for every kind of links.
 
     Raises InputError for a name that is no parameter.
     """
@@ -209,8 +207,8 @@ BLOCKS: Final = tuple(f"{kind}.{key}" for kind, keys in OF_BLOCKS.items() for ke
 def bounds(names: Sequence[str], measured_ps: Floats, fastest: int) -> Bounds:
     """Return limits and scales of the costs.
 
-    No duration is longer than the longest time, and no byte is slower than that. A change counts when it is of the
-    order of the shortest time, of a byte at `fastest` (B/s; to NICs: SLOW), or of 1.
+    The longest measured time limits durations and times of a byte. The scale of a duration is the shortest measured
+    time; of a byte, its time at `fastest` (B/s; to NICs: SLOW); of a share, 1.
     """
     longest, shortest = float(measured_ps.max()), float(measured_ps.min())
     limits = {
@@ -230,7 +228,7 @@ def bounds(names: Sequence[str], measured_ps: Floats, fastest: int) -> Bounds:
 
 
 def text(name: str, cost: float) -> str:
-    """Write a cost as profiles do; durations are whole ps.
+    """Return a cost as profiles write it; durations are whole ps.
 
     >>> text("o_send", 1.5e6), text("efficiency.cable", 1.25), text("gamma", 1.3), text("channel_bandwidth", 0)
     ('1.5 us', '80 %', '1.3 ps/B', 'none')
@@ -248,7 +246,7 @@ def text(name: str, cost: float) -> str:
 
 
 def cost_of(name: str, text: str) -> float:
-    """Read a cost as `text` writes it.
+    """Return the cost that `text` wrote.
 
     >>> cost_of("o_send", "1.5 us"), cost_of("efficiency.cable", "80 %"), cost_of("LL.rate", "none")
     (1500000.0, 1.25, 0.0)
@@ -262,17 +260,17 @@ def cost_of(name: str, text: str) -> float:
 
 
 def always(name: str) -> bool:
-    """Whether no call goes without a cost, so that a fit may not lead it to nothing."""
+    """Return whether every call has this cost, so that a fit may not make it zero."""
     return name in _ALWAYS or name.endswith(".hop")
 
 
 def falls(name: str) -> bool:
-    """Whether the number that is shown falls as the cost rises."""
+    """Return whether the shown number falls as the cost rises."""
     return family(name) in ("efficiency", "channel_bandwidth")
 
 
 def described(name: str, cost: float, ends: Sequence[float]) -> dict[str, object]:
-    """Describe a parameter in numbers: `value`, `low` and `high` in `unit`; None where there is no limit."""
+    """Return a parameter's `value`, `low` and `high` as numbers in `unit`; None stands for no limit."""
     texts = [text(name, number) for number in (cost, *ends)]
     unit = next((shown.partition(" ")[2] for shown in texts if shown != "none"), "")
     value, low, high = (None if shown == "none" else float(shown.partition(" ")[0]) for shown in texts)

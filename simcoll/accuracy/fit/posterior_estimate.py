@@ -1,14 +1,13 @@
 """Estimate parameters that were fitted before: the most probable values, given rows and the profile.
 
-A parameter that the rows do not see keeps its value. How far rows may move the others is learnt from the rows
-themselves: each rank count, collective, node count and part of the sizes is predicted from the others, and the fit goes
-no further from the profile than serves these predictions: costs that explain some rows by spoiling others are not those
-of the machine. First move what one process takes to launch for several GPUs, which the host decides, then the costs of
-the network, of which little is known before a fit, and then those of GPUs and links in a node, which differ little from
-machine to machine.
+A parameter that the rows do not show keeps its value. The rows themselves decide how far the others may move: each rank
+count, collective, node count and part of the sizes is predicted from the other rows, and the fit leaves the profile
+only as far as this improves the predictions. Costs that explain some rows by spoiling others are not the machine's.
+Costs move in three parts: first of one process that launches for several GPUs, which depend on the host; then of the
+network, of which little is known before a fit; then of GPUs and links in a node, which differ little between machines.
 
-A network may be of another kind than the profile's, and its costs far off. So slopes are taken over what is believed of
-them, as ports may hide a cable that is slower than either; and what is believed gives way to rows that contradict it.
+A network may be of another kind than the profile's, and its costs far off. So slopes are taken over the believed width,
+as ports may hide a slower cable, and the belief gives way to rows that contradict it.
 """
 
 from __future__ import annotations
@@ -44,28 +43,28 @@ from simcoll.prediction import confidence
 from simcoll.prediction.confidence import FAR, NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
-SIZE_EDGES: Final = (64 << 10, 16 << 20)  # bytes: up to the first latency counts, from the last on bandwidth
-COARSE: Final = 48  # sizes, spread over all series: more of them hardly tell more of a dozen parameters
+SIZE_EDGES: Final = (64 << 10, 16 << 20)  # bytes: latency dominates up to the first, bandwidth from the last on
+COARSE: Final = 48  # sizes over all series: more would hardly say more about a dozen parameters
 ROUNDS: Final = 4  # linearisations: the fit begins near its end
-NARROWED: Final = 0.9  # share of its width before, above which a parameter's width says that rows tell nothing of it
-BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the widths believed that are tried on rows left out
-# Widths believed over which slopes are taken first: what hides a cost is seldom further off. Blocks of rings hide
-# cables down to 78 % of their rate.
+NARROWED: Final = 0.9  # rows say hardly anything about a parameter that keeps a larger share of its believed width
+BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the believed widths that are tried on left-out rows
+# Number of believed widths over which slopes are taken at first: costs are seldom hidden over more. Blocks of rings
+# hide cables down to 78 % of their rate.
 REACH, REACH_OF_CABLES = 2.0, 3.0
 MOST_OUTLIERS: Final = 0.25  # share of rows that may be far off by chance; more are off for a reason, and count whole
-BETTER: Final = 0.9  # share of the error before the fit that has to be reached: less may be luck
-# Share of what left-out groups win on average that one of them may lose, to costs of the network and to those of GPUs.
-# Of 71 splits of published tables on several nodes a half leaves the least error for the network. Fits of machines made
-# of the shipped tables by moving costs refuse to follow by nothing at all: a group that loses 0.2 points vetoes 20.
+BETTER: Final = 0.9  # a fit must reach this share of the error before it: less gain may be luck
+# Share of the left-out groups' mean gain that one group may lose, for costs of the network and of GPUs. On 71 splits of
+# published tables on several nodes, a half gives the least error for the network. With no loss at all, fits of machines
+# that were made from the shipped tables by moving costs do not follow: a group that loses 0.2 points vetoes 20.
 OF_NETWORK, OF_GPUS = 0.5, 0.05
 SHARES: Final[Mapping[Part, float]] = {"launches": OF_NETWORK, "network": OF_NETWORK, "GPUs": OF_GPUS}
-# Beside that a group may lose as much as the model errs anyway, to costs of the network: without the one collective
-# that shows a slow cable, the others explain its rows by anything else, and that is no sign against the cable. Where
-# rows are not of all zones of sizes, calls of another zone will be asked, and nothing may be lost.
+# For costs of the network a group may lose the model's own error as well: without the one collective that shows a slow
+# cable, the others explain its rows by anything else, and that is no sign against the cable. If rows are not of all
+# zones of sizes, calls of another zone will be asked, and nothing may be lost.
 SLACK: Final = least_squares.OWN_ERROR
 
 
-_Ways = Sequence[Sequence[NDArray[np.int64]]]  # to leave rows out: the numbers of the rows of each group
+_Ways = Sequence[Sequence[NDArray[np.int64]]]  # ways to leave rows out: the row numbers of each group of each way
 NO_BETTER: Final = "rows that are left out are predicted no better with another value"
 HARDLY: Final = "these rows tell hardly anything of it"
 MESSAGES: Final = "messages cannot tell it from P2P.reach; add rows of other collectives"
@@ -78,16 +77,15 @@ def estimate(
     known: Mapping[str, tuple[str, str]],
     tell: Tell,
 ) -> Estimate:
-    """Fit the parameters that the rows see, near the values of a profile that was fitted.
+    """Fit the parameters that the rows show, near the values of the fitted profile `start`.
 
-    `known` are the 90 % intervals of that fit. Raises InputError if no parameter has an effect, and for one at its
-    limit.
+    `known` are the 90 % intervals of that fit. Raises InputError if no parameter has an effect or one is at a limit.
     """
     return _FromPrior(samples.of(coarse(samples.rows)), start, params, known, tell).run()
 
 
 class _FromPrior(Fitting):
-    """A fit to coarse rows that begins at a profile which was fitted before."""
+    """A fit to `coarse` rows that begins at a fitted profile."""
 
     def __init__(
         self,
@@ -101,7 +99,7 @@ class _FromPrior(Fitting):
         self.known, self.tell = known, tell
         self.left = self._shared() if start.kernels else {}
         self.names = [name for name in self.null if name not in self.left and not prior.zero(name, self.null)]
-        self.found: dict[str, float] = {}  # values that left the profile's, and the times with them
+        self.found: dict[str, float] = {}  # values that differ from the profile's; `times` are the times with them
         self.times = np.zeros(0)
         self.evaluated = 0
 
@@ -133,9 +131,9 @@ class _FromPrior(Fitting):
         return self._at(self._line(values), belief, [])
 
     def _fitted(self, times: Floats, part: Part) -> float:
-        """Fit the names that are left, the others as they are; return the factor of the widths believed that was used.
+        """Fit the current names and keep the others; return the used factor of the believed widths, 0 for no change.
 
-        `times` are those before this fit, of costs of the network or of GPUs."""
+        `times` (rows,) are the times before this fit of one `part`, in ps."""
         measured, bounds, belief = self.samples.measured, self.bounds, self._belief
         of_cables = [name == f"efficiency.{CABLE}" for name in self.names]
         steps = np.where(of_cables, REACH_OF_CABLES, REACH) * belief.widths if part == "network" else None
@@ -153,14 +151,14 @@ class _FromPrior(Fitting):
     # --- the model ---
 
     def _line(self, values: Floats) -> Line:
-        """Linearise costs of the network over what is believed: something slower may hide them nearby."""
+        """Return the line at `values`; network costs step by believed widths, as something slower may hide them."""
         near, far = least_squares.near(values, self.bounds), self._belief.widths
         return least_squares.line(
             self.model, values, self.bounds, np.where(list(map(prior.of_network, self.names)), far, near)
         )
 
     def model(self, costs: Floats) -> Floats:
-        """Predict the rows at these costs, with others where they are found already."""
+        """Return the predicted times of the rows at these costs and the costs found so far, in ps."""
         self.evaluated += 1
         asked = {**self.found, **dict(zip(self.names, costs.tolist(), strict=True))}
         return self.samples.times(self.before.at(asked))
@@ -173,21 +171,21 @@ class _FromPrior(Fitting):
     def _belief(self) -> Belief:
         return prior.belief(self.names, self.null, self.known, self.samples.rows, self.bounds)
 
-    # --- which parameters ---
+    # --- choice of parameters ---
 
     def _shared(self) -> dict[str, str]:
-        """Return what rows of messages alone do not decide: links of a node serve rings and trees as well, and what
-        messages reach of them is a parameter of its own."""
+        """Return the parameters to leave, with the reason, if all rows are point-to-point messages: links of a node
+        serve rings and trees, too, and the share that messages reach is another parameter (P2P.reach)."""
         if any(row.collective not in confidence.PAIRS for row in self.samples.rows):
             return {}
         cables = f"efficiency.{CABLE}"
         return {name: MESSAGES for name in self.null if name.startswith("efficiency.") and name != cables}
 
     def _seen(self, line: Line) -> Line:
-        """Leave out the parameters that change no row, and those of GPUs of which the rows would tell hardly anything.
+        """Leave out parameters that change no row, and GPU parameters about which the rows say hardly anything.
 
-        Of the network the rows tell of costs together what they do not tell of each: without one of them the others
-        would stand for it, on other numbers of nodes wrongly.
+        All network costs stay, since rows may determine them only together: without one, the others would stand for it,
+        and be wrong on other numbers of nodes.
         """
         shares = np.abs(line.relative(self.bounds)).max(axis=0)
         line = self._leaving(line, shares < least_squares.EFFECT, NO_EFFECT)
@@ -199,19 +197,19 @@ class _FromPrior(Fitting):
         return line if hardly.all() else self._leaving(line, hardly, HARDLY)
 
     def _leaving(self, line: Line, which: NDArray[np.bool_], why: str) -> Line:
-        """Leave parameters at the values that they have in a line, and record why."""
+        """Return the line without the flagged parameters, which keep their values; record why."""
         self.left |= {name: why for name, leave in zip(self.names, which.tolist(), strict=True) if leave}
         self.names = [name for name in self.names if name not in self.left]
         return Line(line.values[~which], line.times, line.slopes[:, ~which])
 
-    # --- how far ---
+    # --- distance from the profile ---
 
     def _boldness(self, times: Floats, line: Line, part: Part) -> float:
-        """Return the factor of the widths believed with which rows that are left out are predicted best, in all ways
-        to leave some out. 0: values stay, with which the rows take `times`.
+        """Return the factor of the believed widths that predicts left-out rows best, over all ways to leave rows out. 0
+        means that values stay, with which the rows take `times`.
 
-        A bolder fit has to be better on the whole, where each way counts once, and no group may be worse by more than a
-        share of that: what new calls will be like is not known.
+        A bolder fit must be better on the whole, where each way counts once. No group may lose more than a share of
+        that gain, as nobody knows what new calls will be like.
         """
         rows, measured = self.samples.rows, self.samples.measured
         of_network = part == "network"
@@ -232,10 +230,10 @@ class _FromPrior(Fitting):
         return best
 
     def _left_out(self, line: Line, groups: Sequence[NDArray[np.int64]], boldness: float) -> Floats:
-        """Predict each group of rows from the others, along a line."""
+        """Return times (rows,): each group of rows is predicted from the other rows, along a line."""
         measured, belief = self.samples.measured, self._belief
         belief = _kept(belief, boldness)
-        times = np.ones(len(measured))  # of rows of no group nobody asks
+        times = np.ones(len(measured))  # times of rows outside all groups are not used
         for group in groups:
             others = np.setdiff1d(np.arange(len(measured)), group)
             own = least_squares.OWN_ERROR
@@ -246,8 +244,8 @@ class _FromPrior(Fitting):
     def _at(self, line: Line, belief: Belief, notes: Sequence[str]) -> Estimate:
         """Return the estimate at a line's values, with intervals of the posterior distribution.
 
-        They are by all that was known before, however boldly the fit left it (`belief`): what serves other rows best
-        does not say how sure a value is.
+        The intervals use the whole prior belief, however boldly the fit used it (`belief`): the boldness that predicts
+        other rows best does not say how sure a value is.
         """
         bounds = self.bounds
         check_limits(self.names, line.values, bounds, self.null)
@@ -266,14 +264,14 @@ class _FromPrior(Fitting):
 
 
 def _kept(belief: Belief, boldness: float) -> Belief:
-    """Return the belief in narrower widths, beyond which nothing is: a fit that is less bold stays near the profile."""
+    """Return the belief with narrower widths and no tails: a less bold fit stays near the profile."""
     return belief if boldness == 1 else belief._replace(widths=belief.widths * boldness, tails=False)
 
 
 def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
-    """Flag rows of at most about COARSE sizes: of each series every n-th, with its smallest and its largest.
+    """Return flags of the rows of about COARSE sizes: every n-th size of each series, and its smallest and largest.
 
-    What several runs measured at a size stays together: which of them is first must not matter.
+    All rows of a size stay together, so that the order of repeated runs does not matter.
     """
     series = [
         sorted(grouped(own, lambda i: rows[i].size_bytes).items())
@@ -288,12 +286,12 @@ def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
 
 
 def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
-    """Return the numbers of the rows of each rank count, of each collective, of each node count and of parts of the
-    sizes, where there are several.
+    """Return the ways to leave rows out: by rank count, collective, node count and part of the sizes, if there are
+    several.
 
-    Sizes are left out by zones. Costs of the network differ by factors and show in some zones only, so that without one
-    nothing shows them: where rows are in all zones, what is asked later lies between their sizes, and every second
-    doubling is left out. Of rows that show the network some have to be left out, and some to be there.
+    Sizes are left out by zones, except for costs of the network if rows are in all zones. Such costs show only in some
+    zones, and later questions lie between the rows' sizes, so every second doubling is left out. A group with none or
+    all of the rows that show the network is dropped.
     """
     zones = [_zone(row) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in NEW.values()]
@@ -304,7 +302,7 @@ def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
     every = [[tuple(group) for group in grouped(range(len(rows)), of_rows.__getitem__).values()] for of_rows in labels]
     showing = {i for i, row in enumerate(rows) if (row.nodes or 1) > 1 or not of_network}
     ways = [[group for group in groups if 0 < len(showing & set(group)) < len(showing)] for groups in every]
-    different = dict.fromkeys(tuple(groups) for groups in ways if groups)  # ranks and nodes may leave out the same
+    different = dict.fromkeys(tuple(groups) for groups in ways if groups)  # ranks and nodes may give equal groups
     return [[np.array(group) for group in groups] for groups in different]
 
 
@@ -317,8 +315,8 @@ def _in_all_zones(rows: Sequence[MeasuredRow]) -> bool:
 
 
 def _off(times: Sequence[Floats], measured: Floats, ways: _Ways, most: float) -> Floats:
-    """Return the mean error of each group of each way to leave out, by the times that this way gives; a row counts
-    `most` at most."""
+    """Return the mean error of each group of each way to leave rows out, by that way's times; a row's error is at most
+    `most`."""
     errors = [np.minimum(np.abs(np.log(of_way / measured)), most) for of_way in times]
     return np.array([each[group].mean() for each, groups in zip(errors, ways, strict=True) for group in groups])
 

@@ -1,6 +1,6 @@
-"""Knowledge of parameters before a fit: the values of a profile that was fitted before, and how sure they are.
+"""Knowledge of parameters before a fit: the values of a fitted profile, and their widths.
 
-A profile without the record of a fit (`one-port`) says nothing of the machine: a fit from there believes nothing.
+A profile without the record of a fit (`one-port`) says nothing about the machine, so a fit from it has no belief.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.confidence import NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
 
-# How machines of one kind differ, as a share of a cost, beside the interval of a fit to one of them. Rates of links and
-# of what loads from them follow from clocks, which are alike everywhere; times of fences and NICs depend on processors
-# and firmware.
+# Differences between machines of one kind, as a share of a cost, besides the interval of a fit to one of them. Rates of
+# links and of loads from them follow from clocks, which are alike everywhere; times of fences and NICs depend on
+# processors and firmware.
 OF_RATES: Final = 0.05
 OF_TIMES: Final = 0.25
-OF_LAUNCHES: Final = 1.0  # which belong to the host and to the way of measuring: one process or several, loop or call
+OF_LAUNCHES: Final = 1.0  # launches depend on the host and the way of measuring: one process or several, loop or call
 Part = Literal["launches", "network", "GPUs"]
 ALIKE: Final = 16  # the errors of a model at sizes within this factor are one error, not as many as there are rows
 
 
 def intervals(*profiles: Profile | None) -> dict[str, tuple[str, str]]:
-    """Return the 90 % intervals of parameters that fits of these profiles recorded; the last profile wins."""
+    """Return the 90 % intervals of parameters in the profiles' records of fits; the last profile wins."""
     known: dict[str, tuple[str, str]] = {}
     for profile in profiles:
         if profile is None:
@@ -47,27 +47,27 @@ def belief(
     rows: Sequence[MeasuredRow],
     bounds: Bounds,
 ) -> Belief:
-    """Return what is believed of parameters with these `costs`, whose recorded 90 % intervals are `known`.
+    """Return the belief in parameters with these `costs`, whose recorded 90 % intervals are `known`.
 
-    A network may be of another kind than the profile's: its costs may be far off.
+    Costs of the network have tails, as the network may be of another kind than the profile's.
     """
     values = np.array([costs[name] for name in names])
     widths = [_width(name, costs[name], known.get(name)) for name in names]
     launches = np.array([name in parameters.LAUNCHES for name in names])
-    least = np.where(launches & (values == 0), OF_LAUNCHES, 1e-9) * bounds.scale  # of an unknown launch only the order
+    least = np.where(launches & (values == 0), OF_LAUNCHES, 1e-9) * bounds.scale  # an unknown launch: its order only
     return Belief(
         values, np.maximum(widths, least), independent(rows) / len(rows), np.array(list(map(of_network, names)))
     )
 
 
 def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:
-    """Return a belief around the costs of a line, as wide as machines of a kind differ; each row counts whole."""
+    """Return a belief around a line's costs, as wide as the differences between machines; each row counts whole."""
     widths = [_width(name, cost, None) for name, cost in zip(names, line.values.tolist(), strict=True)]
     return Belief(line.values, np.maximum(widths, OF_RATES * bounds.scale), 1.0)
 
 
 def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
-    """Return the standard deviation of a cost: that of the fit, and how machines of a kind differ."""
+    """Return the standard deviation of a cost, from its fit and from the differences between machines of a kind."""
     launches = name == "launch" or name in parameters.LAUNCHES
     share = OF_LAUNCHES if launches else OF_RATES if family(name) == "efficiency" else OF_TIMES
     if interval is None or "none" in interval:
@@ -77,32 +77,32 @@ def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
 
 
 def independent(rows: Sequence[MeasuredRow]) -> int:
-    """Count the rows that differ by more than a factor of ALIKE in size, or in anything else."""
+    """Return the number of zones of the rows; rows of a zone count as one."""
     return len(set(map(zone, rows)))
 
 
 def zone(row: MeasuredRow) -> tuple[object, ...]:
-    """Return the key of rows on which the model errs alike: the series, and sizes within a factor of ALIKE."""
+    """Return the key of rows on which the model errs alike: one series, and sizes within a factor of ALIKE."""
     return *series(row), int(np.log(max(1, row.size_bytes)) // np.log(ALIKE))
 
 
 def series(row: MeasuredRow) -> tuple[object, ...]:
-    """Return the key of a series, whose rows differ in size only."""
+    """Return the key of a row's series; rows of a series differ only in size."""
     return row.system, row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype
 
 
 def of_network(name: str) -> bool:
-    """Whether a parameter belongs to messages between nodes or their cables; less is known of it than of GPUs."""
+    """Return whether a parameter belongs to messages between nodes or to cables; less is known of it than of GPUs."""
     return name.startswith(f"{parameters.TRANSPORT}.") or name.endswith((f".{CABLE}", ".trunk"))
 
 
 def part_of(name: str) -> Part:
-    """Return the part of a machine to which a parameter belongs."""
+    """Return the part of the machine that a parameter belongs to."""
     if name in parameters.LAUNCHES:
         return "launches"
     return "network" if of_network(name) else "GPUs"
 
 
 def zero(name: str, costs: Mapping[str, float]) -> bool:
-    """Whether the profile has no such cost: it stays 0."""
+    """Return whether the profile's cost is 0 and stays so; launches are exempt."""
     return costs[name] == 0 and name not in parameters.LAUNCHES

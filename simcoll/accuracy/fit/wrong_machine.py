@@ -1,7 +1,7 @@
 """Check whether a table was measured on the machine and the network that the user names.
 
 A fit moves costs only as far as machines of a kind differ. If the table is of another network or library, no such move
-helps, and the user should know before reading anything else.
+helps, and the user should know that first.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from simcoll.config.groups import grouped
 from simcoll.errors import InputError
 from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, shipped_profiles
 
-# Rows that a fit leaves so far off in the median are of another machine or launch, or in another unit. The farthest of
-# the published tables is off by less than twice without any fit: see validation/accuracy.
+# Rows whose median is off by this factor after a fit are of another machine or launch, or in another unit. Without any
+# fit the worst published table is off by less than a factor of 2: see validation/accuracy.
 UNLIKE: Final = 3.0
-FAR: Final = 0.1  # mean error of the rows that were fitted from which on others are asked: fits mostly leave less
-CONSTANT: Final = 0.5  # share of the error that a constant has to leave at most, to be said to be what is wrong
-NEARER: Final = 0.75  # share of that error which another has to stay below: what differs by less may be luck
+FAR: Final = 0.1  # other networks are tried if the fitted rows' mean error is larger; fits mostly leave less
+CONSTANT: Final = 0.5  # a constant is reported as the cause if it leaves at most this share of the error
+NEARER: Final = 0.75  # another network is reported if its error is below this share; a smaller gain may be luck
 
 
 def check_believable(points: Sequence[Document], topology: str) -> None:
-    """Raise InputError where most of the fitted rows on one node, or most of those on several, are off by UNLIKE or
-    more, all to one side: costs of a network may hide what a unit does to calls between nodes."""
+    """Raise InputError if the fitted rows on one node, or those on several nodes, have a median that is off by a factor
+    of UNLIKE or more. They are judged apart, as costs of a network may hide a wrong unit between nodes."""
     of_reach = grouped([point for point in points if point["fitted"]], lambda point: (point["nodes"] or 1) > 1)
     middle = max(map(_middle, of_reach.values()), key=abs)
     if abs(middle) < math.log(UNLIKE):
@@ -47,14 +47,14 @@ def check_believable(points: Sequence[Document], topology: str) -> None:
 
 
 def _middle(points: Sequence[Document]) -> float:
-    """The median of log(measured / predicted); of two in the middle the nearer one."""
+    """Return the median of log(measured / predicted); of two middle values the one nearer to 0."""
     offs = sorted(math.log(point["measured_us"] / point["predicted_us"]) for point in points)
     return min(offs[(len(offs) - 1) // 2], offs[len(offs) // 2], key=abs)
 
 
 def launched_otherwise(data: Samples, chosen: NDArray[np.bool_], fitted: Floats) -> list[str]:
-    """Return a warning where one constant explains most of the error that a fit leaves on the rows `chosen` (rows,):
-    their calls were launched in another way than the profile says. `fitted` (rows,) are times by the fit, in ps."""
+    """Return a warning if one constant explains most of the error that a fit leaves on the rows `chosen` (rows,): then
+    their calls were launched in another way than the profile says. `fitted` (rows,) are the fit's times in ps."""
     measured, times = data.measured[chosen], fitted[chosen]
     sizes = np.array([row.size_bytes for row in data.rows])[chosen]
     small = sizes <= np.quantile(sizes, 0.5)
@@ -69,14 +69,13 @@ def launched_otherwise(data: Samples, chosen: NDArray[np.bool_], fitted: Floats)
 
 
 def networks() -> dict[str, Profile]:
-    """Return the shipped transports that are of a family, by name."""
+    """Return the shipped transports that belong to a family, by name."""
     every = {name: load_network(name) for name in shipped_profiles()}
     return {name: profile for name, profile in every.items() if profile.family and profile.transport}
 
 
 class OtherNetwork(NamedTuple):
-    """A shipped transport, the times (rows,) with it in ps, and the mean errors of the rows fitted: with it, and by the
-    fit."""
+    """A shipped transport, its times (rows,) in ps, and the mean errors on fitted rows: with it, and of the fit."""
 
     name: str
     times: Floats
@@ -84,7 +83,7 @@ class OtherNetwork(NamedTuple):
     fitted: float
 
     def note(self, gpus: str) -> str:
-        """The line for a user whose fit began with the profile `gpus`."""
+        """Return the remark for a user whose fit began with the profile `gpus`."""
         begin = f"{gpus.partition('+')[0]}+{self.name}"
         return (
             f"the rows are nearer to the shipped transport {self.name}, without a fit, than to this fit "
@@ -93,9 +92,9 @@ class OtherNetwork(NamedTuple):
 
 
 def nearer(data: Samples, chosen: NDArray[np.bool_], start: Profile, fitted: Floats) -> OtherNetwork | None:
-    """Return the shipped transport that is clearly nearer to the rows `chosen` (rows,) than a fit is; None where there
-    is none, for rows on one node, and where the fit is near. The fit began with the profile `start`; `fitted` (rows,)
-    are times by it, in ps."""
+    """Return the shipped transport that is clearly nearer to the rows `chosen` (rows,) than the fit. None if there is
+    none, for rows on one node, and if the fit is near. The fit began with the profile `start`; `fitted` (rows,) are its
+    times in ps."""
     between = np.array([(row.nodes or 1) > 1 for row in data.rows]) & chosen
     own = _error(fitted, data, between) if between.any() and start.transport is not None else 0.0
     if own < FAR:
@@ -106,7 +105,7 @@ def nearer(data: Samples, chosen: NDArray[np.bool_], start: Profile, fitted: Flo
 
 
 def _by_others(data: Samples, start: Profile) -> list[tuple[str, Floats]]:
-    """Return the times by each other shipped transport, in ps."""
+    """Return the name and the times (rows,) in ps of each shipped transport other than the profile's."""
     setting, found = ParameterSetting.of(start), []
     for name, network in networks().items():
         if network.transport != start.transport:

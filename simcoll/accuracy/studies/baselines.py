@@ -1,7 +1,7 @@
 """Predict rows by simple baselines, to compare simcoll with: from the fitted rows, or from data sheets alone.
 
-Each baseline is a function from the fitted rows, the row to predict and its point to a time in us; None where it has no
-prediction.
+Each baseline is a function of the fitted rows, the row to predict and its point; it returns a time in us, or None for
+no prediction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rival = Callable[[Sequence[MeasuredRow], MeasuredRow, Point], float | None]
 
 
 def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Return the time with which NCCL's tuner compares algorithms; it includes no launch."""
+    """Return the time by which NCCL's tuner compares algorithms, without a launch."""
     name = next((known for known in COLLECTIVES if known == asked.collective), None)
     system = point.scenario.topology.system
     if name is None or system is None:
@@ -46,7 +46,7 @@ def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) 
 
 
 def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Fit a latency and a bandwidth to the rows of the same collective and ranks, by relative errors."""
+    """Predict by a latency and a bandwidth, fitted by relative errors to rows of this collective and rank count."""
     rows = _series(fitted, asked)
     if len(rows) < 2:
         return None
@@ -58,7 +58,7 @@ def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: 
 
 
 def spec_sheet(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Divide the bytes that have to cross a GPU's link by its rated bandwidth."""
+    """Return the bytes that must cross a GPU's link divided by its rated bandwidth."""
     rated = topology_of(point.scenario.model_copy(update={"profile": "one-port"}))
     fastest = int(rated.bandwidths[list(rated.route(*rated.ranks[:2]))].min())
     return float(collective(asked.collective).busbw(asked.ranks)) * asked.size_bytes / fastest * 1e6
@@ -67,7 +67,7 @@ def spec_sheet(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) 
 def interpolation(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
     """Interpolate between the fitted sizes of the series, linearly in the logarithms of size and time.
 
-    For a series without fitted rows, interpolate between rank counts at the same size. Beyond the ends, extrapolate the
+    For a series without fitted rows, interpolate between rank counts of this size. Beyond the ends, extrapolate the
     last section.
     """
     rows, column = _series(fitted, asked), "size_bytes"
@@ -78,9 +78,9 @@ def interpolation(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Poin
 
 
 def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Copy the measured times of the most similar system with a shipped table, interpolated where sizes differ.
+    """Copy the measured times of the most similar system with a shipped table, and interpolate between its sizes.
 
-    The most similar has the nearest compute capability of its GPUs; of two equally near the newer one.
+    The most similar system's GPUs have the nearest compute capability; of two equally near ones the newer counts.
     """
     own = point.scenario.topology.system
     capability = _capability(own) if own else None
@@ -92,9 +92,9 @@ def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Poin
     return interpolation(copied, asked, point)
 
 
-@functools.cache  # a study asks for each of its rows
+@functools.cache  # a study needs the tables for each of its rows
 def _known_tables() -> list[tuple[str, int, list[MeasuredRow]]]:
-    """Return system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
+    """Return the system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
     tables = []
     for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_nccl-[0-9]*.csv")):  # of a release
         rows = [row for row in read_measured(path) if row.dtype == "float16"]
@@ -114,8 +114,8 @@ def _series(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> list[MeasuredR
 
 
 def on_logarithms(known: Sequence[tuple[float, float]], at: float) -> float | None:
-    """Interpolate between known (x, y), linearly in the logarithms of both; extrapolate the last section beyond the
-    ends. None for fewer than two.
+    """Interpolate between known (x, y), linearly in the logarithms of both; beyond the ends extrapolate the last
+    section. None for fewer than two.
     """
     if len(known) < 2:
         return None

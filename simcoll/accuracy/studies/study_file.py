@@ -1,7 +1,7 @@
 """Read study files: which cases a study measures, which rows it fits, and how well it must predict the others.
 
-A study is a YAML file; `simcoll validate` runs those of a folder. Its cases are scenario files to measure, or measured
-tables that others have made.
+A study is a YAML file; `simcoll validate` runs a folder of studies. Cases are scenario files to measure, or measured
+tables of others.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ class Study(Model):
 
 
 def load(folder: Path, names: Sequence[str] = ()) -> list[Study]:
-    """Read the studies of a folder, or those named, in the order of their names.
+    """Return the studies of a folder, sorted by name, or the studies called `names`.
 
-    Raises InputError if there is none, for a name that is none of them, and with every mistake of their files.
+    Raises InputError if there is none, for an unknown name, and with every mistake in their files.
     """
     known = {path.stem: path for path in sorted((folder / STUDIES).glob("*.yaml"))}
     if not known:
@@ -133,7 +133,7 @@ def _read(path: Path) -> Study:
 
 
 def case_file(folder: Path, name: str) -> Path:
-    """Return the path of a case's scenario. Raises InputError if there is none."""
+    """Return the path of a case's scenario file. Raises InputError if it does not exist."""
     path = folder / CASES / f"{name}.yaml"
     if not path.exists():
         known = [file.stem for file in (folder / CASES).glob("*.yaml")]
@@ -142,9 +142,9 @@ def case_file(folder: Path, name: str) -> Path:
 
 
 def system_of(text: str, table: Path) -> str:
-    """Return the shipped system whose GPU a text names (`h100_sxm`, `GB200`); of several the one with the longest name.
+    """Return the shipped system whose GPU a text names (`h100_sxm`, `GB200`); of several the longest GPU name counts.
 
-    Raises InputError if it names none.
+    Raises InputError if the text names none.
     """
     plain = _letters(text)
     gpus = {name: load_system(name).gpu for name in shipped_systems()}

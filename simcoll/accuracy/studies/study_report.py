@@ -26,7 +26,7 @@ from simcoll.schedule.names import WORKLOAD
 
 REPORT, PLOTS = "REPORT.md", "plots"
 ERRORS: Final = ("points", "mape", "median", "p95", "bias")
-MOST_BAD: Final = 20  # bad rows that the report lists for each fit, about half a page
+MOST_BAD: Final = 20  # most bad rows that the report lists for each fit, about half a page
 WAYS: Final = ("**simcoll**", *RIVALS)
 SERIES: Final = ("fit", "collective", "ranks", "nodes")
 CAP: Final = "workload.bucket_cap"
@@ -37,7 +37,7 @@ CROSSING_COLUMNS: Final = ("case", "ranks", "below", "above", "taken from", "mea
 
 
 class Goal(NamedTuple):
-    """A goal of a study: its name, the limit that was set, what was reached, and whether that is enough."""
+    """A goal of a study: its name, the limit asked for, the value reached, and whether the goal is met."""
 
     study: str
     name: str
@@ -55,12 +55,12 @@ def write(folder: Path, findings: Sequence[Finding]) -> Path:
 
 
 def text(findings: Sequence[Finding], pictures: Mapping[str, Sequence[Path]] | None = None) -> str:
-    """The report with the pictures of each study by its name; without any if None."""
+    """Return the report in Markdown, with the pictures of each study by the study's name."""
     return "\n".join(_lines(findings, pictures or {})).rstrip()
 
 
 def goals(finding: Finding) -> list[Goal]:
-    """Compare a study with its goals. Errors are those of rows held out; order and regret are those of all rows."""
+    """Return a study's goals with the values reached. Errors are of rows held out, order and regret of all rows."""
     held = _held(finding)
     errors = scores.errors(row.point.error for row in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
@@ -100,31 +100,31 @@ def _goal(study: str, what: str, sign: str, limit: float, got: float | None, uni
 
 
 def _held(finding: Finding) -> list[Scored]:
-    """Return the rows that no fit has seen, without bad ones."""
+    """Return the rows that no fit has seen, without bad rows."""
     return [row for row in finding.scored if not row.fitted and not row.suspicious]
 
 
 def _unseen(finding: Finding, held: Sequence[Scored]) -> Sequence[Scored]:
-    """Return the rows of cases that no fit has touched, if any; the other held-out rows have set the width of
-    intervals.
+    """Return the rows of cases without any fitted row, or `held` if there are none: other held-out rows set the width
+    of intervals.
     """
     touched = {row.case for row in finding.scored if row.fitted}
     return [row for row in held if row.case not in touched] or held
 
 
 def _spread(rows: Sequence[Scored]) -> float | None:
-    """Return the scatter of the measurement itself, in percent: the median spread of the rows."""
+    """Return the scatter of the measurement itself, in percent: the rows' median spread; None if unknown."""
     known = [row.spread for row in rows if row.spread is not None]
     return 100 * statistics.median(known) if known else None
 
 
 def _tables(rows: Sequence[Scored]) -> list[list[Any]]:
-    """Return the points of the rows, a list for each case."""
+    """Return the points of the rows, one list for each case."""
     return [points for _, points in _by(rows, lambda row: row.case)]
 
 
 def _by(rows: Sequence[Scored], key: Callable[[Scored], Any]) -> list[tuple[Any, list[Any]]]:
-    """Group the points of rows by key."""
+    """Return the points of rows, grouped by key."""
     return [(value, [row.point for row in group]) for value, group in grouped(rows, key).items()]
 
 
@@ -233,7 +233,7 @@ def _parameter(described: Mapping[str, Any] | None) -> str:
 
 
 def _errors(finding: Finding) -> Iterator[str]:
-    """Tabulate errors by case, fitted and held out; and those of rows held out by algorithm and by region."""
+    """Tabulate errors by case, fitted and held out; and errors of held-out rows by algorithm and by region."""
     rows: list[tuple[object, ...]] = [
         (case, "fitted" if fitted else "held out", *_score(points))
         for (case, fitted), points in _by([s for s in finding.scored if not s.suspicious], lambda s: (s.case, s.fitted))
@@ -260,20 +260,20 @@ def _errors(finding: Finding) -> Iterator[str]:
 
 
 def _beside_no_fit(finding: Finding) -> Iterator[str]:
-    """Tabulate the errors of each fit beside those of what could be asked without it."""
+    """Tabulate the errors of each fit beside the errors of predictions without it."""
     if not finding.fits:
         return
     yield "Mean absolute error in percent on rows held out, by what could be asked without a fit, and by the fit:\n"
     rows = [
         (label, ways[0]["points"], *(_number(way["mape"]) for way in ways), ways[1]["predicted_by"])
         for label, fit in finding.fits
-        if len(ways := fit.document["beside"]) == 3  # the profile with which it began was fitted, too
+        if len(ways := fit.document["beside"]) == 3  # the fit began at a profile that was fitted, too
     ]
     yield from _table(("fit", "rows", "plain model", "relative", "fitted", "the relative is"), rows)
 
 
 def _lost(finding: Finding) -> float | None:
-    """Return by how many points a fit raised the error on rows held out over that of what it began with, at most."""
+    """Return the most percentage points by which a fit raised the error on held-out rows above its start's error."""
     ways = [[way["mape"] for way in fit.document["beside"][-2:]] for _, fit in finding.fits]
     return max((max(0.0, pair[1] - pair[0]) for pair in ways if len(pair) == 2), default=None)
 
@@ -313,7 +313,7 @@ def _verdicts(finding: Finding) -> Iterator[str]:
 
 
 def _beside_library(finding: Finding) -> Iterator[str]:
-    """Tabulate the time of a schedule over that of the library's collective."""
+    """Tabulate the time of each schedule divided by the time of the library's collective."""
     records: list[Document] = [
         {**row.others, "collective": row.collective, "ranks": row.ranks, "size_bytes": row.size_bytes,
          "dtype": row.dtype, "system": row.system, "harness": row.harness, "algorithm": row.algorithm,
@@ -333,7 +333,7 @@ def _beside_library(finding: Finding) -> Iterator[str]:
 
 
 def _crossings(finding: Finding) -> list[tuple[str, scores.AlgorithmCrossing]]:
-    """Return the crossings of each case, without bad rows."""
+    """Return the crossings of each case, ignoring bad rows."""
     sound = [row for row in finding.scored if not row.suspicious]
     return [(case, found) for case, points in _by(sound, lambda row: row.case) for found in scores.crossings(points)]
 
@@ -351,7 +351,7 @@ def _crossing_table(finding: Finding) -> Iterator[str]:
 
 
 def _bucket_size_table(finding: Finding) -> Iterator[str]:
-    """Tabulate steps over the size of gradient buckets, with the size that the model advises."""
+    """Tabulate steps by the size of gradient buckets, with the size that the model advises."""
     series = _bucket_series(finding.scored)
     if not series:
         return
@@ -374,13 +374,13 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
     yield ""
 
 
-# --- beside simple ways ---
+# --- comparison with baselines ---
 
 
 def _beside_rivals(scored: Sequence[Scored]) -> Iterator[str]:
-    """Tabulate the errors of each fit beside those of the baselines: over all rows, by collective and ranks, and by
-    region; then the bad rows. Errors are mean absolute ones in percent, of rows that no fit has seen; `–` where a
-    baseline has no prediction for some of them.
+    """Tabulate the errors of each fit and of the baselines: over all rows, by collective and ranks, and by region; then
+    the bad rows. Errors are mean absolute errors in percent on rows that no fit has seen; `–` if a baseline cannot
+    predict some of them.
     """
     held = [row for row in scored if not row.fitted and not row.suspicious]
     fits, groups = grouped(held, lambda row: (row.fit,)).items(), grouped(held, _series).items()
@@ -424,7 +424,7 @@ def _regions(rows: Sequence[Scored]) -> list[tuple[str, list[Scored]]]:
 
 
 def _of_ways(rows: Sequence[Scored]) -> list[str]:
-    """Return the mean error of simcoll on these rows, then that of each baseline."""
+    """Return the mean error of simcoll on the rows, then the mean error of each baseline."""
     simcoll = _mean([row.point.predicted_us for row in rows], rows)
     return [simcoll, *(_mean([row.rivals.get(name) for row in rows], rows) for name in RIVALS)]
 
@@ -439,8 +439,8 @@ def _mean(predicted_us: Sequence[float | None], rows: Sequence[Scored]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class BucketSeries:
-    """Measured steps that differ in the size of buckets only: times in us by size, in the order of the table. `error`
-    is the median absolute error in percent.
+    """Steps that differ only in the size of buckets: times in us by size, in the order of the table. `error` is the
+    median absolute error in percent.
     """
 
     name: str
@@ -450,7 +450,7 @@ class BucketSeries:
 
     @property
     def ratio(self) -> float:
-        """The measured time of the worst size over that of the best: the most that a choice can win."""
+        """The worst measured time divided by the best: the most that a choice of size can win."""
         return max(self.measured.values()) / min(self.measured.values())
 
     @property
@@ -465,13 +465,13 @@ class BucketSeries:
 
     @property
     def regret(self) -> float:
-        """The measured cost of following the model instead of the best choice, in percent."""
+        """The measured cost of the advised size over the best size, in percent."""
         return 100 * (self.measured[self.advised] / self.measured[self.best] - 1)
 
 
 def _bucket_series(scored: Iterable[Scored]) -> list[BucketSeries]:
-    """Group rows into series of two or more bucket sizes; empty where the size of buckets was not swept. A bare number
-    is the number of hosts, which follows from the ranks, and is no part of a name."""
+    """Return the series of two or more bucket sizes; empty if bucket sizes were not swept. A swept bare number is the
+    number of hosts; it follows from the ranks, so names leave it out."""
     steps = [row for row in scored if row.point.collective == WORKLOAD and CAP in row.swept]
 
     def series(row: Scored) -> tuple[str, ...]:
@@ -493,9 +493,9 @@ def _bucket_series(scored: Iterable[Scored]) -> list[BucketSeries]:
 
 
 def _pictures(finding: Finding, folder: Path) -> list[Path]:
-    """Draw errors over size, a panel for each case, and steps over the size of buckets; return the paths.
+    """Draw errors by size, with a panel for each case, and steps by the size of buckets; return the paths.
 
-    Nothing is drawn for rows without a size.
+    Rows without a size are not drawn.
     """
     from simcoll.report.plot import save
     from simcoll.report.plot.any_key import key_figure

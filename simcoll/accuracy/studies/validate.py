@@ -1,4 +1,4 @@
-"""Carry out studies: measure where this machine can, fit, and score the predictions. The work of `simcoll validate`.
+"""Carry out studies: measure if this machine can, fit, and score the predictions. The work behind `simcoll validate`.
 
 Each study leaves its measured tables (`measured/`), the fitted profile (`profiles/`) and a `Finding` for the report.
 """
@@ -39,12 +39,12 @@ from simcoll.scenario.profile import TableSource, find_profile, load_profile
 from simcoll.topology.systems import load_system
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
-OWN_HARNESS: Final = "p2p"  # simcoll's; where a table has several harnesses, its rows are fitted and scored
+OWN_HARNESS: Final = "p2p"  # simcoll's harness; in a table with several harnesses only its rows count
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The rows (n,) of a case that its points (n,) predict; `table` holds all rows that were measured."""
+    """The rows (n,) of a case with the points (n,) that predict them; `table` has all measured rows."""
 
     used: StudyCase
     table: tuple[MeasuredRow, ...]
@@ -53,12 +53,12 @@ class Material:
     source: TableSource
 
     def of(self, keep: Sequence[bool]) -> Material:
-        """Return the material with some of the rows."""
+        """Return the material with only the rows flagged by `keep`."""
         rows, points = tuple(itertools.compress(self.rows, keep)), tuple(itertools.compress(self.points, keep))
         return dataclasses.replace(self, rows=rows, points=points)
 
     def chosen(self) -> list[bool]:
-        """Flag the rows to fit."""
+        """Return flags of the rows to fit."""
         fit = self.used.fit
         if isinstance(fit, dict):
             return table_join.among(self.rows, fit, f"{self.used.name}: fit")
@@ -86,7 +86,7 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The outcome of a study. `why_not`: the reason why it could not be carried out; then there is nothing else."""
+    """The outcome of a study. If it could not be carried out, `why_not` is the reason, and all else is empty."""
 
     study: Study
     why_not: str | None = None
@@ -98,9 +98,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """Options for carrying out studies: their folder, where results go, and how long a transfer may take.
+    """Options for carrying out studies: their folder, the folder for results, and the time limit of a transfer.
 
-    With `reuse`, tables of earlier measurements are taken from `output`, or else from `folder`, as they are.
+    With `reuse`, tables of earlier measurements are taken from `output`, or else from `folder`.
     """
 
     folder: Path
@@ -111,9 +111,7 @@ class StudyOptions:
 
 
 def carry_out(study: Study, options: StudyOptions) -> Finding:
-    """Measure, fit and score a study. Raises what `real_run.run` and `calibrate` raise, and InputError for
-    its files.
-    """
+    """Measure, fit and score a study. Raises like `real_run.run` and `calibrate`, and InputError for its files."""
     for used in study.cases:  # find mistakes before long runs
         _ = study_file.case_file(options.folder, used.case) if used.case else find_measured(str(used.table))
     if why_not := _why_not(study, options):
@@ -137,7 +135,7 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
 
 
 def _why_not(study: Study, options: StudyOptions) -> str | None:
-    """Return the reason why a study cannot be carried out here, if any."""
+    """Return the reason why a study cannot be carried out here; None if it can."""
     if study.cases and all(_measured_before(options, str(used.case)) for used in study.cases if used.case):
         return None
     if study.place == "lab":
@@ -153,7 +151,7 @@ def _why_not(study: Study, options: StudyOptions) -> str | None:
 
 
 def _measured_before(options: StudyOptions, name: str) -> Path | None:
-    """Return the table of an earlier measurement that `reuse` takes, if any."""
+    """Return the table of an earlier measurement to reuse; None if there is none."""
     folders = (options.output, options.folder) if options.reuse else ()
     there = (folder / MEASURED / f"{name}.csv" for folder in folders)
     return next((path for path in there if path.exists()), None)
@@ -200,14 +198,14 @@ def _measure(study: Study, points: Sequence[Point], path: Path, options: StudyOp
     elif study.place == "one-gpu":
         rows = device_probes.several_on_one_gpu(points, timeout_s=options.timeout_s, tell=options.tell)
     else:
-        # Without priority, other work of the machine would be measured as well.
+        # Without priority the times would include the machine's other work.
         launcher = Launcher(prefix=lambda rank: network_lab.priority())
         rows = real_run.run(points, launcher, backend=backend, timeout_s=options.timeout_s, tell=options.tell)
     real_run.write(path, rows, backend)
 
 
 def _device(options: StudyOptions) -> tuple[dict[str, Any], ...]:
-    """Measure the device of this machine and write the rows beside the tables; return them."""
+    """Measure this machine's device, write the rows beside the tables, and return them."""
     from simcoll.measurement.torch_backend.session import gpus
 
     name: Literal["cuda", "cpu"] = "cuda" if gpus() else "cpu"
@@ -233,7 +231,7 @@ def _of_table(used: StudyCase) -> Material:
 def _material_of(
     used: StudyCase, name: str, data: bytes, table: Sequence[MeasuredRow], pairs: Sequence[tuple[MeasuredRow, Point]]
 ) -> Material:
-    """Return the material of the rows of a table that points predict."""
+    """Return the material of the pairs of a table's rows and the points that predict them."""
     rows, points = tuple(row for row, _ in pairs), tuple(point for _, point in pairs)
     return Material(used, tuple(table), rows, points, fit_rows.source(name, data, len(rows)))
 
@@ -242,7 +240,7 @@ def _material_of(
 
 
 def _groups(study: Study, materials: Sequence[Material]) -> Iterator[tuple[str, list[Material]]]:
-    """Yield what is fitted together: all rows, or each table's rows with the same values in the columns `by`."""
+    """Yield a label and the materials of each fit: all rows, or each table's rows with equal values in columns `by`."""
     if not study.by:
         yield "all", list(materials)
         return
@@ -254,9 +252,9 @@ def _groups(study: Study, materials: Sequence[Material]) -> Iterator[tuple[str, 
 
 
 def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
-    """Fit a profile to the chosen rows of some materials; None if nothing is chosen.
+    """Return a profile fitted to the chosen rows of the materials; None if no row is chosen.
 
-    Rows of a case of which others are fitted are held out, and set the width of intervals.
+    The other rows of cases with chosen rows are held out, and set the width of intervals.
     """
     fitted = [(m, flags) for m in materials if (flags := np.array(m.chosen())).any()]
     if not fitted:
@@ -288,19 +286,19 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
 
 
 def _first_profile(study: Study, materials: Sequence[Material]) -> str:
-    """Return the profile with which a fit begins, and which predicts where nothing is fitted."""
+    """Return the profile with which a fit begins; without a fit it predicts the rows."""
     return materials[0].used.profile or study.profile
 
 
 def _split(used: StudyCase) -> str:
-    """Describe the choice of rows to fit."""
+    """Return a description of the choice of rows to fit."""
     if isinstance(used.fit, str):
         return used.fit
     return " and ".join(f"{column} {', '.join(values)}" for column, values in used.fit.items())
 
 
 def _scored(materials: Sequence[Material], profile: str, label: str, beside: bool) -> Iterator[Scored]:
-    """Score every row; `beside`: predict rows that are not fitted by the baselines, too."""
+    """Yield the score of every row; with `beside`, baselines predict the rows that are not fitted, too."""
     known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
         bad = measured_rows.suspicious(material.table)
@@ -319,5 +317,5 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
 
 
 def machine() -> str:
-    """Describe this machine in a line."""
+    """Return a one-line description of this machine."""
     return f"{real_run.machine()}, {'root' if hasattr(os, 'geteuid') and not os.geteuid() else 'no root'}"

@@ -57,9 +57,9 @@ class MeasuredRow:
 _ABOUT: Final = ("others", "place", "given", "repeats")
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in _ABOUT)
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
-NOISE: Final = 1.5  # times: runs of one machine are rarely as far apart, but for the smallest sizes
-USUAL: Final = 1.2  # times, in the median over sizes: half the points of one machine are rarely as far apart
-FEW_POINTS: Final = 3  # of fewer a median says nothing
+NOISE: Final = 1.5  # ratio that runs of one machine rarely reach, except at the smallest sizes
+USUAL: Final = 1.2  # ratio that half of one machine's points rarely reach (median over sizes)
+FEW_POINTS: Final = 3  # fewer points have no meaningful median
 MAX_MISTAKES: Final = 20  # listed for one table: a wrong column makes one mistake a row
 
 _OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs", "wrong")

@@ -63,7 +63,7 @@ def dump(schedule: Schedule) -> str:
     )
 
 
-SUFFIX: Final = ".json"  # an algorithm whose name ends so is a file
+SUFFIX: Final = ".json"  # an algorithm with this ending is a file
 
 
 def is_file(algorithm: str) -> bool:

@@ -25,9 +25,9 @@ from simcoll.schedule.steps import Step
 
 MOST_TRANSFERS: Final = 200_000  # of a schedule that is read
 MOST_PLACES: Final = 2_000_000  # ranks times slots
-MOST_ROOTS: Final = 64  # are tried where a file names none
-MOST_RANKS: Final = 4096  # the proof and the steps of more take too much memory and time
-MOST_BYTES: Final = 3 * 10**8  # that a proof may need where chunks are mixed; where they are not, it is bounded
+MOST_ROOTS: Final = 64  # roots to try if a file names none
+MOST_RANKS: Final = 4096  # more take too much memory and time in the proof and the steps
+MOST_BYTES: Final = 3 * 10**8  # of memory for a proof with mixed chunks; proofs of other schedules are bounded anyway
 
 THREADS: Final = (
     "thread blocks and channels are not kept: a transfer waits for its data and its channel; "
@@ -237,8 +237,8 @@ class BufferSlots:
 
 
 Variant = Mapping[str, int]
-MOST_ORDERS: Final = 200  # in which a program is played, and fewer where it is long
-WORK: Final = 100_000  # transfers in all these orders
+MOST_ORDERS: Final = 200  # orders in which a program is played, fewer if it is long
+WORK: Final = 100_000  # transfers in all orders together
 Builder = Callable[[Variant], Schedule]
 
 

@@ -307,7 +307,7 @@ def _between_gpus(
             sketch.join(name, switch, sketch.pattern.speed("nvlink", bandwidth))
     if switched or any(speed.kind in ("nvlink", "xgmi") for speed in sketch.links.values()):
         by = f"as in {sketch.pattern.name}" if own is None else "as RCCL counts them for such GPUs"
-        if own is not None and own != lent:  # of another generation, which the pattern's profile is not for
+        if own is not None and own != lent:  # another generation: the pattern's profile does not apply
             kind = next(box.gpu.attributes["gcn"] for box in gpus if box.gpu is not None)
             sketch.keys["gpu"] = {"vendor": "amd", "model": kind, "generation": kind}
             sketch.keys["profile"] = "one-port"

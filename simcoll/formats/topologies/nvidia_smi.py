@@ -186,7 +186,7 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
             sketch.join(names[gpu], switch, speed)
         sketch.notes.assume(f"all pairs have NV{counts[0]}: an NVSwitch joins them; {each}")
         return
-    # of routes with as many links the first is taken: those by the most NVLinks, as files of systems list them
+    # of equally short routes the first is taken, so links of most NVLinks come first, as in files of systems
     for (a, b), count in sorted(zip(pairs, counts, strict=True), key=lambda pair: -pair[1]):
         if count:
             sketch.join(names[a], names[b], pattern.direct(count * pattern.nvlink))
