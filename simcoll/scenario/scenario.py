@@ -479,9 +479,11 @@ class Scenario(Model):
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
+    known = models()
+    for each in known.values():
+        each.model_rebuild()  # pydantic writes defaults, which are models, only by serialisers that are built
     scenario: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
     scenario["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
-    known = models()
     for model, definition in [("Scenario", scenario), *scenario.get("$defs", {}).items()]:
         texts = field_texts(known[model]) if "properties" in definition else {}
         for name, value in definition.get("properties", {}).items():
