@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from simcoll.config import cache_folder
 from simcoll.errors import InputError, SimcollError
 
-WORTH_COMPILING: Final = 100_000  # transfers: Python takes about 0.8 s for them, as long as numba's start
+WORTH_COMPILING: Final = 40_000  # transfers: Python takes about 0.6 s for them, as long as numba's start
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 _MARK: Final = "_compiled"  # suffix of the name of a module loaded to be compiled
 
@@ -77,7 +77,7 @@ def jit_for(name: str, *, inline: bool = False) -> Callable[[Any], Any]:
     """
     if not is_compiled(name):
         return lambda function: function
-    return functools.partial(_compiled, "always" if inline else "never")
+    return functools.partial(_compiled, inline)
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
@@ -85,7 +85,7 @@ def load_like(name: str, kernel: ModuleType) -> Any:
     return _for_numba(kernel) if is_compiled(name) else kernel
 
 
-def _compiled(inline: str, function: Any) -> Any:
+def _compiled(inline: bool, function: Any) -> Any:
     """Return a function compiled by numba, without reference counts (`_nrt`): kernels create no columns, and counting
     at every call would take most of the time."""
     import numba
@@ -94,7 +94,7 @@ def _compiled(inline: str, function: Any) -> Any:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(kept or "")  # read once, when the function is decorated
     try:
-        made = numba.njit(inline=inline, cache=kept is not None, nogil=True, _nrt=False)(function)
+        made = numba.njit(forceinline=True, cache=kept is not None, nogil=True, _nrt=False)(function)
     finally:
         numba.config.CACHE_DIR = before
     template = made.get_call_template

@@ -70,7 +70,7 @@ def turn_round(waits: Any, after: Any, pending: Any) -> None:
             pending[i] += 1
 
 
-@jit
+@inline
 def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
     """Note that one of the things that a transfer waits for happens at `t`; the last of them starts it."""
     i = row + loop * starts.repeats.rows
@@ -121,7 +121,7 @@ def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
         count_down(tasks.sender[row], t, tasks)
 
 
-@jit
+@inline
 def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
     """Complete a version at `t`: its readers may go, and so may the versions that were waiting for it."""
     starts, state, successors = progress.starts, progress.state, progress.successors
@@ -146,7 +146,7 @@ def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
         t = max(t, starts.when[row + loop * starts.repeats.rows])
 
 
-@jit
+@inline
 def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
     """End a transfer at `t`."""
     starts, state, successors, tasks = progress.starts, progress.state, progress.successors, progress.tasks
