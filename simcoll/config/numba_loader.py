@@ -70,14 +70,9 @@ def is_compiled(name: str) -> bool:
     return name.endswith(_MARK)
 
 
-def jit_for(name: str, *, inline: bool = False) -> Callable[[Any], Any]:
-    """Return the decorator for the functions of the kernel called `name`: numba's, or none.
-
-    `inline` functions become part of their callers; otherwise each call passes on every column argument.
-    """
-    if not is_compiled(name):
-        return lambda function: function
-    return functools.partial(_compiled, inline)
+def jit_for(name: str) -> Callable[[Any], Any]:
+    """Return the decorator for the functions of the kernel called `name`: numba's, or none."""
+    return _compiled if is_compiled(name) else lambda function: function
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
@@ -85,9 +80,10 @@ def load_like(name: str, kernel: ModuleType) -> Any:
     return _for_numba(kernel) if is_compiled(name) else kernel
 
 
-def _compiled(inline: bool, function: Any) -> Any:
-    """Return a function compiled by numba, without reference counts (`_nrt`): kernels create no columns, and counting
-    at every call would take most of the time."""
+def _compiled(function: Any) -> Any:
+    """Return a function compiled by numba, as a part of each caller (`forceinline`) and without reference counts
+    (`_nrt`). Kernels create no columns; to pass all columns at each call, or to count them, would take most of the
+    time."""
     import numba
 
     kept = _folder(Path(function.__code__.co_filename).parent)
