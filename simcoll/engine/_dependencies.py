@@ -52,7 +52,7 @@ def numbered(a: Ints, b: Ints) -> tuple[Ints, int]:
     return first[keys], len(used)
 
 
-def ahead(group: Ints, places: int) -> Ints:
+def ahead(group: Numbers | Ints, places: int) -> Ints:
     """Return for each transfer the one so many places before it in its group."""
     found, count = np.full(len(group), NONE, np.int32), len(group)
     ordered = np.sort(group.astype(np.int64) * count + np.arange(count))
@@ -73,11 +73,11 @@ def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Arr
     return many[number], place, order[first[number] + then].astype(np.int32), later.astype(np.int32)
 
 
-def _keys(a: Ints, b: Ints, width: int) -> tuple[Ints, int]:
+def _keys(a: Ints, b: Ints, width: int) -> tuple[Array, int]:
     """Return a number for each pair (a, b), 0 ≤ b < `width`, and a bound above all numbers. Where few of the possible
     pairs occur, they are numbered anew: a table of all numbers then takes no more room than the columns."""
     span = (int(a.max(initial=-1)) + 1) * width
-    keys: Ints = np.multiply(a, width, dtype=np.int32 if span < 2**31 else np.int64)
+    keys: Array = np.multiply(a, width, dtype=np.int32 if span < 2**31 else np.int64)
     keys += b
     if span > 4 * len(keys) + DENSE:
         distinct, keys = np.unique(keys, return_inverse=True)
