@@ -89,17 +89,6 @@ def test_load_complains_of_everything():
     assert len(str(caught.value).splitlines()) == 3
 
 
-def test_run_gives_rows():
-    """Rows are dicts with the columns of results.csv, in the order of the scenario, numbers as numbers."""
-    rows = simcoll.run(simcoll.load(KEYS))
-    assert isinstance(rows, simcoll.Results)
-    assert [row["algorithm"] for row in rows] == ["ring", "naive"]
-    assert all(set(result_rows.COLUMNS) <= set(row) for row in rows)
-    assert [row["time_ps"] for row in rows] == [18_000_000, 2 * (3 * 4_000_000 + 2_000_000)]
-    assert [row["time_us"] for row in rows] == [18.0, 28.0]
-    assert rows == simcoll.run(simcoll.load(KEYS), jobs=2)
-
-
 def test_registered_algorithms_in_parallel():
     """An algorithm of one's own runs in worker processes as it does in this one."""
 
@@ -147,14 +136,6 @@ def test_results_with_keys_of_the_user(tmp_path: Path):
     rows[0]["note"] = "mine"
     rows.to_csv(tmp_path / "noted.csv")
     assert (tmp_path / "noted.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
-
-
-def test_results_as_a_data_frame():
-    """`to_pandas` gives one row a point with the columns of results.csv."""
-    pytest.importorskip("pandas", reason="pandas is not installed")
-    frame = simcoll.run(simcoll.load(KEYS)).to_pandas()
-    assert list(frame.columns) == list(result_rows.COLUMNS)
-    assert list(frame["messages"]) == [24, 6]
 
 
 def test_predict_shows_everything():
@@ -214,9 +195,3 @@ def test_every_public_name_is_documented():
     for name in simcoll.__all__:
         assert getattr(simcoll, name).__doc__, name
     assert len(COLLECTIVES) == 10
-
-
-def test_a_prediction_shows_itself_in_human_units() -> None:
-    """A switch that reduces is no rank."""
-    shown = repr(simcoll.predict("all_reduce", on="hgx-h100", size="64 MiB", algorithm="nvls", protocol="Simple"))
-    assert re.fullmatch(r"Prediction\(all_reduce, nvls, 64 MiB, 8 ranks, [0-9.]+ us\)", shown)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from simcoll import units
 from simcoll.config import text_table, yaml_tree
-from simcoll.config.input_files import ImportLog
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
 from simcoll.scenario.ranges import variants
@@ -208,13 +207,6 @@ def test_a_table_is_no_wider_than_a_line(columns: int, monkeypatch: pytest.Monke
     assert (len(lines) == 2) == (columns >= 60)
 
 
-def test_a_plain_model_is_that_of_an_empty_file() -> None:
-    """All defaults, and none of them set."""
-    for model in (_Inner, _Outer):
-        plain, asked = model.plain(), model()
-        assert plain == asked and hash(plain) == hash(asked) and not plain.model_fields_set
-
-
 @given(
     st.lists(st.tuples(*[st.sampled_from(["a", "long_name"])] * 3), min_size=1, max_size=6),
     st.sampled_from([1, 20, 30, 40, 200]),
@@ -229,12 +221,3 @@ def test_rows_stay_told_apart(keys: list[tuple[str, str, str]], columns: int):
     left = [name for name in ("one", "two", "three") if name in table.split("\n")[0].split()]
     assert {name for name in rows[0] if len({row[name] for row in rows}) > 1} <= {*left}
     assert columns < 200 or (table, remark) == (text_table.render([*rows[0]], rows), "")
-
-
-def test_remarks_of_an_import_fit_the_terminal(monkeypatch: pytest.MonkeyPatch):
-    """However long a remark is, its lines are no wider than the terminal."""
-    log = ImportLog(["word " * 60])
-    log.warn("another " * 40)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert max(map(len, str(log).splitlines())) <= 80
-    assert str(log).count("read: ") == str(log).count("warning: ") == 1

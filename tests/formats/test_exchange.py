@@ -19,7 +19,6 @@ from simcoll.config.yaml_tree import shipped
 from simcoll.formats import importers
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.result_rows import read as read_results
-from simcoll.report import exports
 from simcoll.scenario import loading
 from simcoll.topology import systems
 
@@ -234,22 +233,6 @@ def test_export_says_what_is_missing(arguments: list[object], complaint: str):
     """Wrong use ends with 2 and one line."""
     done = simcoll("export", *arguments)
     assert done.status == 2 and complaint in done.err
-
-
-def test_the_help_names_every_format():
-    """What `--to` offers is what there is."""
-    from simcoll.cli.convert import FORMATS
-
-    assert tuple(exports.FORMATS) == FORMATS
-
-
-def test_large_files_are_refused(tmp_path: Path):
-    """Nothing above the limit is read."""
-    with (tmp_path / "big").open("wb") as file:
-        file.write(b"#" * 4096)
-        file.truncate(importers.MOST_BYTES + 1)
-    done = simcoll("import", tmp_path / "big")
-    assert done.status == 2 and "larger than 16 MiB" in done.err
 
 
 def test_nothing_is_written_beside_what_is_asked_for(tmp_path: Path):

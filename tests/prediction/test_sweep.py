@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from command import KILLED, SCRIPT, python, simcoll, start
 
-from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.prediction.sweep import LOG, Journal
@@ -140,12 +139,6 @@ def test_a_changed_file_is_noticed(scenario: Path, tmp_path: Path):
     found = _run(scenario, folder, *(word for text in sets for word in ("--set", text)))
     assert found["reused"] == 0
     assert [row["time_us"] for row in found["points"]] != before  # type: ignore[attr-defined]
-
-
-def test_a_changed_system_is_noticed(scenario: Path):
-    """The file of a shipped system decides a row like a file of one's own."""
-    (point,) = load(str(scenario), ["topology={system: hgx-h100}", "algorithm=ring", "size=1 KiB"])
-    assert shipped("topologies") / "hgx-h100.yaml" in point.scenario.files()
 
 
 @pytest.mark.parametrize("profile", shipped_profiles())
@@ -379,18 +372,6 @@ def test_a_sweep_that_grows_has_all_columns(scenario: Path, tmp_path: Path):
     assert _run(scenario, folder, *swept)["reused"] == POINTS
     _run(scenario, tmp_path / "fresh", *swept)
     assert (folder / "results.csv").read_bytes() == (tmp_path / "fresh/results.csv").read_bytes()
-
-
-def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """The torn line of a first kill does not spoil the first row after it: a second kill finds that row too."""
-    _, lines, whole = logged
-    folder = tmp_path / "twice"
-    folder.mkdir()
-    (folder / LOG).write_text(lines[0] + lines[1][:20], encoding="utf-8")
-    rows = sweep.sweep(load(str(scenario)), journal=Journal(folder))
-    assert [next(rows)[2] for _ in range(3)] == [True, False, False]
-    assert _run(scenario, folder)["reused"] == 3
-    assert (folder / "results.csv").read_bytes() == whole
 
 
 def test_refusals_and_leavings_are_remembered(scenario: Path, tmp_path: Path):

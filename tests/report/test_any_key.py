@@ -16,7 +16,6 @@ from simcoll.config.yaml_tree import located
 from simcoll.errors import BoundError, InputError, Place
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import Prediction
-from simcoll.prediction.sweep import run_point
 from simcoll.report import run_plots
 from simcoll.report.html import points as points_of_page
 from simcoll.report.overlap import RankOverlap, summary, union
@@ -63,14 +62,6 @@ def test_any_swept_key_goes_across(rows: sc.Results) -> None:
     assert "Time over oversubscription: all_reduce, 1 MiB, 8 ranks, 8 nodes" in words
 
 
-def test_the_highest_marker_is_whole(rows: sc.Results) -> None:
-    """An axis of values begins at 0 and ends a twentieth above the highest, be the values ever so near each other."""
-    near = rows.where(asked="ring").plot(x="oversubscription", y="algbw", facet="topology.hosts_per_leaf")
-    highest = max(value for axes in near for line in lines(axes) for value in line)
-    for axes in near:
-        assert axes.get_ylim() == (0, pytest.approx(1.05 * highest, rel=0.01))
-
-
 def test_no_row_stands_for_another(rows: sc.Results) -> None:
     """Where rows differ in more than was chosen the picture is refused, and says in which key."""
     with pytest.raises(InputError, match=r"differ in topology.hosts_per_leaf too.*filter={"):
@@ -95,12 +86,6 @@ def test_a_filter_reads_quantities() -> None:
     for key, text in (("link", "50 GiB"), ("wait", "1000")):
         with pytest.raises(InputError, match="no row has"):
             filtered(rows, {key: [text]})
-
-
-def test_text_is_not_drawn_upwards(rows: sc.Results) -> None:
-    """A column of words is no height, and the error says so."""
-    with pytest.raises(sc.SimcollError, match="confidence is text"):
-        rows.plot(x="size", y="confidence")
 
 
 def test_one_size_is_bars(rows: sc.Results) -> None:
@@ -270,17 +255,6 @@ def test_a_picture_of_one_point_says_which(key: str, values: list[Any], said: st
         pictures = dict(run_plots.single_figures(points(tree, options), run_plots.SINGLE))
         assert [name.partition("-")[0] for name in pictures] == ["timeline", "utilisation"]
         assert {said in figure.texts[0].get_text() for figure in pictures.values()} == {swept[key] is values}
-
-
-def test_the_title_of_a_step_says_which() -> None:
-    """The overlap is that of the shortest step; its title has the swept values of that step."""
-    asked = load("llama3-step", ["workload.bucket_cap=[4 MiB, 64 MiB]", "ranks=4"])
-    rows = [run_point(point) for point in asked]
-    shortest = run_plots.shortest_step(asked, rows)
-    assert shortest
-    title = run_plots.step_overlap(shortest).texts[0].get_text()
-    best = min(rows, key=lambda row: row.time_ps)["workload.bucket_cap"]
-    assert f", bucket cap {best}:" in title
 
 
 @pytest.mark.parametrize("keys", [{"x": "foo"}, {"x": "oversubscripton"}, {"x": "size", "y": "bandwidth"}])

@@ -299,11 +299,3 @@ def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:
     carried = [event["name"] for event in json.loads(told)["traceEvents"] if event["ph"] == "C"]
     assert other in carried
     assert dead not in carried
-
-
-def test_explain_tells_of_faults() -> None:
-    """It tells what a fault costs on the critical path, and what it would be without."""
-    said = command("explain", "faults", "--set", "algorithm=ring", "--set", "size=16 MiB")
-    assert said.status == 0
-    assert "no faults" in said.out
-    assert "fault: " in said.out

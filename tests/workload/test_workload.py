@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import devices, program, schedule, star
+from networks import program, star
 from workloads import STAR, ddp, layers, points, predicted
 
 from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
-from simcoll.engine.binding import bind
 from simcoll.engine.joined_program import Operation, join
-from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario import loading
@@ -64,32 +61,6 @@ def test_one_operation_is_the_collective(name: str, sharing: str) -> None:
         for column in ("start", "sent", "arrive", "end", "complete", "hop_begin", "hop_end"):
             assert getattr(found, column).tolist() == getattr(alone, column).tolist(), column
         assert found.makespan_ps == alone.makespan_ps
-
-
-@pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(15, 60))])
-def test_the_engines_agree_on_several_collectives(seed: int) -> None:
-    """Random collectives of random groups of ranks, with parameters of their own and computation in between: equal
-    times in both engines. tests/engine/test_engine.py compares random transfers in place of collectives."""
-    rng = random.Random(seed)
-    topology, sharing = star(6, Link(50 * 10**9, latency_ps=500_000)), rng.choice(["fair", "fifo"])
-    operations: list[Operation] = []
-    for number in range(rng.randint(1, 7)):
-        ranks = rng.sample(range(6), rng.randint(2, 6))
-        plan = schedule(*rng.choice(NAMES).split("/"), len(ranks))
-        params = Params(
-            sharing=sharing, chunk=rng.choice([0, 700]), channels=rng.choice([0, 1, 2]), slots=rng.choice([0, 1, 2]),
-            o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
-            gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
-        )  # fmt: skip
-        where = tuple(topology.ranks[rank] for rank in ranks)
-        bound = bind(plan, topology, (*where, *devices(topology, plan)[plan.n :]), params, 16_000 * len(ranks))
-        stream = rng.choice([None, "a", "b"])
-        before = {other for other, op in enumerate(operations) if stream and op.stream == stream}
-        before |= set(rng.sample(range(number), min(number, rng.randint(0, 2))))
-        alone = None if rng.random() < 0.4 else bound
-        operations.append(Operation(np.array(ranks), alone, rng.randint(0, 10**7), tuple(sorted(before)), stream))
-    joined = join(operations, 6, topology)
-    assert fast.run(joined, compiled=False) == event.run(joined)
 
 
 def test_what_operations_cannot_share() -> None:
@@ -356,20 +327,6 @@ def test_operations_have_protocols_of_their_own() -> None:
     alone = [predicted(tree).time_ps for tree in trees]
     assert abs(step({"operations": own}, **common).time_ps - sum(alone)) <= 2 * US_100TH
     assert abs(alone[0] - alone[1]) > US_100TH
-
-
-@pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
-def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) -> None:
-    """Under a profile with kernels a plan of one call takes what the call takes by itself, with its algorithm and
-    protocol."""
-    common = {"topology": {"system": "hgx-h100"}, "profile": "nccl-hopper"}
-    operation = {"name": "a", "collective": collective, "size": size}
-    found = step({"operations": [operation]}, **common)
-    keys = {**common, "collective": collective, "size": size}
-    alone = predicted(keys)
-    assert abs(found.time_ps - alone.time_ps) <= US_100TH
-    assert (found.algorithm, found.columns["protocol"]) == (alone.algorithm, alone.protocol)
 
 
 @pytest.mark.parametrize("template", ["ddp", "fsdp", "tensor_parallel", "pipeline", "moe"])
