@@ -375,15 +375,6 @@ def test_a_profile_tells_where_it_comes_from(lab: Path):
     assert load_profile("out/p.yaml").calibration is not None
 
 
-def test_json_holds_numbers(of_a_ring: tuple[dict[str, Any], str]):
-    """`--json` prints one document: parameters with units, errors, every row with its prediction."""
-    found, _ = of_a_ring
-    assert found["schema"] == "simcoll.accuracy.calibrate/1"
-    assert {"name", "value", "low", "high", "unit"} == set(found["parameters"][0])
-    assert len(found["points"]) == 18
-    assert {"measured_us", "predicted_us", "error", "fitted"} < set(found["points"][0])
-
-
 def test_confidence(lab: Path):
     """What was fitted is calibrated, what lies between interpolated, all else extrapolated, with an interval twice as
     wide where nothing was tried; to override what was fitted leaves nothing to judge by."""

@@ -106,23 +106,6 @@ def test_schedules_through_a_pipe(ring: dict[str, Any]):
     assert (found.status, found.out.splitlines()[0]) == (0, proved)
 
 
-@pytest.mark.parametrize("index", range(0, 24, 5))
-def test_a_missing_transfer_is_found(index: int, ring: dict[str, Any], tmp_path: Path):
-    """Without one transfer the proof fails: exit 1, and the reason names step, rank and chunk of what is wrong."""
-    chunk = ring["transfers"].pop(index)[4]
-    file = tmp_path / "broken.json"
-    file.write_text(json.dumps(ring), encoding="utf-8")
-    found = simcoll("verify", "--schedule", file, "--json")
-    (row,) = found.json["rows"]
-    assert (found.status, row["status"]) == (1, "wrong")
-    assert re.search(r"\bstep \d+|\bnothing is ever sent there", row["reason"])
-    assert re.search(r"\brank \d+", row["reason"])
-    assert re.search(rf"\bchunk {chunk}\b", row["reason"])
-    text = simcoll("verify", "--schedule", file)
-    assert text.status == 1
-    assert row["reason"] in text.out
-
-
 def test_verify_everything():
     """Without a name every registered algorithm is proved, and the first line counts."""
     found = simcoll("verify", "--ranks", 5)

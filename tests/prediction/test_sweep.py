@@ -297,20 +297,6 @@ def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], b
     assert (folder / "results.csv").read_bytes() == whole
 
 
-def test_a_disk_that_is_full_at_the_end(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """If results.csv cannot be written it is not there, and the log still is."""
-    _, lines, whole = logged
-    folder = tmp_path / "full"
-    folder.mkdir()
-    (folder / LOG).write_text("".join(lines), encoding="utf-8")
-    done = python(FULL_DISK + SCRIPT, [1000, "run", scenario, "-o", folder])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert str(folder / "results.csv") in done.stderr
-    assert [path.name for path in folder.iterdir()] == [LOG]
-    assert _run(scenario, folder)["reused"] == POINTS
-    assert (folder / "results.csv").read_bytes() == whole
-
-
 def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path):
     """A run that ends between table and plots has its rows: the next one only plots."""
     (tmp_path / "plots").touch()
@@ -319,16 +305,6 @@ def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path)
     (tmp_path / "plots").unlink()
     assert _run(scenario, tmp_path, "--set", "plots=[busbw, latency]")["reused"] == POINTS
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["busbw.png", "latency.png"]
-
-
-def test_a_reader_that_goes_away_costs_no_plots(scenario: Path, tmp_path: Path):
-    """`simcoll run … | head` ends quietly and leaves what it would have left."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with start("run", scenario, "-o", tmp_path / "out", "--set", "plots=[busbw]", stdout=writing) as process:
-        os.close(writing)
-    assert process.returncode == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "plots", "results.csv"]
 
 
 def test_points_together_are_points_one_by_one():

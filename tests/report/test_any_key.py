@@ -20,12 +20,9 @@ from simcoll.report import run_plots
 from simcoll.report.html import points as points_of_page
 from simcoll.report.overlap import RankOverlap, summary, union
 from simcoll.report.plot.any_key import key_figure
-from simcoll.report.plot.curves import size_figure
 from simcoll.report.plot.key_columns import filtered
-from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.steps import overlap_figure
-from simcoll.scenario.loading import load, points
-from simcoll.units import format_duration
+from simcoll.scenario.loading import points
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}
 KEYS: dict[str, Any] = {
@@ -93,23 +90,6 @@ def test_one_size_is_bars(rows: sc.Results) -> None:
     kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)
     (axes,) = key_figure(kept.rows(), "algorithm").axes
     assert [patch.get_width() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
-
-
-def test_intervals_and_equal_lines_are_seen() -> None:
-    """Each line has its interval, also where there are many; a line below an equal one is wider."""
-    rows = [
-        {"collective": "all_reduce", "algorithm": name, "asked": name, "ranks": 8, "nodes": 1, "size_bytes": size}
-        | {"time_us": size / 1024, "busbw_GBps": 1.0, "low_us": size / 2048, "high_us": size / 512, "status": "ok"}
-        for name in ("auto", "ring", "tree", "naive")
-        for size in (1024, 2048, 4096)
-    ]
-    for figure in (size_figure(rows, "latency"), key_figure(rows, "size")):
-        (axes,) = figure.axes
-        assert len(axes.collections) == 4
-        widths = [line.get_linewidth() for line in axes.lines if len(line.get_xdata()) == 3]  # type: ignore[arg-type]
-        assert widths == sorted(widths, reverse=True) and len(set(widths)) == 4
-    (axes,) = crossover_figure(rows).axes
-    assert {text.get_text() for text in axes.texts} == {"tie"}
 
 
 def test_plots_of_a_scenario_and_of_the_command(tmp_path: Path) -> None:
@@ -217,22 +197,6 @@ def test_overlap_of_many_ranks_has_the_one_that_is_named(waits: list[int]) -> No
     named = f"rank {waits[0]}" if waits else "rank 0"
     assert any(f"{named}: compute" in text.get_text() for text in figure.texts)
     assert shown == [f"rank {r}" for r in sorted({*range(8 - len(waits)), *waits})]
-
-
-def test_a_timeline_has_the_time_of_its_row(tmp_path: Path) -> None:
-    """A picture of a call says the time of the results, launch and all, and how many channels it is one of."""
-    scenario = tmp_path / "s.yaml"
-    scenario.write_text(
-        "topology: hgx-h100\ncollective: all_reduce\nalgorithm: [ring, naive]\n"
-        "ranks: 4\nsize: 1 MiB\nplots: [timeline]\n"
-    )
-    ran = simcoll("run", str(scenario), "-o", str(tmp_path / "out"), "--format", "svg", "-q")
-    assert ran.status == 0, ran.err
-    for point, about in zip(load(str(scenario)), ("one channel of", ""), strict=True):
-        prediction = predict(point)
-        drawn = (tmp_path / "out" / "plots" / f"timeline-all_reduce-{prediction.algorithm}.svg").read_text("utf-8")
-        assert f"transfers in {format_duration(prediction.time_ps).replace('us', 'µs')}, of which launch" in drawn
-        assert about in drawn
 
 
 @pytest.mark.parametrize(

@@ -209,15 +209,6 @@ def test_what_a_scenario_says_cannot_run(tmp_path: Path) -> None:
     assert evil in "".join(page.words)
 
 
-def test_the_quickstart_is_small(tmp_path: Path) -> None:
-    """The report of the shipped quickstart has at most 600 KB, and shows each of its five algorithms."""
-    done = simcoll("run", "quickstart", "--report", tmp_path / "q.html", "--quiet")
-    assert done.status == 0
-    assert (tmp_path / "q.html").stat().st_size <= 600_000
-    text = (tmp_path / "q.html").read_text(encoding="utf-8")
-    assert text.count('class="lanes-of-a-point"') == 5
-
-
 @pytest.mark.parametrize(("name", "complaint"), [("report.pdf", "end its name in .html"), ("no/r.html", "")])
 def test_where_it_is_written(name: str, complaint: str, tmp_path: Path) -> None:
     """A name that is no page's is refused before anything runs; folders are made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ from simcoll.report.plot.steps import step_figure
 from simcoll.report.plot.style import look, looks_of
 from simcoll.scenario.loading import load
 from simcoll.schedule.registry import ALGORITHMS
+from simcoll.topology.graph import Topology
+from simcoll.topology.systems import build
+from simcoll.topology.topology_keys import TopologySpec
 from simcoll.units import format_duration
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -467,36 +470,19 @@ def test_protocols_compete_and_settings_do_not() -> None:
 # --- timelines ---
 
 
-class Star:
-    """Ranks around one switch: link r goes up from rank r, link n + r down to it."""
-
-    layout = None  # nothing is kept of it
-
-    def __init__(self, n: int):
-        self.n = n
-        self.devices = [f"host{rank}" for rank in range(n)]
-        self.link_names = [f"host{r}->switch" for r in range(n)] + [f"switch->host{r}" for r in range(n)]
-        self.bandwidths = np.full(2 * n, 50 * 10**9, np.int64)
-        self.latencies = np.full(2 * n, 250_000, np.int64)
-
-    def routes(self, devices: Sequence[str], src: Any, dst: Any) -> tuple[Any, Any]:
-        """Up and down; nothing within a rank."""
-        hops = np.stack([src, self.n + dst], axis=1)[src != dst]
-        return np.concatenate([[0], np.cumsum(2 * (src != dst))]), hops.ravel()
-
-
-def run(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Star, Program, Timeline]:
+def run(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Topology, Program, Timeline]:
     """A megabyte on a star."""
-    star = Star(n)
+    link = {"bandwidth": "50 GB/s", "latency": "0.25 us"}
+    star = build(TopologySpec.model_validate({"fabric": "single-switch", "hosts": n, "link": link}))
     schedule = simcoll.schedule.algorithms.build(collective, algorithm, n)
-    program = bind(schedule, star, star.devices, Params(**params), MIB)
+    program = bind(schedule, star, star.ranks, Params(**params), MIB)
     return star, program, event.run(program)
 
 
 def picture(collective: str, algorithm: str, n: int, **params: Any) -> tuple[Figure, Program, Timeline]:
     """The same, and its picture."""
     star, program, timeline = run(collective, algorithm, n, **params)
-    return gantt_figure(program, timeline, star.devices), program, timeline
+    return gantt_figure(program, timeline, star.ranks), program, timeline
 
 
 def bars(axes: Axes, name: str) -> list[tuple[float, float, float, float]]:
@@ -531,7 +517,7 @@ def test_bars_are_the_timeline(sharing: str) -> None:
 def test_time_counts_from_the_call() -> None:
     """What a launch takes stands before the bars and is part of the time; one channel of several is said to be one."""
     star, program, timeline = run("all_reduce", "ring", 4)
-    figure = gantt_figure(program, timeline, star.devices, launch_ps=3 * 10**6, channels=16)
+    figure = gantt_figure(program, timeline, star.ranks, launch_ps=3 * 10**6, channels=16)
     end_ps = 3 * 10**6 + timeline.makespan_ps
     for axes, name, times in (
         (0, "sends", (timeline.start, timeline.sent)),
@@ -602,7 +588,7 @@ def test_faults_are_marked_where_and_while_they_act(profile: str, tmp_path: Path
 def test_every_bar_is_seen() -> None:
     """In the middle of each bar is the colour of its chunk, and not of an edge, however short the bar is."""
     star, program, timeline = run("all_reduce", "ring", 4, o_send=10**7, o_recv=10**9)
-    figure = gantt_figure(program, timeline, star.devices)
+    figure = gantt_figure(program, timeline, star.ranks)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())
@@ -639,7 +625,7 @@ def test_large_runs_are_refused_and_many_links_are_cut() -> None:
     """More than 4,000 transfers are refused with a cure; of more than 64 links or ranks 32 remain, and it is said."""
     star, program, timeline = run("all_gather", "direct", 65)
     with pytest.raises(ValueError, match=r"4,160 transfers.*fewer ranks"):
-        gantt_figure(program, timeline, star.devices)
+        gantt_figure(program, timeline, star.ranks)
     figure, *_ = picture("broadcast", "naive", 66)
     for kind in ("ranks", "links"):
         assert f"32 of 66 {kind}: of each time the busiest" in words(figure).replace("\n", " ")
