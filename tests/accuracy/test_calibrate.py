@@ -408,18 +408,6 @@ def test_confidence(lab: Path):
     assert told("ranks=4", "model.o_send=1 us") == ("uncalibrated", 0.0)
 
 
-def test_results_carry_the_confidence(lab: Path, of_a_ring: tuple[dict[str, Any], str]):
-    """`run` writes confidence, low_us and high_us, and shows them."""
-    Path("p.yaml").write_text(of_a_ring[1], encoding="utf-8")
-    found = simcoll("run", "ask.yaml", "--set", "profile=p.yaml", "-o", "out")
-    assert found.status == 0
-    assert all(word in found.out for word in ("interpolated", "low", "high"))
-    with Path("out/results.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            assert row["confidence"] in ("calibrated", "interpolated")
-            assert float(row["low_us"]) <= float(row["time_us"]) <= float(row["high_us"])
-
-
 MODELS = st.fixed_dictionaries(
     {},
     optional={

@@ -138,32 +138,6 @@ def test_results_with_keys_of_the_user(tmp_path: Path):
     assert (tmp_path / "noted.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
-def test_predict_shows_everything():
-    """A prediction holds schedule, topology and the time of each transfer."""
-    (point, _) = simcoll.load(KEYS)
-    prediction = simcoll.predict(point.scenario)
-    assert isinstance(prediction, simcoll.Prediction)
-    assert prediction.time_ps == 18_000_000
-    assert prediction.topology.ranks == ("host0", "host1", "host2", "host3")
-    assert prediction.devices == prediction.topology.ranks
-    assert prediction.lower_bound_ps <= prediction.time_ps
-    assert len(prediction.timeline.end) == 24
-
-
-def test_build_and_prove():
-    """A schedule can be built, read row by row, and proved; one that lacks a transfer cannot."""
-    schedule = simcoll.build("all_reduce", "ring", 4)
-    assert isinstance(schedule, simcoll.Schedule)
-    assert (schedule.n_steps, schedule.messages) == (6, 24)
-    assert next(iter(schedule)) == simcoll.Transfer(0, 0, 3, 1, 3, True)
-    simcoll.prove(schedule)
-    rows = [tuple(row) for row in schedule]
-    what = {"collective": "all_reduce", "algorithm": "ring", "n": 4, "n_chunks": 4}
-    assert simcoll.Schedule.from_rows(rows, **what) == schedule
-    with pytest.raises(simcoll.SimcollError, match=r"rank \d.*chunk \d"):
-        simcoll.prove(simcoll.Schedule.from_rows(rows[:-1], **what))
-
-
 def test_a_type_checker_knows_the_public_names(tmp_path: Path):
     """Who imports simcoll has its types, strictly, and no name beside the public ones."""
     lines = ["import simcoll as sc", 'reveal_type(sc.run("quickstart"))', 'reveal_type(sc.Link("1 GB/s", 0))', "sc.no"]

@@ -179,12 +179,6 @@ ODD: list[tuple[Any, str]] = [
 ]
 
 
-def test_an_export_warns_as_the_command_does() -> None:
-    """A program that MSCCL's executor would not load is written, with a warning of its limits."""
-    with pytest.warns(UserWarning, match="executor holds 64 and would not load it"):
-        sc.export(sc.build("all_reduce", "ring", 128), "msccl")
-
-
 @pytest.mark.parametrize(("ask", "words"), ODD)
 def test_odd_arguments_are_named(ask: Any, words: str) -> None:
     """What is not meant is refused as the command line refuses it, with what is wrong and what instead."""

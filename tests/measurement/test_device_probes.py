@@ -18,7 +18,6 @@ from simcoll.scenario import loading
 
 pytestmark = needs("torch")
 torch = Late("torch")
-clocks = Late("simcoll.measurement.torch_backend.device")
 session = Late("simcoll.measurement.torch_backend.session")
 
 SIZES = (4096, 1 << 20)

@@ -162,13 +162,6 @@ def test_swept_keys_are_told() -> None:
     assert entries(size_figure(both, "busbw"))[0] == "ring, topology.link.latency 1 us, topology.rails.latency 1 us"
 
 
-def test_swept_keys_are_told_where_algorithms_follow_them() -> None:
-    """Where `auto` takes another algorithm for each value, the value is told nevertheless, and they do not compete."""
-    rows = [*sweep("ring", **{"model.o_send": "0 us"}), *sweep("tree", **{"model.o_send": "2 us"})]
-    assert entries(size_figure(rows, "latency"))[:2] == ["ring, o_send 0 us", "tree, o_send 2 us"]
-    assert len(crossover_figure(rows).axes) == 2
-
-
 def test_a_choice_is_one_line() -> None:
     """What was asked for names a line, whatever ran: `auto` is one line over all sizes, beside those that it chose."""
     chosen = [{**r, "asked": "auto"} for r in (*sweep("ring")[:2], *sweep("tree")[2:])]
@@ -608,17 +601,6 @@ def test_no_bar_hides_another(case: tuple[str, str, int]) -> None:
         every = [bar for c in axes.collections if c.get_gid() for bar in bars(axes, c.get_gid())]
         for (a, b, top, bottom), (c, d, above, below) in itertools.combinations(every, 2):
             assert min(b, d) - max(a, c) <= pixel or min(bottom, below) - max(top, above) < 1e-9
-
-
-def test_chunks_are_told() -> None:
-    """Few chunks have a legend and their number in the bars, many a colour bar; free receive sides draw nothing."""
-    figure, *_ = picture("all_reduce", "ring", 4)
-    assert entries(figure) == [f"chunk {i}" for i in range(4)]
-    told = {text.get_text() for axes in figure.axes for text in axes.texts}
-    assert told == {"0", "1", "2", "3"} | {f"{chunk}→{rank}" for chunk in range(4) for rank in range(4)}
-    assert not bars(figure.axes[0], "receives")
-    figure, *_ = picture("all_reduce", "ring", 12)
-    assert (entries(figure), figure.axes[-1].get_ylabel()) == ([], "chunk")
 
 
 def test_large_runs_are_refused_and_many_links_are_cut() -> None:

@@ -16,23 +16,6 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import of_rows, took
 
 
-def test_a_tie_has_no_slowest() -> None:
-    """Algorithms that take the same time are named as equal, and none as slower; of others the verdict says how far."""
-    tied, apart = (
-        sc.run("quickstart", algorithm=algorithms, collective="all_reduce", size="64 MiB", plots=[]).verdict
-        for algorithms in (["nvls", "auto"], ["nvls", "ring"])
-    )
-    assert "nvls or auto (a tie)" in tied
-    assert "slowest" not in tied
-    assert "the slowest takes 1." in apart
-
-
-def test_a_tie_is_not_called_a_win() -> None:
-    """Of all_gather `auto` runs the ring: where the two take the same time, neither is the fastest alone."""
-    asked = {"collective": ["all_reduce", "all_gather"], "algorithm": ["ring", "auto"], "size": "64 MiB", "plots": []}
-    assert "auto is fastest or as fast as another at 2 of 2 questions" in sc.run("quickstart", **asked).verdict
-
-
 @pytest.mark.parametrize(
     ("winners", "said"),
     [
@@ -52,31 +35,6 @@ def test_every_winner_is_named(winners: str, said: str) -> None:
         for name in ("ring", "tree", "naive")
     ]  # fmt: skip
     assert f"; {said}; " in of_rows(rows)
-
-
-@pytest.mark.parametrize("command", ["predict", "recommend"])
-def test_sizes_may_be_listed_by_commas(command: str) -> None:
-    """`--size 1KiB,1MiB` is a list, as with every option of several values."""
-    asked = [command, "all_reduce", "--on", "hgx-h100", "--json", "--size"]
-    assert simcoll(*asked, "1KiB,1MiB").out == simcoll(*asked, "[1 KiB, 1 MiB]").out != ""
-
-
-def test_a_choice_of_another_executor_is_modelled() -> None:
-    """The profile was fitted to NCCL's own kernels: a schedule for MSCCL's executor is called modelled at once."""
-    asked = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_to_all", "size": "64 KiB"}
-    modelled, fitted = (sc.recommend(**asked, executor=executor).verdict for executor in ("msccl", "nccl"))
-    assert "fitted to" in modelled
-    assert modelled.endswith("modelled.")
-    assert "modelled" not in fitted
-
-
-def test_machines_have_a_sentence_each() -> None:
-    """A run over two machines says of each what it would say of it alone."""
-    star = {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "25 GB/s", "latency": "1 us"}}
-    asked = {"collective": "all_reduce", "algorithm": ["ring", "naive"], "size": "1 MiB"}
-    alone = [sc.run(topology=each, **asked).verdict.removeprefix("Fastest: ") for each in (star, "hgx-h100")]
-    both = sc.run(topology=[star, "hgx-h100"], **asked).verdict
-    assert both == f"single-switch: fastest {alone[0]} hgx-h100: fastest {alone[1]}"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import Point, load
+from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
 
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
@@ -231,12 +231,6 @@ def test_what_no_memory_holds_is_refused_before_its_topology_is_built(
     assert "no->where" in found["status"]
 
 
-def test_an_unknown_link_is_told() -> None:
-    """With the nearest there is."""
-    found = row({**DOWN, "link": "host2->swich"}, **RING)
-    assert "no link is called 'host2->swich'; did you mean 'host2->switch'?" in found["status"]
-
-
 def test_links_that_fail_do_not_go_with_one_channel_that_stands_for_all() -> None:
     """A profile with kernels takes links that are slow all the time, and no others."""
     with pytest.raises(InputError, match="slow all the time, and no others"):
@@ -272,16 +266,6 @@ def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
     links = {"slow_links": [{"link": "node1.nic5->rail*", "factor": 4}]}
     drawn = run_point(Point(Scenario.model_validate({**point, **call, "variability": links, "replications": 2})))
     assert drawn["time_us_p50"] == slow(5, 4) / 1e6
-
-
-def test_the_shipped_scenario_goes_around() -> None:
-    """With the way around both algorithms end, later than without the fault."""
-    found = {
-        where: [run_point(p) for p in load("faults", more)] for where, more in (("with", []), ("less", ["faults=[]"]))
-    }
-    for hurt, well in zip(found["with"], found["less"], strict=True):
-        assert hurt["status"] == "ok"
-        assert hurt["time_us"] > well["time_us"]
 
 
 def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:

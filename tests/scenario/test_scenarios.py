@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -153,29 +152,6 @@ def test_what_stands_below_a_list_is_not_swept(sizes: Any):
     with pytest.raises(InputError, match=r"nothing below 'operations' is swept; to compare several, list whole mapp"):
         simcoll.load({"topology": star(), "workload": plans[0]})
     assert len(simcoll.load({"topology": star(), "workload": plans[1:]})) == 2
-
-
-NONE: list[dict[str, Any]] = [
-    {"faults": [{"link": "*", "kind": "slow", "factor": 2, "at": "0 us"}]},
-    {"faults": [{"link": "*", "kind": "slow", "factor": 2, "at": "0 us", "probability": "0 %"}], "replications": 2},
-    {"model": {"o_send": "0 us", "gamma": "0 ps/B"}},
-    {"model": {"o_send": {"from": "0 us", "to": "2 us", "step": "1 us"}}},
-    {"arrivals": {1: "0 us"}},
-    {
-        "topology": {
-            **star(latency="0 us"),
-            "link": {"bandwidth": {"value": "1 GB/s", "spread": "0 %"}, "latency": "0 us"},
-        }
-    },
-    {"topology": {**star(), "links": {"host0->switch": {"latency": "0 us"}}}},
-]
-
-
-@pytest.mark.parametrize("keys", NONE)
-def test_zero_needs_no_unit(keys: dict[str, Any]):
-    """Wherever a quantity is due, 0 is none of it."""
-    bare = json.loads(re.sub(r'"0 [^"]+"', "0", json.dumps(keys)))
-    assert [r["time_us"] for r in rows(**bare)] == [r["time_us"] for r in rows(**json.loads(json.dumps(keys)))]
 
 
 @pytest.mark.parametrize(

@@ -422,23 +422,35 @@ def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) 
     assert len(error.value.diagnostics) == 1, error.value
 
 
+AMONG = "topology: hgx-h100\nworkload: {operations: [\n  {name: a, time: 1 ms},\n  {name: b, time: 1 ms},\n    "
+GATHERED = "topology: hgx-h100\nworkload:\n  operations:\n  - name: a\n    collective: all_to_all\n    size: 1 MiB\n"
+RING = "algorithm: 'ring' is no algorithm for all_to_all; choose from: "
+
+
 @pytest.mark.parametrize(
-    ("third", "said"),
+    ("text", "said"),
     [
         (
-            "{name: c, time: 1 ms, after: [a, d]}",
-            "5:38: workload.operations.2.after.1: 'c' comes after 'd', and no opera",
+            AMONG + "{name: c, time: 1 ms, after: [a, d]}]}",
+            "5:38: workload.operations.2.after.1: 'c' comes after 'd'",
         ),
-        ("{name: c, time: 1 ms, after: [c]}", "5:35: workload.operations.2.after.0: 'c' comes after 'c', which is not"),
-        ("{name: a, time: 1 ms}", "5:12: workload.operations.2.name: two operations are called 'a'; rename one"),
+        (AMONG + "{name: c, time: 1 ms, after: [c]}]}", "5:35: workload.operations.2.after.0: 'c' comes after 'c', "),
+        (AMONG + "{name: a, time: 1 ms}]}", "5:12: workload.operations.2.name: two operations are called 'a'; "),
+        (GATHERED + "    algorithm: ring\n", f"7:16: workload.operations.0.{RING}"),
+        (GATHERED + "  algorithm: ring\n", f"7:14: workload.{RING}"),
+        (
+            GATHERED + "launch: {gpus_per_process: 8}\n",
+            "7:10: launch.gpus_per_process: a workload's calls are not ",
+        ),
     ],
 )
-def test_a_mistake_between_operations_stands_at_the_later_one(third: str, said: str) -> None:
-    """The name that is wrong is placed, and not the workload."""
-    text = "topology: hgx-h100\nworkload: {operations: [\n  {name: a, time: 1 ms},\n  {name: b, time: 1 ms},\n"
+def test_mistakes_stand_where_they_are_written(text: str, said: str) -> None:
+    """A name that is wrong, an algorithm that its operation's collective has not, and a key beside the workload that
+    its calls cannot have, are reported at their own line, with what could be written."""
     with pytest.raises(InputError) as error:
-        loading.points(yaml_tree.parse(f"{text}    {third}]}}", "f"))
+        loading.points(yaml_tree.parse(text, "f"))
     assert str(error.value).startswith(f"f:{said}")
+    assert RING not in said or {"auto,", "best,"} <= {*str(error.value).split()}
 
 
 @pytest.mark.parametrize("beside", ["algorithm: [auto, ring]", "size: 4 MiB", "root: 1"])
@@ -459,24 +471,3 @@ def test_a_cure_of_a_key_beside_a_workload_works(key: str) -> None:
     """The key of operations that a refusal names is one; where it names none there is none."""
     fields = OperationSpec.model_fields
     assert OF_ONE[key] in fields if OF_ONE[key] else key not in fields
-
-
-def test_mistakes_stand_where_they_are_written() -> None:
-    """An algorithm that its operation's collective has not, and a key beside the workload that its calls cannot have,
-    are reported at their own line, with all that could be written."""
-    text = (
-        "topology: hgx-h100\nworkload:\n  operations:\n  - name: a\n    collective: all_to_all\n    {}size: 1 MiB\n{}"
-    )
-    for own, beside, said in (
-        (
-            "algorithm: ring\n    ",
-            "",
-            "f:6:16: workload.operations.0.algorithm: 'ring' is no algorithm for all_to_all; ",
-        ),
-        ("", "  algorithm: ring\n", "f:7:14: workload.algorithm: 'ring' is no algorithm for all_to_all; choose from: "),
-        ("", "launch: {gpus_per_process: 8}\n", "f:7:10: launch.gpus_per_process: a workload's calls are not made "),
-    ):
-        with pytest.raises(InputError) as caught:
-            loading.points(yaml_tree.parse(text.format(own, beside), "f"))
-        assert str(caught.value).startswith(said)
-        assert "algorithm" not in said or {"auto,", "best,"} <= {*str(caught.value).split()}
