@@ -333,9 +333,9 @@ class Model(BaseModel):
     def _numbers_without_underscores(cls, values: object) -> object:
         """Refuse `1_0`, which pydantic reads as 10."""
         for key, value in values.items() if isinstance(values, dict) else ():
-            if isinstance(value, str) and key in cls.model_fields and _UNDERSCORES.fullmatch(value):
-                if _takes_numbers(cls.model_fields[key].annotation):
-                    raise BelowError([key], f"{value!r} is not a number; write it without _")
+            field = cls.model_fields.get(key)
+            if field and isinstance(value, str) and _UNDERSCORES.fullmatch(value) and _takes_numbers(field.annotation):
+                raise BelowError([key], f"{value!r} is not a number; write it without _")
         return values
 
     also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and the key
