@@ -84,23 +84,6 @@ def test_a_size_is_that_of_a_scenario(page: Any) -> None:
 
 
 @pytest.mark.browser
-def test_the_keyboard_stays_where_it_is_and_no_number_is_ignored(page: Any) -> None:
-    """An algorithm that is pressed keeps the focus; a number that cannot be is refused in words, until it is mended."""
-    button = page.locator("#simcoll-playground tbody button").nth(3)
-    name = button.inner_text()
-    button.focus()
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.textContent") == name
-    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-    refused = page.locator("#simcoll-playground .refused")
-    for label, wrong in (("latency (us)", "-1"), ("latency (us)", ""), ("bandwidth (GB/s)", "0")):
-        page.get_by_label(label).fill(wrong)
-        assert label in refused.inner_text()
-        page.get_by_label(label).fill("2")
-        assert refused.inner_text() == ""
-
-
-@pytest.mark.browser
 def test_it_answers(page: Any) -> None:
     """What is chosen changes the verdict, the table and the pictures; the gallery has a figure for each algorithm."""
     verdict = page.locator("#simcoll-playground .verdict")
