@@ -145,6 +145,7 @@ class DistanceField:
         self._passable = net.passing(region)
         self._ways: dict[SearchState, FewestHops] = {target: FewestHops(0, math.inf, 1, [])}
         self._frontier: list[SearchState] = [target]
+        self._near: dict[SearchState, FewestHops | None] = {}  # of states a step outside of the field
 
     def ways(self, source: SearchState) -> FewestHops | None:
         """Return the routes from `source`; expands the field until they are known."""
@@ -159,12 +160,14 @@ class DistanceField:
                 if y not in self._ways and self._passable[y] and self.region.goes(self.net, self.home, y, x):
                     steps_of.setdefault(y, []).append((link, x))
         self._ways |= {y: self._best(steps, [self._ways[x] for _, x in steps]) for y, steps in steps_of.items()}
-        self._frontier = list(steps_of)
+        self._frontier, self._near = list(steps_of), {}
 
     def _ahead(self, y: SearchState, look: int) -> FewestHops | None:
         """Return the routes from a state up to `look` steps outside of the field."""
         if y in self._ways or not look:
             return self._ways.get(y)
+        if look == 1 and y in self._near:
+            return self._near[y]
         steps, ways = [], []
         for link, x in self.net.out[y]:
             if (x in self._ways or self._passable[x]) and self._may_go(y, x, look == 2):
@@ -172,7 +175,10 @@ class DistanceField:
                 if after is not None:
                     steps.append((link, x))
                     ways.append(after)
-        return self._best(steps, ways) if steps else None
+        found = self._best(steps, ways) if steps else None
+        if look == 1:
+            self._near[y] = found
+        return found
 
     def _may_go(self, y: SearchState, x: SearchState, source: bool) -> bool:
         """A source that has but one way out takes it, also to come back into its own node."""
@@ -202,7 +208,7 @@ class DistanceField:
 
     def _branch(self, ways: FewestHops, number: int) -> tuple[int, FewestHops, int]:
         for link, x in ways.steps:
-            after = self._ahead(x, 1)
+            after = self._ways.get(x) or self._near.get(x) or self._ahead(x, 1)
             if after is not None and number < after.paths:
                 return link, after, number
             number -= after.paths if after else 0
