@@ -145,13 +145,18 @@ class DistanceField:
         self._passable = net.passing(region)
         self._ways: dict[SearchState, FewestHops] = {target: FewestHops(0, math.inf, 1, [])}
         self._frontier: list[SearchState] = [target]
-        self._near: dict[SearchState, FewestHops | None] = {}  # of states a step outside of the field
+        self._near: dict[SearchState, FewestHops] = {}  # of states a step outside of the field
+        self._sources: dict[SearchState, FewestHops] = {}
 
     def ways(self, source: SearchState) -> FewestHops | None:
         """Return the routes from `source`; expands the field until they are known."""
-        while (ways := self._ahead(source, 2)) is None and self._frontier:
-            self._expand()
-        return ways
+        if source not in self._sources:
+            while (ways := self._ahead(source, 2)) is None:
+                if not self._frontier:
+                    return None
+                self._expand()
+            self._sources[source] = ways
+        return self._sources[source]
 
     def _expand(self) -> None:
         steps_of: dict[SearchState, NextSteps] = {}
@@ -160,7 +165,7 @@ class DistanceField:
                 if y not in self._ways and self._passable[y] and self.region.goes(self.net, self.home, y, x):
                     steps_of.setdefault(y, []).append((link, x))
         self._ways |= {y: self._best(steps, [self._ways[x] for _, x in steps]) for y, steps in steps_of.items()}
-        self._frontier, self._near = list(steps_of), {}
+        self._frontier = list(steps_of)
 
     def _ahead(self, y: SearchState, look: int) -> FewestHops | None:
         """Return the routes from a state up to `look` steps outside of the field."""
@@ -175,7 +180,9 @@ class DistanceField:
                 if after is not None:
                     steps.append((link, x))
                     ways.append(after)
-        found = self._best(steps, ways) if steps else None
+        if not steps:
+            return None
+        found = self._best(steps, ways)
         if look == 1:
             self._near[y] = found
         return found
@@ -228,7 +235,6 @@ class MachineRoutes:
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
         self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
         self._fields: dict[int, DistanceField] = {}
-        self._legs: dict[tuple[int, int], FewestHops | None] = {}
         self._routes: dict[tuple[int, int, int], Route] = {}
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -246,11 +252,9 @@ class MachineRoutes:
 
     def ways(self, first: int, last: int) -> FewestHops | None:
         """Return the routes inside the machine."""
-        if (first, last) not in self._legs:
-            if last not in self._fields:
-                self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
-            self._legs[first, last] = self._fields[last].ways(self.net.source[first])
-        return self._legs[first, last]
+        if last not in self._fields:
+            self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
+        return self._fields[last].ways(self.net.source[first])
 
     @cached_property
     def nic_of(self) -> dict[int, int]:
