@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config import input_files, yaml_tree
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
@@ -26,6 +25,7 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.loading import load
 from simcoll.scenario.profile import (
+    CostSetting,
     ModelSpec,
     load_network,
     load_profile,
@@ -144,11 +144,13 @@ def least_widths(found: Calibrated) -> dict[str, float]:
     ]
     of_rows = [each for each in asked if (each.collective, each.algorithm, each.ranks, each.nbytes) in fitted]
     questions, law = [RetimedPoint(each) for each in of_rows], load_profile("law.yaml")
-    setting = ParameterSetting.of(law)
+    setting = CostSetting.of(law)
     costs = {name: parameters.cost(name, law, of_rows[0].params()) for name in FITTED}
 
     def times(**changed: float) -> Any:
-        return np.log([float(question.time_ps(setting.at({**costs, **changed}))) for question in questions])
+        return np.log(
+            [float(question.time_ps(parameters.with_costs(setting, {**costs, **changed}))) for question in questions]
+        )
 
     slopes = np.stack([(times(**{name: 1.001 * cost}) - times()) / 0.001 for name, cost in costs.items()], axis=1)
     deviations = 0.03 * np.sqrt(np.diag(np.linalg.inv(slopes.T @ slopes)))
@@ -464,7 +466,7 @@ def test_a_fit_asks_what_a_run_answers(launch: int, o_send: int, gamma: int, eff
     model = {"o_send": f"{o_send} ps", "gamma": f"{gamma} B/s"}
     text = yaml_tree.dump({"name": "p", "model": model, "launch": f"{launch} ps", "links": {"nvlink": said}})
     written = parse_profile(text, "p")
-    setting = ParameterSetting({"o_send": o_send, "gamma": gamma}, written.launch, written.links)
+    setting = CostSetting({"o_send": o_send, "gamma": gamma}, written.launch, written.links)
     with input_files.carrying({"p.yaml": text.encode()}):
         ran = predict(point.scenario.model_copy(update={"profile": "p.yaml"}))
         assert RetimedPoint(point.scenario).time_ps(setting) == ran.time_ps

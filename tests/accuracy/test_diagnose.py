@@ -18,9 +18,8 @@ from command import simcoll
 
 from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.nccl.kernel_costs import BlockCosts
-from simcoll.scenario.profile import find_profile, load_network, load_profile
+from simcoll.scenario.profile import CostSetting, find_profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.systems import load_system
 
@@ -575,7 +574,7 @@ def test_what_is_slower_takes_longer(setup: Setup, call: str, sizes: list[str]):
         for point in points:
             changed = [(each, each.scenario(point)) for each in family]
             took = [
-                RetimedPoint(scenario).time_ps(each.setting(ParameterSetting.of(load_profile(scenario.profile))))
+                RetimedPoint(scenario).time_ps(each.setting(CostSetting.of(load_profile(scenario.profile))))
                 for each, scenario in changed
             ]
             longest = np.maximum.accumulate(took)

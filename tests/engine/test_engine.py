@@ -215,16 +215,6 @@ def test_loops_count_what_is_sent(entry: tuple[str, str], monkeypatch: pytest.Mo
     assert any(lacking) or not may_be_weighted(entry[0])
 
 
-def test_a_chunk_that_nothing_exceeds_changes_nothing() -> None:
-    """The share of the root is not sent, and so asks for no more loops."""
-    plan, topology = schedule("gather", "direct", 4), star(4, TopologyLink(10**11, latency_ps=500_000))
-    ends = [
-        event.run(bind(plan, topology, topology.ranks, params, 10**6, weights=[9, 1, 1, 1])).makespan_ps
-        for params in (Params(o_send=5 * 10**6), Params(o_send=5 * 10**6, chunk=100_000))
-    ]
-    assert ends[0] == ends[1]
-
-
 def within_the_clock(run: Callable[..., Timeline | None], *how: Any) -> Timeline | None:
     """The timeline of a run; None where it takes longer than the clock runs."""
     try:
