@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Array, Numbers
 from simcoll.config.numba_loader import Loops
 from simcoll.engine.kernels import dependency_kernel
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Ints
 
 NONE: Final = -1

@@ -17,7 +17,7 @@ from command import PATIENCE_S, SCRIPT, environment, simcoll
 import simcoll as package
 from simcoll.cli import _terminal
 from simcoll.prediction import sweep
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 from simcoll.schedule import registry
 
 STAR = "{fabric: single-switch, hosts: 4, link: {bandwidth: 50 GB/s, latency: 0.5 us}}"

@@ -19,9 +19,9 @@ from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.prediction.sweep import LOG, Journal
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point, load
 
 SCENARIO = """\
 name: sweep

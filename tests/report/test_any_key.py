@@ -25,7 +25,7 @@ from simcoll.report.plot.curves import size_figure
 from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.steps import overlap_figure
-from simcoll.scenario.loading import load, points
+from simcoll.scenario.scenario_files import load, points
 from simcoll.units import format_duration
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}

@@ -20,7 +20,7 @@ from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario import OF_ONE
 from simcoll.topology.graph import Link
 from simcoll.workload.models import load_model, models
@@ -480,7 +480,7 @@ def test_a_mistake_between_operations_stands_at_the_later_one(third: str, said: 
     """The name that is wrong is placed, and not the workload."""
     text = "topology: hgx-h100\nworkload: {operations: [\n  {name: a, time: 1 ms},\n  {name: b, time: 1 ms},\n"
     with pytest.raises(InputError) as error:
-        loading.points(yaml_tree.parse(f"{text}    {third}]}}", "f"))
+        scenario_files.points(yaml_tree.parse(f"{text}    {third}]}}", "f"))
     assert str(error.value).startswith(f"f:{said}")
 
 
@@ -493,8 +493,10 @@ def test_a_key_that_does_not_go_with_a_workload_is_named_where_it_stands(beside:
     with pytest.raises(
         InputError, match=rf"^f:2:1: {key}: '{key}' does not go with a workload; .*(workload|operations)"
     ):
-        loading.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
-    assert len(loading.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+        scenario_files.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
+    assert (
+        len(scenario_files.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+    )
 
 
 @pytest.mark.parametrize("key", OF_ONE)
@@ -520,6 +522,6 @@ def test_mistakes_stand_where_they_are_written() -> None:
         ("", "launch: {gpus_per_process: 8}\n", "f:7:10: launch.gpus_per_process: a workload's calls are not made "),
     ):
         with pytest.raises(InputError) as caught:
-            loading.points(yaml_tree.parse(text.format(own, beside), "f"))
+            scenario_files.points(yaml_tree.parse(text.format(own, beside), "f"))
         assert str(caught.value).startswith(said)
         assert "algorithm" not in said or {"auto,", "best,"} <= {*str(caught.value).split()}
