@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import re
 from pathlib import Path
@@ -16,10 +15,8 @@ from foreign import brought
 
 import simcoll as api
 from simcoll.config.yaml_tree import shipped
-from simcoll.formats import importers
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.result_rows import read as read_results
-from simcoll.report import exports
 from simcoll.scenario import scenario_files
 from simcoll.topology import systems
 
@@ -75,23 +72,6 @@ def test_the_table_of_nccl_tests_reads_back(results: Path):
         (row["size_bytes"], round(row["time_us"], 2), row["algorithm"]) for row in ours
     )
     assert {(row.collective, row.ranks, row.dtype) for row in rows} == {("all_reduce", 4, "float32")}
-
-
-def test_the_tuner_file_covers_all_sizes(results: Path):
-    """From 0 to the largest number without a gap, by algorithms that NCCL has; what it lacks is told."""
-    done = simcoll("export", results, "--to", "nccl-tuner")
-    lines = [line.split(",") for line in done.out.splitlines() if not line.startswith("#")]
-    assert lines[0][1] == "0" and lines[-1][2] == str(2**63 - 1)
-    assert all(int(b[1]) == int(a[2]) + 1 for a, b in itertools.pairwise(lines))
-    assert {line[0] for line in lines} == {"allreduce"} and {line[3] for line in lines} <= {"ring", "tree"}
-    assert all(len(line) == 10 for line in lines) and "all_reduce/all_pairs" in done.err
-
-
-def test_the_tuner_file_of_tune(tmp_path: Path):
-    """What `simcoll tune --json` chooses, with its protocols."""
-    (tmp_path / "t.json").write_text(simcoll("tune", "hgx-h100", "--nodes", 2, "--json").out)
-    done = simcoll("export", tmp_path / "t.json", "--to", "nccl-tuner")
-    assert done.status == 0 and "allreduce,0," in done.out and ",ll128," in done.out and not done.err
 
 
 def test_drawings_hold_every_device_and_link():
@@ -185,15 +165,6 @@ def test_mistakes_of_a_graph_stand_at_their_line(old: str, new: str, said: str, 
     assert not (tmp_path / "odd.yaml").exists()
 
 
-def test_what_is_imported_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A topology file that its reader would refuse is not written, whatever reader of foreign files made it."""
-    file, made = tmp_path / "odd.graphml", tmp_path / "odd.yaml"
-    file.write_text(foreign.GRAPHML, encoding="utf-8")
-    monkeypatch.setattr(importers, "dump", lambda topology: systems.dump(topology).replace("kind: switch", "kind: ''"))
-    odd = simcoll("import", file, "-o", made)
-    assert odd.status == 2 and "devices.2.kind: '' is no name" in odd.err and not made.exists()
-
-
 def test_arrow_and_parquet(results: Path, tmp_path: Path):
     """Rows as an Arrow table keep their numbers, by the PyCapsule interface, in a Parquet file and in an Arrow file."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -234,22 +205,6 @@ def test_export_says_what_is_missing(arguments: list[object], complaint: str):
     """Wrong use ends with 2 and one line."""
     done = simcoll("export", *arguments)
     assert done.status == 2 and complaint in done.err
-
-
-def test_the_help_names_every_format():
-    """What `--to` offers is what there is."""
-    from simcoll.cli.convert import FORMATS
-
-    assert tuple(exports.FORMATS) == FORMATS
-
-
-def test_large_files_are_refused(tmp_path: Path):
-    """Nothing above the limit is read."""
-    with (tmp_path / "big").open("wb") as file:
-        file.write(b"#" * 4096)
-        file.truncate(importers.MOST_BYTES + 1)
-    done = simcoll("import", tmp_path / "big")
-    assert done.status == 2 and "larger than 16 MiB" in done.err
 
 
 def test_nothing_is_written_beside_what_is_asked_for(tmp_path: Path):

@@ -52,18 +52,6 @@ def test_without_root_it_says_so(scenario: Path, tmp_path: Path, monkeypatch: py
 
 
 @needs_root
-def test_what_cannot_be_built_is_wrong_input(scenario: Path):
-    """A system of GPUs and switches in a loop are refused with exit status 2."""
-    for topology in (
-        "{system: dgx-a100}",
-        "{fabric: fat-tree, hosts: 8, spines: 2, link: {bandwidth: 1 GB/s, latency: 1 us}}",
-    ):
-        found = simcoll("lab", scenario, "--set", f"topology={topology}")
-        assert found.status == 2
-        assert len(found.err.splitlines()) == 1
-
-
-@needs_root
 @pytest.mark.ranks
 def test_a_scenario_runs_in_the_lab(scenario: Path, tmp_path: Path):
     """Points become rows of a measured table that tells harness and network; no time beats the links; nothing stays."""

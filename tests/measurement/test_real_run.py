@@ -244,29 +244,6 @@ def test_the_command_writes_a_table_that_can_be_compared(
     assert len(compared.json["points"]) == 2
 
 
-DRY = """Nothing was run: 7 lines of what every rank would do.
-all_reduce/naive, 2 ranks, 8 B float32 (p2p, nccl)
-  rank 0:
-    step 0: reduce chunk 0 (8 B) from 1, tag 0
-    step 1: send chunk 0 (8 B) to 1, tag 1
-  rank 1:
-    step 0: send chunk 0 (8 B) to 0, tag 0
-    step 1: receive chunk 0 (8 B) from 0, tag 1
-Nothing was run: 3 lines of what every rank would do.
-all_reduce/library, 2 ranks, 8 B float32 (library, nccl)
-  rank 0: calls all_reduce in place in 2 buckets among [0, 1]
-  rank 1: calls all_reduce in place in 2 buckets among [0, 1]
-"""
-
-
-def test_dry_run(tmp_path: Path):
-    """What each rank would send to whom, without a GPU, and without running anything."""
-    path = scenario_file(tmp_path, "collective: all_reduce\nalgorithm: naive\nsize: 8 B\n")
-    words = ["measure", path, "--ranks", 2, "--backend", "nccl", "--dry-run"]
-    library = ["--set", "measure={harness: library, buckets: 2}"]
-    assert simcoll(*words).out + simcoll(*words, *library).out == DRY
-
-
 @pytest.mark.parametrize("harness", ["library", "nccl-tests", "graph"])
 @pytest.mark.parametrize("registered", [False, True])
 def test_a_dry_run_and_the_table_say_whether_buffers_are_registered(tmp_path: Path, harness: str, registered: bool):

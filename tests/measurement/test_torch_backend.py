@@ -379,13 +379,6 @@ def test_calls_over_the_fake_group(in_place: bool):
         dist.destroy_process_group()
 
 
-def test_agents_cannot_be_run():
-    """A schedule that needs a switch which reduces is refused, and what serves is named."""
-    schedule = networks.schedule("all_reduce", "nvls", 4)
-    with pytest.raises(RefusedError, match=r"all_reduce/nvls reduces in the network.*measure ring, tree"):
-        part_of(bound(schedule, 16), 0, 128, 8)
-
-
 @pytest.mark.parametrize("n", [1, 2, 4, 5])
 def test_parts_make_the_whole(n: int):
     """All sends of all parts are the program's messages, with its bytes, and each is received at the other end."""

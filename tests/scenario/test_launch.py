@@ -337,27 +337,6 @@ def test_the_host_does_not_vary(tmp_path: Path) -> None:
     assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
 
 
-def test_a_trace_shows_the_wait(tmp_path: Path, law: Path) -> None:
-    """GPUs wait for the host first, then comes the launch, and the last slice ends at the time of the call."""
-    out = tmp_path / "trace.json"
-    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 KiB", "plots=[]", gpus("all")]
-    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--trace", out)
-    assert done.status == 0, done.err
-    slices = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("ph") == "X"]
-    waits, launches = ([one for one in slices if one["name"] == name] for name in ("host", "launch"))
-    assert len(waits) == len(launches) == 8
-    assert {one["ts"] for one in waits} == {0}
-    assert {one["ts"] for one in launches} == {one["dur"] for one in waits}
-    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(8 * HOST / 1e6)
-
-
-def test_steps_of_a_workload_are_not_paced() -> None:
-    """Its calls do not follow each other without a break: to ask for the host's pace is an error."""
-    got = simcoll("run", "ddp-buckets", "--set", gpus(8), "-o", "out")
-    assert got.status == 2
-    assert "a workload's calls are not made back to back; leave out launch.gpus_per_process" in got.err
-
-
 def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> None:
     """Each call of a step takes the graph's launch; a softmax has two, one after the other."""
     path = tmp_path / "step.yaml"
