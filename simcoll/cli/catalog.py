@@ -13,7 +13,7 @@ from simcoll.cli._options import JSON, SETS, Whole, WholeFrom, completed, counts
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
-    from simcoll.schedule.ir import Schedule
+    from simcoll.schedule.schedule import Schedule
 
 
 @click.command(name="list")
@@ -51,10 +51,10 @@ def topology_list() -> None:
 def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
     """Devices, links and bisection bandwidth of a system or a topology file."""
     from simcoll.report import catalog_text
-    from simcoll.scenario import loading
+    from simcoll.scenario import scenario_files
     from simcoll.topology import systems
 
-    graph = systems.build(loading.topology_spec(name, nodes, sets))
+    graph = systems.build(scenario_files.topology_spec(name, nodes, sets))
     if png:
         from simcoll.report.plot import save
         from simcoll.report.plot.topology import topology_figure

@@ -68,7 +68,7 @@ def measure(
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
     from simcoll.measurement.run_cases import dry_run as rehearsed
     from simcoll.report.verdicts import of_dry_run
-    from simcoll.scenario.loading import load
+    from simcoll.scenario.scenario_files import load
 
     _check(timeout, output)
     if limit is not None and not limit > 0:
@@ -121,7 +121,7 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
     """
     from simcoll.measurement import network_lab as laboratory
     from simcoll.measurement import real_run as real
-    from simcoll.scenario.loading import load
+    from simcoll.scenario.scenario_files import load
 
     _check(timeout, output)
     tell = (lambda line: None) if quiet else Lines()

@@ -121,7 +121,7 @@ def tune(
 def _scenarios(options: Sequence[str]) -> list[Scenario]:
     """Return scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
     from simcoll.config.yaml_tree import located, sources
-    from simcoll.scenario.loading import points
+    from simcoll.scenario.scenario_files import points
 
     for text, source in sources(options):
         key = text.partition("=")[0].partition(".")[0].strip()
