@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Ints
 
 NONE: Final = -1

@@ -22,7 +22,7 @@ from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import AnySchedule, Schedule, StreamedSchedule
+from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
 BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
 FRAMED: Final = 40  # bytes that a transfer of a frame takes

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from simcoll.engine import _dependencies
 from simcoll.errors import InputError
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 Sharing = Literal["fair", "fifo"]
 Blocking = Literal["no", "sends-first", "even-odd"]

@@ -23,7 +23,6 @@ from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import load
 from simcoll.scenario.profile import (
     CostSetting,
     ModelSpec,
@@ -33,6 +32,7 @@ from simcoll.scenario.profile import (
     parse_profile,
     shipped_profiles,
 )
+from simcoll.scenario.scenario_files import load
 
 STAR = "fabric: single-switch\nhosts: 8\nlink: {bandwidth: 10 GB/s, latency: 2 us}\n"
 LAW = """

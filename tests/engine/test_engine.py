@@ -42,7 +42,7 @@ from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params, dependencies
 from simcoll.errors import InputError, StuckError
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link as TopologyLink
 
 COMPILED = (False, True) if have_numba() else (False,)

@@ -21,7 +21,7 @@ from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import Params
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link, Topology
 
 NAMES = (

@@ -17,7 +17,7 @@ import simcoll as api
 from simcoll.config.yaml_tree import shipped
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.result_rows import read as read_results
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 from simcoll.topology import systems
 
 
@@ -79,7 +79,7 @@ def test_drawings_hold_every_device_and_link():
     import networkx as nx
 
     graph = nx.parse_graphml(simcoll("export", "hgx-h100", "--to", "graphml", "--nodes", 2).out)
-    found = systems.build(loading.topology_spec("hgx-h100", 2))
+    found = systems.build(scenario_files.topology_spec("hgx-h100", 2))
     assert set(graph.nodes) == set(found.kinds) and graph.number_of_edges() == len(found.links)
     link = found.graph.edges[found.links[0]]["link"]
     assert graph.edges[found.links[0]] == {
@@ -114,14 +114,14 @@ def test_graphml_reads_back(machine: dict[str, Any], tmp_path: Path):
     nx.write_graphml(nx.read_graphml(ours), again)
     for file in (ours, again):
         assert simcoll("import", file, "-o", made).status == 0
-        found = systems.dump(systems.build(loading.topology_spec(str(made))))
+        found = systems.dump(systems.build(scenario_files.topology_spec(str(made))))
         assert found.partition("\n")[2] == systems.dump(built).partition("\n")[2]  # but for the name, the file's
 
 
 def test_a_graph_of_networkx_is_a_machine(tmp_path: Path):
     """An undirected graph with texts for rates is a machine; what it does not say is said, what it lacks refused."""
     made, done = brought(tmp_path, foreign.GRAPHML)
-    found = systems.build(loading.topology_spec(str(made)))
+    found = systems.build(scenario_files.topology_spec(str(made)))
     to, back = found.link("s", "a"), found.link("a", "s")
     assert (len(found.links), to.bandwidth, back.latency_ps) == (4, 25 * 10**9, 500_000)
     assert "the shortest ways" in done.out + done.err and "left out: x" in done.out + done.err

@@ -13,7 +13,7 @@ import documents
 import pytest
 from command import ROOT, simcoll
 
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 from simcoll.schedule import registry
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from extras import Late, needs
 from simcoll.errors import InputError
 from simcoll.measurement import device_probes
 from simcoll.measurement.launcher import on_one_gpu
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 
 pytestmark = needs("torch")
 torch = Late("torch")
@@ -95,7 +95,9 @@ def test_on_a_gpu(tmp_path: Path):
         pytest.skip("needs a GPU")
     rows = [*device_probes.device("cuda", sizes=SIZES, runs=3), *device_probes.one_rank("nccl", sizes=SIZES, runs=3)]
     device_probes.write(tmp_path / "gpu.csv", rows, "cuda")
-    asked = loading.load(str(ROOT / "validation" / "cases" / "one-gpu.yaml"), ["size=64 KiB", "measure.repeats=4"])
+    asked = scenario_files.load(
+        str(ROOT / "validation" / "cases" / "one-gpu.yaml"), ["size=64 KiB", "measure.repeats=4"]
+    )
     measured = device_probes.several_on_one_gpu(asked, timeout_s=60, limit_s=200)
     assert all(row["verified"] and row["library"] == "nccl" for row in measured)
 

@@ -14,7 +14,7 @@ from extras import needs, needs_root
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_lab, network_namespaces, real_run
 from simcoll.measurement.network_namespaces import BuiltNetwork
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 from simcoll.topology import systems
 
 pytestmark = needs("torch")

@@ -28,8 +28,8 @@ from simcoll.measurement import network_namespaces, real_run
 from simcoll.measurement.launcher import Launcher
 from simcoll.measurement.rank_tasks import NOT_BEGUN
 from simcoll.prediction.predict import predict
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS
 
@@ -253,7 +253,7 @@ def test_a_dry_run_and_the_table_say_whether_buffers_are_registered(tmp_path: Pa
     told = simcoll("measure", path, "--ranks", 2, "--backend", "nccl", "--dry-run").out
     assert told.count("all_reduce in place") == 2
     assert told.count("on registered buffers") == 2 * registered
-    [case] = real_run.cases(loading.load(str(path), ["ranks=2"]), "nccl", pytest.fail)
+    [case] = real_run.cases(scenario_files.load(str(path), ["ranks=2"]), "nccl", pytest.fail)
     assert bool(case.columns.get("launch.registered")) is registered
 
 
@@ -268,7 +268,7 @@ def test_auto_is_what_can_be_sent(tmp_path: Path):
 @pytest.mark.parametrize("path", sorted((ROOT / "validation" / "cases").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_cases_can_be_run(path: Path):
     """Every point of every case is served by gloo, and the first and the last can be predicted."""
-    asked = loading.load(str(path))
+    asked = scenario_files.load(str(path))
     assert real_run.cases(asked, "gloo", pytest.fail)
     assert all(predict(point).time_ps > 0 for point in (asked[0], asked[-1]))
 

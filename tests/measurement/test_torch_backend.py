@@ -34,7 +34,7 @@ from simcoll.measurement.rank_program import part_of
 from simcoll.measurement.rank_tasks import RankTask
 from simcoll.measurement.torch_backend.support import refusal
 from simcoll.schedule.collectives import OPERATORS, cut_slots, promised
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from command import KILLED, SCRIPT, python, simcoll
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.prediction.sweep import LOG, Journal
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point, load
 
 SCENARIO = """\
 name: sweep

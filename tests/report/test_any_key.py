@@ -22,7 +22,7 @@ from simcoll.report.overlap import RankOverlap, summary, union
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.steps import overlap_figure
-from simcoll.scenario.loading import points
+from simcoll.scenario.scenario_files import points
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}
 KEYS: dict[str, Any] = {

@@ -33,7 +33,7 @@ from simcoll.report.plot.gantt import gantt_figure
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.steps import step_figure
 from simcoll.report.plot.style import look, looks_of
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology.graph import Topology
 from simcoll.topology.systems import build

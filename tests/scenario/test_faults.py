@@ -14,8 +14,8 @@ from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
 TREE = {"fabric": "fat-tree", "levels": 2, "hosts": 4, "hosts_per_leaf": 2, "spines": 2, "link": CABLE}

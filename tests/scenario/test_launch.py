@@ -18,8 +18,8 @@ from simcoll.formats.measured import parse_measured
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.result_rows import read
 from simcoll.scenario.launch import Launch, Process, processes
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile, parse_profile
+from simcoll.scenario.scenario_files import Point
 
 HOST, MESSAGE, EAGER, GRAPHED = 4_000_000, 250_000, 5_000_000, 8_000_000  # ps
 LAW = f"""

@@ -14,7 +14,7 @@ from simcoll.errors import InputError
 from simcoll.prediction import result_rows
 from simcoll.prediction.replications import _interval, part
 from simcoll.prediction.sweep import run_point, sweep
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.scenario.variability import CAUSES, Delay, Drawn, Jitter, Slow, Variability
 
 SKEW = {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}

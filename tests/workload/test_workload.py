@@ -17,7 +17,7 @@ from simcoll.engine import event, fast
 from simcoll.engine.joined_program import Operation, join
 from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario import OF_ONE
 from simcoll.topology.graph import Link
 from simcoll.workload.models import load_model, models
@@ -448,7 +448,7 @@ def test_mistakes_stand_where_they_are_written(text: str, said: str) -> None:
     """A name that is wrong, an algorithm that its operation's collective has not, and a key beside the workload that
     its calls cannot have, are reported at their own line, with what could be written."""
     with pytest.raises(InputError) as error:
-        loading.points(yaml_tree.parse(text, "f"))
+        scenario_files.points(yaml_tree.parse(text, "f"))
     assert str(error.value).startswith(f"f:{said}")
     assert RING not in said or {"auto,", "best,"} <= {*str(error.value).split()}
 
@@ -462,8 +462,10 @@ def test_a_key_that_does_not_go_with_a_workload_is_named_where_it_stands(beside:
     with pytest.raises(
         InputError, match=rf"^f:2:1: {key}: '{key}' does not go with a workload; .*(workload|operations)"
     ):
-        loading.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
-    assert len(loading.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+        scenario_files.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
+    assert (
+        len(scenario_files.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+    )
 
 
 @pytest.mark.parametrize("key", OF_ONE)
