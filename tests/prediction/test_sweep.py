@@ -160,24 +160,6 @@ def test_a_profile_hangs_on_all_files_that_it_takes_costs_from(profile: str, tmp
         assert all(path.read_text("utf-8") in point.contents() for path in wanted | {own})
 
 
-def test_another_scenario_replaces(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """Another scenario in the same folder leaves its own results only."""
-    folder, _, whole = logged
-    other = tmp_path / "other.yaml"
-    other.write_text(
-        SCENARIO.replace("sweep", "other")
-        .replace("all_reduce", "reduce")
-        .replace("ring", "chain")
-        .replace("tree, ", "")
-    )
-    assert len(_run(other, folder)["points"]) == 8  # type: ignore[arg-type]
-    text = (folder / "results.csv").read_text(encoding="utf-8")
-    assert "all_reduce" not in text
-    assert text.count("\n") == 9
-    _run(scenario, folder)
-    assert (folder / "results.csv").read_bytes() == whole
-
-
 def test_extending_a_sweep_keeps_order(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
     """Rows are ordered by the scenario, whatever came from the log and in whatever order it stands there."""
     _, lines, whole = logged
