@@ -261,7 +261,7 @@ def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
         return Node([_put(child, keys, value, place) for child in tree.value], tree.place, tree.keys)
     if tree.value is not None and not isinstance(tree.value, dict):
         problem = f"{keys[0]!r} cannot be set: its parent is not a mapping"
-        raise InputError([Diagnostic(problem, "set the parent instead", "", place)])
+        raise InputError(problem, "set the parent instead", place)
     children: dict[str, Node] = dict(tree.value or {})
     children[keys[0]] = _put(children.get(keys[0], Node(None, place)), keys[1:], value, place)
     return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
