@@ -164,6 +164,11 @@ class SystemFile(MachineFacts):
     dims: tuple[Count, ...] = ()
 
     @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of devices of each kind in a node; empty if the file lists devices one by one."""
+        return self.devices if isinstance(self.devices, dict) else {}
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The keys that the file has beside devices and links, as plain values that make `MachineFacts` again."""
         said = {*MachineFacts.model_fields} & self.model_fields_set

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from simcoll.errors import InputError, Place
-from simcoll.formats.topologies._sketch import LenderSystem, Sketch, gpus_of, lender, nvlinks
+from simcoll.formats.topologies._sketch import LenderSystem, Sketch, lender, nvlinks
 from simcoll.topology.machine_files import SystemFile
 
 MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare
@@ -143,7 +143,7 @@ def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
         source,
         assumed,
         problem,
-        lambda file: _nvidia(file) and nvlinks(file) == counts and gpus_of(file) >= len(matrix.gpus),
+        lambda file: _nvidia(file) and nvlinks(file) == counts and file.counts.get("gpu", 0) >= len(matrix.gpus),
         lambda file: _contradiction(counts, nvlinks(file)) if _nvidia(file) else "nvidia-smi lists GPUs of NVIDIA",
     )
 
