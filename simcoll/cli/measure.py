@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, rank_counts, with_topology
+from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, counts, with_topology
 from simcoll.cli._terminal import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -149,7 +149,7 @@ def _ranks(text: str | None) -> list[str]:
     """Return `--ranks` as an assignment to the scenario."""
     if text is None:
         return []
-    numbers = rank_counts(text, "write e.g. 2 or 2,4")
+    numbers = counts(text, "--ranks", "ranks", "write e.g. 2 or 2,4")
     return [f"ranks={numbers if len(numbers) > 1 else numbers[0]}"]
 
 

@@ -123,12 +123,6 @@ def test_two_measurements_for_a_prediction():
     assert join(rows, [predicted()], {"table": "b"})[0].measured_us == 11
 
 
-def test_duplicates_that_nothing_tells_apart():
-    """Where no column helps, the cure is to remove rows."""
-    (complaint,) = complaints([measured(), measured(time_us=11.0)], [predicted()])
-    assert complaint.endswith("remove the duplicates (--where cannot tell them apart)")
-
-
 def test_where_prefers_what_is_said():
     """COL=VALUE keeps the rows that say so; where no row of a table does, those that leave it open."""
     open_row, ring, tree = measured(), measured(algorithm="ring"), measured(algorithm="tree")

@@ -82,13 +82,6 @@ def test_load_takes_a_path_a_name_and_a_mapping(tmp_path: Path):
     assert all(rows == times[0] for rows in times)
 
 
-def test_load_complains_of_everything():
-    """A mapping with mistakes raises one InputError that holds all of them."""
-    with pytest.raises(simcoll.SimcollError) as caught:
-        simcoll.load({**KEYS, "algorithm": "rng", "size": 3, "sharing": "fair"})
-    assert len(str(caught.value).splitlines()) == 3
-
-
 def test_registered_algorithms_in_parallel():
     """An algorithm of one's own runs in worker processes as it does in this one."""
 

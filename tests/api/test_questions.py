@@ -202,19 +202,6 @@ def test_what_can_be_gone_through_is_a_list(as_given: Any) -> None:
     assert sc.compare(ROWS, on="hgx-h100", dtype=as_given(["float32"]))["points"]
 
 
-def test_numbers_are_quantities() -> None:
-    """Bytes, B/s and seconds may be numbers, and mean what texts with these units mean."""
-    texts = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1.5 us"}}
-    numbers = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": 25e9, "latency": 1.5e-6}}
-    times = [
-        sc.run("all_reduce", on=star, size=size, algorithm="ring", model={"o_send": sent})["time_ps"]
-        for star, size, sent in ((texts, "1 MiB", "2 us"), (numbers, 2**20, 2e-6))
-    ]
-    assert times[0] == times[1] != [None]
-    assert sc.Link("25 GB/s", "0 s") == sc.Link(25e9, 0)
-    assert sc.Link("25 GB/s", "1.5 us") == sc.Link(25e9, 1.5e-6) == sc.Link(25 * 10**9, np.float64(1.5e-6))
-
-
 def _quantities(value: Any) -> Iterator[str]:
     """Kinds of the quantities that a key of the schema has as examples."""
     if isinstance(value, dict):

@@ -197,20 +197,6 @@ def test_a_machine_and_a_profile_are_options(command: str):
     assert all(point["nodes"] == 1 for point in next(iter(value for value in last.values() if isinstance(value, list))))
 
 
-def test_no_scenario_is_needed():
-    """The keys of a scenario may all be options: then there is none to name."""
-    words = ("--on", "dgx-a100", "--set", "collective=all_gather", "--set", "size=1 KiB", "--quiet", "--json")
-    for command, its_own in (("explain", ("--no-what-if",)), ("recommend", ("--among", "ring"))):
-        asked = simcoll(command, *words, *its_own)
-        assert asked.status == 0 and "dgx-a100" in asked.out, asked.err
-
-
-def test_a_rehearsal_is_on_the_machine_asked_for():
-    """`measure` takes `--on` and `--nodes`: as many ranks as the machine has."""
-    asked = simcoll("measure", "quickstart", "--dry-run", "--set", "algorithm=ring", "--on", "dgx-a100", "--nodes", "2")
-    assert asked.status == 0 and "all_reduce/ring, 16 ranks" in asked.out, asked.err
-
-
 def test_machines_of_a_list_may_be_in_words_and_in_braces() -> None:
     """A comma outside all brackets makes a list, with or without brackets of its own."""
     asked = ("run", "all_reduce", "--size", "1 MiB", "--json")

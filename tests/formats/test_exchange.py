@@ -74,19 +74,8 @@ def test_the_table_of_nccl_tests_reads_back(results: Path):
     assert {(row.collective, row.ranks, row.dtype) for row in rows} == {("all_reduce", 4, "float32")}
 
 
-def test_drawings_hold_every_device_and_link():
-    """Graphviz names all devices; GraphML has every link with its numbers."""
-    import networkx as nx
-
-    graph = nx.parse_graphml(simcoll("export", "hgx-h100", "--to", "graphml", "--nodes", 2).out)
-    found = systems.build(scenario_files.topology_spec("hgx-h100", 2))
-    assert set(graph.nodes) == set(found.kinds) and graph.number_of_edges() == len(found.links)
-    link = found.graph.edges[found.links[0]]["link"]
-    assert graph.edges[found.links[0]] == {
-        "bandwidth": link.bandwidth,
-        "latency": link.latency_ps / 1e12,
-        "kind": link.kind,
-    }
+def test_drawings_hold_every_gpu():
+    """Graphviz names all devices."""
     drawn = simcoll("export", "hgx-h100", "--to", "graphviz").out
     assert drawn.count("{") == drawn.count("}") and all(f'"node0.gpu{i}"' in drawn for i in range(8))
 

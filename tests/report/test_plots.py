@@ -135,17 +135,6 @@ def test_a_size_of_zero_is_on_no_size_axis() -> None:
     assert lines(axes)["dissemination"] == [(2, rows[0]["time_us"]), (4, rows[1]["time_us"])]
 
 
-def test_what_differs_at_a_point_is_told() -> None:
-    """Two protocols, or two kinds of sharing, are two lines, told apart by their labels; what never differs is not."""
-    rows = sweep("ring", protocol="LL") + sweep("ring", protocol="Simple") + sweep("tree", protocol="none")
-    assert entries(size_figure(rows, "busbw"))[:3] == ["ring, LL", "ring, Simple", "tree"]
-    fair, fifo = ({"model.sharing": sharing} for sharing in ("fair", "fifo"))
-    rows = sweep("ring", **fair) + sweep("ring", **fifo)
-    assert entries(size_figure(rows, "busbw"))[:2] == ["ring, sharing fair", "ring, sharing fifo"]
-    rows = sweep("ring", ranks=(8,), nodes=1) + sweep("ring", ranks=(16,), nodes=2)
-    assert entries(scaling_figure(rows))[0] == "ring"
-
-
 def test_swept_keys_are_told() -> None:
     """A swept key without a column separates lines, maps and scaling, under the last part of its name; one that goes
     with another column is not told twice; two that end alike are told in full."""

@@ -347,24 +347,6 @@ def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> Non
     assert graph - eager == 2 * (GRAPHED - EAGER)
 
 
-def test_explain_tells_the_host_and_what_would_help(law: Path, tmp_path: Path) -> None:
-    """Causes add up to the time, the host among them; other ways of launching are tried."""
-    scenario = tmp_path / "one.yaml"
-    scenario.write_text(
-        f"topology: {{system: dgx-a100}}\ncollective: all_to_all\nsize: 8 KiB\nprofile: {law}\n"
-        "launch: {gpus_per_process: all}\n"
-    )
-    (found,) = json.loads(simcoll("explain", str(scenario), "--json").out)["points"]
-    causes = {row["cause"]: row["time_ps"] for row in found["causes"]}
-    assert sum(causes.values()) == found["time_ps"] == 8 * (HOST + 14 * MESSAGE)
-    alone = predicted("all_to_all", 8 << 10, 8).time_ps
-    assert causes["host"] == found["time_ps"] - alone
-    told = {row["change"]: row["time_us"] for row in found["what_if"]}
-    assert told["launched in a CUDA graph"] == (alone + GRAPHED - EAGER) / 1e6
-    assert told["one GPU a process"] == max(alone, HOST + 14 * MESSAGE) / 1e6
-    assert told["launches take no time"] == found["time_us"]  # of the kernel: the host takes as long
-
-
 # --- tables ---
 
 
