@@ -14,7 +14,6 @@ Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980)
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.config import cache_folder
+from simcoll.config import cache_folder, yaml_tree
 from simcoll.errors import InputError
 from simcoll.nccl.channel_search import Draft, Round
 from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, PIX, PXN, SYS, NodePaths, PathRules
@@ -102,10 +101,9 @@ def search(system: SystemFile, gpus: int | Sequence[int], across: bool, settings
     and for several nodes without NICs."""
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
-    return _found(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, settings)
+    return yaml_tree.once(_found, system.model_dump_json(exclude={"nccl", "description"}), chosen, across, settings)
 
 
-@functools.lru_cache(maxsize=256)  # each point of a sweep asks for it
 def _found(system: str, gpus: tuple[int, ...], across: bool, settings: SearchSettings) -> Graphs:
     """Return the graphs, of an earlier process if possible: a search takes up to 6 s, and `diagnose` makes 20."""
     asked = repr((system, gpus, across, settings)).encode()

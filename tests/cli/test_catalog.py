@@ -83,14 +83,6 @@ def test_schedules_through_a_pipe(ring: dict[str, Any]):
     assert (found.status, found.out.splitlines()[0]) == (0, proved)
 
 
-def test_verify_everything():
-    """Without a name every registered algorithm is proved, and the first line counts."""
-    found = simcoll("verify", "--ranks", 5)
-    pairs = len(every_pair())
-    assert found.status == 0
-    assert found.out.splitlines()[0] == f"{pairs} of {pairs} schedules are proved on 5 ranks."
-
-
 @pytest.mark.parametrize(
     "change",
     [{"collective": "allreduce"}, {"ranks": 0}, {"ranks": 3}, {"ranks": "4"}, {"ranks": True}, {"n_chunks": 0},

@@ -139,20 +139,6 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
         assert not (tmp_path / "b.png").exists()
 
 
-def test_the_cure_of_rows_that_differ_helps(rows: sc.Results) -> None:
-    """What a refusal says to keep one value of is a column; with one value of each that it names there is a picture."""
-    left, named = list(rows), list[str]()
-    while len(left) > 1:
-        with pytest.raises(InputError, match="--filter") as refused:
-            key_figure(left, "size", "time", ["ranks"])
-        keys = str(refused.value).partition("differ in ")[2].partition(" too")[0].split(" and ")
-        assert len({*keys}) == len(keys)
-        named.append(str(refused.value).rpartition("--filter ")[2].partition("=")[0])
-        left = filtered(left, {named[-1]: [str(left[0][named[-1]])]})
-    key_figure(left, "size", "time", ["ranks"])
-    assert sorted(named) == ["algorithm", "topology.hosts_per_leaf", "topology.oversubscription"]
-
-
 def test_overlap_adds_up() -> None:
     """Computation, exposed communication and idle time are the whole; hidden communication is what both share."""
     rank = RankOverlap("rank 0", 100, union([(0, 40), (30, 50)]), union([(40, 70), (90, 95)]))
