@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Tag, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError, model_validator
 
 from simcoll.config import input_files
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
@@ -328,15 +328,15 @@ class Model(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _number_without_underscores(cls, value: object, info: ValidationInfo) -> object:
+    def _numbers_without_underscores(cls, values: object) -> object:
         """Refuse `1_0`, which pydantic reads as 10."""
-        if isinstance(value, str) and _UNDERSCORES.fullmatch(value):
-            annotation = cls.model_fields[info.field_name or ""].annotation
-            if _takes_numbers(annotation):
-                raise ValueError(f"{value!r} is not a number; write it without _")
-        return value
+        for key, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(key)
+            if field and isinstance(value, str) and _UNDERSCORES.fullmatch(value) and _takes_numbers(field.annotation):
+                raise BelowError([key], f"{value!r} is not a number; write it without _")
+        return values
 
     also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and the key
 

@@ -151,7 +151,7 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
     found = nccl_graphs.stored(system.nccl, len(gpus), nodes)
     if found is not None and _stay(found["ring"], settings) and (nodes == 1 or _carried(found["ring"], system)):
         return found
-    return graph_search.search(system, gpus, nodes > 1, settings=settings)
+    return graph_search.search(system, gpus, nodes > 1, settings)
 
 
 def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:

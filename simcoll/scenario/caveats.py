@@ -11,8 +11,8 @@ from pathlib import Path
 
 from simcoll.errors import InputError
 from simcoll.nccl import algorithm_names
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.topology import systems
 from simcoll.topology.machine_files import SystemFile

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Numbers, all_differ, distinct
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import ALL, NOTHING, collective, contracts
-from simcoll.schedule.ir import AnySchedule, StreamedSchedule
+from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Step, singles
 
 Proof = Literal["full", "fingerprint"]

@@ -23,7 +23,6 @@ from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import load
 from simcoll.scenario.profile import (
     CostSetting,
     ModelSpec,
@@ -33,6 +32,7 @@ from simcoll.scenario.profile import (
     parse_profile,
     shipped_profiles,
 )
+from simcoll.scenario.scenario_files import load
 
 STAR = "fabric: single-switch\nhosts: 8\nlink: {bandwidth: 10 GB/s, latency: 2 us}\n"
 LAW = """
@@ -377,15 +377,6 @@ def test_a_profile_tells_where_it_comes_from(lab: Path):
     assert load_profile("out/p.yaml").calibration is not None
 
 
-def test_json_holds_numbers(of_a_ring: tuple[dict[str, Any], str]):
-    """`--json` prints one document: parameters with units, errors, every row with its prediction."""
-    found, _ = of_a_ring
-    assert found["schema"] == "simcoll.accuracy.calibrate/1"
-    assert {"name", "value", "low", "high", "unit"} == set(found["parameters"][0])
-    assert len(found["points"]) == 18
-    assert {"measured_us", "predicted_us", "error", "fitted"} < set(found["points"][0])
-
-
 def test_confidence(lab: Path):
     """What was fitted is calibrated, what lies between interpolated, all else extrapolated, with an interval twice as
     wide where nothing was tried; to override what was fitted leaves nothing to judge by."""
@@ -417,18 +408,6 @@ def test_confidence(lab: Path):
         label, wide = told(*beyond)
         assert (label, wide > (1 - 1e-9) * width) == ("extrapolated", True), beyond
     assert told("ranks=4", "model.o_send=1 us") == ("uncalibrated", 0.0)
-
-
-def test_results_carry_the_confidence(lab: Path, of_a_ring: tuple[dict[str, Any], str]):
-    """`run` writes confidence, low_us and high_us, and shows them."""
-    Path("p.yaml").write_text(of_a_ring[1], encoding="utf-8")
-    found = simcoll("run", "ask.yaml", "--set", "profile=p.yaml", "-o", "out")
-    assert found.status == 0
-    assert all(word in found.out for word in ("interpolated", "low", "high"))
-    with Path("out/results.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            assert row["confidence"] in ("calibrated", "interpolated")
-            assert float(row["low_us"]) <= float(row["time_us"]) <= float(row["high_us"])
 
 
 MODELS = st.fixed_dictionaries(

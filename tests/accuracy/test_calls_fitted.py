@@ -23,8 +23,8 @@ from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import CostSetting, load_profile, parse_profile
+from simcoll.scenario.scenario_files import Point
 
 # --- what costs do ---
 

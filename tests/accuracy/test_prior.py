@@ -22,8 +22,8 @@ from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.sweep import run_point
 from simcoll.report.verdicts import of_calibration
-from simcoll.scenario.loading import load
 from simcoll.scenario.profile import find_profile, parse_profile
+from simcoll.scenario.scenario_files import load
 
 SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
 LARGE = "size={from: 4 KiB, to: 4 GiB, factor: 16}"

@@ -13,7 +13,7 @@ from extras import needs_root
 from simcoll.accuracy.scores import crossings
 from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 
 CASE = """
 name: star

@@ -23,7 +23,8 @@ from simcoll.engine.timing_model import Dependencies
 CASES = (*range(40), 106, 147)
 
 HEAP, WAITS, FIFO, FAIR = (f"simcoll.engine.kernels.{name}" for name in ("heap", "waits", "fifo_kernel", "fair_kernel"))
-BINDING, TABLES = "simcoll.engine.kernels.dependency_kernel", "simcoll.engine.kernels.link_tables"
+BINDING, WAITING = "simcoll.engine.binding", "simcoll.engine._dependencies"
+TABLES = "simcoll.engine.kernels.link_tables"
 
 
 class Mutation(NamedTuple):
@@ -44,7 +45,7 @@ SERVE = f"if there and {RECEIVE}:\n    state[i], there = SIDE, False\n    heaps.
 AT_ONCE = f"if there and {RECEIVE}:\n    t = free_side[side[row]] = {QUEUE}"
 WAITED = "starts.when[row + loop * starts.repeats.rows]"
 READERS = "next_reader[i], first_reader[reads[i]] = first_reader[reads[i]], i"
-CHAIN = "before if reduce[i] or before >= first else -1"
+CHAIN = "schedule.reduce | (before >= begun)"
 
 # By rule: what breaks it.
 BROKEN: dict[str, Mutation] = {
@@ -79,15 +80,13 @@ BROKEN: dict[str, Mutation] = {
     "the data of a late rank are there at the start": Mutation(WAITS, "finish", "value(progress.came, row)", "0"),
     "one transfer reads a version": Mutation(WAITS, "turn_round", READERS, "first_reader[reads[i]] = i"),
     "a barrier opens at the end that comes last": Mutation(WAITS, "pass_barriers", "max(passed[1], t)", "t"),
-    "one credit too many": Mutation(BINDING, "credits", "flying[g] < slots", "flying[g] <= slots"),
-    "a reduction does not wait for what it adds to": Mutation(
-        BINDING, "versions", CHAIN, "before if before >= first else -1"
+    "one credit too many": Mutation(
+        BINDING, "assemble", "ahead(connection, params.slots)", "ahead(connection, params.slots + 1)"
     ),
-    "writes of one step do not wait for each other": Mutation(
-        BINDING, "versions", CHAIN, "before if reduce[i] else -1"
-    ),
+    "a reduction does not wait for what it adds to": Mutation(WAITING, "versions", CHAIN, "before >= begun"),
+    "writes of one step do not wait for each other": Mutation(WAITING, "versions", CHAIN, "schedule.reduce"),
     "reads see what their own step wrote": Mutation(
-        BINDING, "versions", "step[behind] == step[first]", "behind == first"
+        WAITING, "versions", "np.searchsorted(step, step)", "np.arange(count)"
     ),
     "links are merged that have two before them": Mutation(
         TABLES, "follows", "(before >= 0) & ~several", "(before >= 0)"
@@ -229,12 +228,12 @@ Engine = Callable[[Case], Timeline | None]
 def engine(mutation: Mutation) -> Engine:
     """The fast engine with a mutation: runs a case."""
     fast = load_fast(mutation)
-    binding = load("simcoll.engine._dependencies", dependency_kernel=load(BINDING, mutation))
-    names = ("credits", "inherited", "numbered", "predecessors")
-    program = load("simcoll.engine.binding", **{name: getattr(binding, name) for name in names})
+    waiting = load(WAITING, mutation)
+    names = ("ahead", "inherited", "numbered")
+    binding = load(BINDING, mutation, **{name: getattr(waiting, name) for name in names})
 
     def run(case: Case) -> Timeline | None:
-        played = program_of(*case, lambda schedule: Dependencies(*binding.versions(schedule, False)), program.assemble)
+        played = program_of(*case, lambda schedule: Dependencies(*waiting.versions(schedule)), binding.assemble)
         return fast.run(played, compiled=False)  # type: ignore[no-any-return]
 
     return run

@@ -15,7 +15,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link, Topology
 
 FAST, SLOW = Link(10 * GB_PER_S, latency_ps=1), Link(GB_PER_S, latency_ps=1)  # 1000 bytes take 100 ns, or 1 µs

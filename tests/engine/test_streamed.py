@@ -24,8 +24,8 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
 from simcoll.schedule.collectives import COLLECTIVES, collective
-from simcoll.schedule.ir import Schedule, StreamedSchedule
 from simcoll.schedule.proof import prove
+from simcoll.schedule.schedule import Schedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Rotation, Step, singles
 from simcoll.topology.graph import Link, Topology
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import NOTHING, OPERATORS, contracts, cut_slots, scaled
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.proof import Places, check_shape
+from simcoll.schedule.schedule import Schedule
 
 
 def run(

@@ -274,15 +274,6 @@ def test_without_p2p_paths_lead_through_the_host() -> None:
         assert shut.type_intra in ("PHB", "SYS") and shut.channels * shut.intra < free.channels * free.intra
 
 
-def test_fewer_nics_and_no_crossing() -> None:
-    """NCCL_IB_HCA leaves a ring for each NIC; NCCL_CROSS_NIC=0 keeps a ring on one NIC."""
-    system = load_system("hgx-h100")
-    two = search(system, 8, True, None, SearchSettings(nics=(0, 1)))["ring"]
-    assert two.channels * two.inter <= 2 * 50
-    kept = search(system, 8, True, None, SearchSettings(cross_nic=0))["ring"]
-    assert kept.cross_nic == 0 and kept.type_inter == "PXN"
-
-
 def test_nvls_can_be_off() -> None:
     """NCCL_NVLS_ENABLE=0, or switches that do not reduce."""
     assert "nvls" in search(load_system("hgx-h100"), 8, False)

@@ -77,15 +77,6 @@ def test_every_choice_is_as_restated(system: str, nodes: int) -> None:
                 )
 
 
-def test_the_sentence_speaks_of_each_number_of_nodes() -> None:
-    """What is chosen on one node and on two stands in the first lines, each as the call of that number says it."""
-    both = " ".join(simcoll("tune", "hgx-h100", "--nodes", "[1, 2]").out.partition("\n# ")[0].split())
-    for nodes, ranks in ((1, 8), (2, 16)):
-        alone = " ".join(simcoll("tune", "hgx-h100", "--nodes", nodes).out.partition("\n# ")[0].split())
-        assert f"on {ranks} ranks on {nodes} node" in both
-        assert alone.partition(": ")[2].removesuffix(".") in both
-
-
 # --- equal to what logs print ---
 
 LOGGED = {  # NCCL 2.29.2, so many H100 of a machine: tree and ring with LL, LL128, Simple, and NVLS: latency, bandwidth
@@ -571,16 +562,6 @@ def test_small_calls_get_few_channels() -> None:
 # --- the command ---
 
 
-def test_tune_prints_table_and_choice() -> None:
-    """As text: graphs, the table, and a line a size with the choice of each collective."""
-    told = simcoll("tune", "hgx-h100", "--nodes", 2, "--version", "2.29.2")
-    lines = told.out.splitlines()
-    assert told.status == 0 and "NCCL 2.29.2   16 ranks on 2 nodes" in told.out
-    assert any(line.split() == ["all_reduce", "ring", "Simple", "131.6", "204.8"] for line in lines)
-    assert lines[-1].split()[:4] == ["8", "GiB", "nvls_tree/Simple", "34959"]
-    assert sum(line.split()[0].isdecimal() for line in lines if line) == len(SIZES)
-
-
 def test_tune_reads_own_machines(tmp_path: Path) -> None:
     """A topology file with a key `nccl` is tuned like a shipped system; a mistake in it is found there."""
     text = """\
@@ -644,14 +625,6 @@ def test_the_choice_is_the_least(size: int, name: str, nodes: int) -> None:
         choice = tuner.choose(table, collective, size)
         times = [tuner.time_us(table, *pair, size) for pair in table.entries if pair[0] == collective]
         assert choice is not None and choice.time_us == min(times) and math.isfinite(choice.time_us)
-
-
-def test_a_communicator_counts() -> None:
-    """Ranks a node, generation by capability, and steps of a ring."""
-    graphs = {"ring": ChannelGraph(channels=1, intra=1, inter=1, pattern="ring")}
-    comm = Communicator(12, 3, "nccl", 89, "intel", 0, graphs)
-    assert comm.gpus == 4 and comm.generation == "ampere"
-    assert [comm.ring_steps(c) for c in ("all_reduce", "all_gather", "broadcast")] == [22, 11, 12]
 
 
 def test_ll128_over_c2c_came_with_2_27() -> None:

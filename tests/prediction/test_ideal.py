@@ -19,9 +19,9 @@ from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import CallPrediction
 from simcoll.report.plot.style import settings
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule import algorithms, copies, proof, registry
+from simcoll.scenario.scenario_files import Point
+from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
@@ -44,7 +44,7 @@ def time_ps(topology: dict[str, Any], collective: str, algorithm: str, nbytes: i
 def test_paths_and_cycles_take_every_pair_equally_often(n: int) -> None:
     """Law: over all orders each directed pair of ranks is neighbours equally often, closed for cycles; paths begin, and
     end, at each rank equally often."""
-    for orders, closed in ((copies.paths(n), False), (copies.cycles(n), True)):
+    for orders, closed in ((side_by_side.paths(n), False), (side_by_side.cycles(n), True)):
         taken: dict[tuple[int, int], int] = {}
         for order in orders:
             assert sorted(order) == list(range(n))
@@ -52,7 +52,7 @@ def test_paths_and_cycles_take_every_pair_equally_often(n: int) -> None:
                 taken[pair] = taken.get(pair, 0) + 1
         assert len(taken) == n * (n - 1) and len(set(taken.values())) == 1
     for end in (0, -1):
-        ends = [order[end] for order in copies.paths(n)]
+        ends = [order[end] for order in side_by_side.paths(n)]
         assert {ends.count(rank) for rank in range(n)} == {len(ends) // n}
 
 
@@ -76,7 +76,7 @@ def test_copies_in_any_order_keep_the_contract(collective: str) -> None:
             ]
             if COLLECTIVES[collective].rooted:
                 orders = [order[order.index(root) - root :] + order[: order.index(root) - root] for order in orders]
-            both = copies.in_copies(alone.schedule(), orders)
+            both = side_by_side.in_copies(alone.schedule(), orders)
             proof.prove(both)
             assert len(both) == 3 * alone.transfers and both.n_steps == alone.n_steps
 
@@ -87,7 +87,7 @@ def test_groups_take_turns_with_their_switches(groups: list[list[int]]) -> None:
     same, which those of one copy do not."""
     n, of = sum(map(len, groups)), {rank: number for number, ranks in enumerate(groups) for rank in ranks}
     alone = algorithms.stream("all_reduce", "nvls_tree", n, groups=groups, agents=len(groups)).schedule()
-    turned = copies.in_copies(alone, copies.of_groups(groups))
+    turned = side_by_side.in_copies(alone, side_by_side.of_groups(groups))
     proof.prove(turned)
     sent = Counter(
         of[rank] for rank, dst in zip(turned.src.tolist(), turned.dst.tolist(), strict=True) if rank < n and dst < n
@@ -102,7 +102,7 @@ def test_a_copy_with_the_root_elsewhere_is_found() -> None:
     """An order that moves the root breaks the contract, and the proof says so."""
     alone = algorithms.stream("broadcast", "chain", 4).schedule()
     with pytest.raises(ScheduleError):
-        proof.prove(copies.in_copies(alone, [(0, 1, 2, 3), (1, 2, 3, 0)]))
+        proof.prove(side_by_side.in_copies(alone, [(0, 1, 2, 3), (1, 2, 3, 0)]))
 
 
 # --- the figures of the issue ---

@@ -80,13 +80,6 @@ def test_every_call_takes_as_long_in_a_plan(system: str, nodes: int, collective:
         check_alone_and_in_a_plan(system, nodes, collective, size)
 
 
-def test_a_barrier_has_no_size() -> None:
-    """A size that is given with it changes nothing, alone and in a plan."""
-    plan = {"operations": [operation("call", collective="barrier", size="1 MiB")]}
-    alone = on("hgx-h100", 1, collective="barrier", size="1 MiB").time_ps
-    assert on("hgx-h100", 1, workload=plan).time_ps == alone == on("hgx-h100", 1, collective="barrier").time_ps
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
 def test_what_goes_before_does_not_matter(algorithm: str) -> None:
     """A call after computation, and after another call that is over, takes as long as by itself."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.prediction.sweep import Journal, Shard, is_written, logged, ordered, sweep, write
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 
 SCENARIO = """\
 name: shards

@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 from command import KILLED, SCRIPT, python, simcoll, start
 
-from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.prediction.sweep import LOG, Journal
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point, load
 
 SCENARIO = """\
 name: sweep
@@ -140,12 +139,6 @@ def test_a_changed_file_is_noticed(scenario: Path, tmp_path: Path):
     found = _run(scenario, folder, *(word for text in sets for word in ("--set", text)))
     assert found["reused"] == 0
     assert [row["time_us"] for row in found["points"]] != before  # type: ignore[attr-defined]
-
-
-def test_a_changed_system_is_noticed(scenario: Path):
-    """The file of a shipped system decides a row like a file of one's own."""
-    (point,) = load(str(scenario), ["topology={system: hgx-h100}", "algorithm=ring", "size=1 KiB"])
-    assert shipped("topologies") / "hgx-h100.yaml" in point.scenario.files()
 
 
 @pytest.mark.parametrize("profile", shipped_profiles())
@@ -304,20 +297,6 @@ def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], b
     assert (folder / "results.csv").read_bytes() == whole
 
 
-def test_a_disk_that_is_full_at_the_end(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """If results.csv cannot be written it is not there, and the log still is."""
-    _, lines, whole = logged
-    folder = tmp_path / "full"
-    folder.mkdir()
-    (folder / LOG).write_text("".join(lines), encoding="utf-8")
-    done = python(FULL_DISK + SCRIPT, [1000, "run", scenario, "-o", folder])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert str(folder / "results.csv") in done.stderr
-    assert [path.name for path in folder.iterdir()] == [LOG]
-    assert _run(scenario, folder)["reused"] == POINTS
-    assert (folder / "results.csv").read_bytes() == whole
-
-
 def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path):
     """A run that ends between table and plots has its rows: the next one only plots."""
     (tmp_path / "plots").touch()
@@ -326,16 +305,6 @@ def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path)
     (tmp_path / "plots").unlink()
     assert _run(scenario, tmp_path, "--set", "plots=[busbw, latency]")["reused"] == POINTS
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["busbw.png", "latency.png"]
-
-
-def test_a_reader_that_goes_away_costs_no_plots(scenario: Path, tmp_path: Path):
-    """`simcoll run … | head` ends quietly and leaves what it would have left."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with start("run", scenario, "-o", tmp_path / "out", "--set", "plots=[busbw]", stdout=writing) as process:
-        os.close(writing)
-    assert process.returncode == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "plots", "results.csv"]
 
 
 def test_points_together_are_points_one_by_one():
@@ -379,18 +348,6 @@ def test_a_sweep_that_grows_has_all_columns(scenario: Path, tmp_path: Path):
     assert _run(scenario, folder, *swept)["reused"] == POINTS
     _run(scenario, tmp_path / "fresh", *swept)
     assert (folder / "results.csv").read_bytes() == (tmp_path / "fresh/results.csv").read_bytes()
-
-
-def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """The torn line of a first kill does not spoil the first row after it: a second kill finds that row too."""
-    _, lines, whole = logged
-    folder = tmp_path / "twice"
-    folder.mkdir()
-    (folder / LOG).write_text(lines[0] + lines[1][:20], encoding="utf-8")
-    rows = sweep.sweep(load(str(scenario)), journal=Journal(folder))
-    assert [next(rows)[2] for _ in range(3)] == [True, False, False]
-    assert _run(scenario, folder)["reused"] == 3
-    assert (folder / "results.csv").read_bytes() == whole
 
 
 def test_refusals_and_leavings_are_remembered(scenario: Path, tmp_path: Path):

@@ -20,11 +20,11 @@ from simcoll.explanation.recommendation import recommendations
 from simcoll.prediction.placed_topology import topology_of
 from simcoll.prediction.predict import predict
 from simcoll.prediction.work_limits import FEW, ScheduleWork, grown
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.algorithms import stream
-from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.registry import ALGORITHMS
+from simcoll.schedule.schedule import StreamedSchedule
 
 HOSTS = 1_000_000
 MOST_MADE = 200_000_000  # bytes, while a question is refused: a topology of a million hosts takes ten times as much

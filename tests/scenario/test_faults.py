@@ -14,8 +14,8 @@ from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
 TREE = {"fabric": "fat-tree", "levels": 2, "hosts": 4, "hosts_per_leaf": 2, "spines": 2, "link": CABLE}
@@ -231,12 +231,6 @@ def test_what_no_memory_holds_is_refused_before_its_topology_is_built(
     assert "no->where" in found["status"]
 
 
-def test_an_unknown_link_is_told() -> None:
-    """With the nearest there is."""
-    found = row({**DOWN, "link": "host2->swich"}, **RING)
-    assert "no link is called 'host2->swich'; did you mean 'host2->switch'?" in found["status"]
-
-
 def test_links_that_fail_do_not_go_with_one_channel_that_stands_for_all() -> None:
     """A profile with kernels takes links that are slow all the time, and no others."""
     with pytest.raises(InputError, match="slow all the time, and no others"):
@@ -274,16 +268,6 @@ def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
     assert drawn["time_us_p50"] == slow(5, 4) / 1e6
 
 
-def test_the_shipped_scenario_goes_around() -> None:
-    """With the way around both algorithms end, later than without the fault."""
-    found = {
-        where: [run_point(p) for p in load("faults", more)] for where, more in (("with", []), ("less", ["faults=[]"]))
-    }
-    for hurt, well in zip(found["with"], found["less"], strict=True):
-        assert hurt["status"] == "ok"
-        assert hurt["time_us"] > well["time_us"]
-
-
 def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:
     """Of a run with a fault the trace has the links of the way around, and what its links carry adds up."""
     dead = trunk()
@@ -299,11 +283,3 @@ def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:
     carried = [event["name"] for event in json.loads(told)["traceEvents"] if event["ph"] == "C"]
     assert other in carried
     assert dead not in carried
-
-
-def test_explain_tells_of_faults() -> None:
-    """It tells what a fault costs on the critical path, and what it would be without."""
-    said = command("explain", "faults", "--set", "algorithm=ring", "--set", "size=16 MiB")
-    assert said.status == 0
-    assert "no faults" in said.out
-    assert "fault: " in said.out

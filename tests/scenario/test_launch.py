@@ -18,8 +18,8 @@ from simcoll.formats.measured import parse_measured
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.result_rows import read
 from simcoll.scenario.launch import Launch, Process, processes
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile, parse_profile
+from simcoll.scenario.scenario_files import Point
 
 HOST, MESSAGE, EAGER, GRAPHED = 4_000_000, 250_000, 5_000_000, 8_000_000  # ps
 LAW = f"""
@@ -335,27 +335,6 @@ def test_the_host_does_not_vary(tmp_path: Path) -> None:
     done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--json", "-o", tmp_path)
     (row,) = done.json["points"]
     assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
-
-
-def test_a_trace_shows_the_wait(tmp_path: Path, law: Path) -> None:
-    """GPUs wait for the host first, then comes the launch, and the last slice ends at the time of the call."""
-    out = tmp_path / "trace.json"
-    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 KiB", "plots=[]", gpus("all")]
-    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--trace", out)
-    assert done.status == 0, done.err
-    slices = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("ph") == "X"]
-    waits, launches = ([one for one in slices if one["name"] == name] for name in ("host", "launch"))
-    assert len(waits) == len(launches) == 8
-    assert {one["ts"] for one in waits} == {0}
-    assert {one["ts"] for one in launches} == {one["dur"] for one in waits}
-    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(8 * HOST / 1e6)
-
-
-def test_steps_of_a_workload_are_not_paced() -> None:
-    """Its calls do not follow each other without a break: to ask for the host's pace is an error."""
-    got = simcoll("run", "ddp-buckets", "--set", gpus(8), "-o", "out")
-    assert got.status == 2
-    assert "a workload's calls are not made back to back; leave out launch.gpus_per_process" in got.err
 
 
 def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> None:

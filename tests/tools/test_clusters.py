@@ -19,9 +19,9 @@ from simcoll.accuracy.fit import parameters
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import BesideTable, Profile, find_profile, load_network, parse_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point, load
 
 
 def a_row(table: str, collective: str | None = None, **more: Any) -> MeasuredRow:

@@ -25,8 +25,8 @@ from simcoll.errors import Diagnostic, InputError, Place, RefusedError, Schedule
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import MOST_RANKS, MOST_TRANSFERS, RecordedTransfers, plain
 from simcoll.schedule.collectives import COLLECTIVES, collective
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
+from simcoll.schedule.schedule import Schedule
 
 MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that simcoll did not write
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+([0-9]+)\s*b?(?:\s+(?:to|from)\s+([0-9]+))?(.*)")

@@ -227,21 +227,6 @@ class Schedule:
         return self.replace(n=world, src=to[self.src], dst=to[self.dst], groups=(tuple(members),))
 
 
-def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
-    """Return schedules of disjoint groups in one world as one schedule, run at the same time."""
-    first = schedules[0]
-    if len(schedules) == 1:
-        return first
-    if any(s.agents for s in schedules):
-        raise ScheduleError(f"{first.name}: groups side by side cannot share in-network agents")
-    if len({(s.n_chunks, s.n) for s in schedules}) != 1:
-        raise ScheduleError(f"{first.name}: groups side by side must be of equal size")
-    order = np.argsort(np.concatenate([s.step for s in schedules]), kind="stable")
-    columns = [np.concatenate(column)[order] for column in zip(*(s.columns for s in schedules), strict=True)]
-    groups = tuple(g for s in schedules for g in s.groups)
-    return first.replace(groups=groups, **dict(zip(COLUMNS, columns, strict=True)))
-
-
 @dataclass(frozen=True, eq=False)
 class StreamedSchedule:
     """A `Schedule` without stored transfers: `make` yields the steps anew each time, see `parts`.
