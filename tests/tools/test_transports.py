@@ -130,14 +130,14 @@ def test_a_record_is_read_as_it_is_written() -> None:
 def test_a_fit_ends_where_a_fit_from_elsewhere_ends(together: Together) -> None:
     """Rows and what is believed have one best answer: a fit goes on until it is there, though logarithms of costs in ps
     are 15 and a move by a hundredth of that is one by a seventh of the cost."""
-    _, share = transports._measured(together.clusters)
+    _, share = transports.measured_and_share(together.clusters)
     belief = together.common.belief(together.start["b"], together.known["b"], share)
     alone = np.array([name == "transport.latency" for name in COSTS])
     slow = [each for each in together.clusters if each.name == "b"]
     ends = []
     for factor in (0.9, 1.1):
         begin = Known(together.known["b"].values + alone * np.log(factor), together.known["b"].widths)
-        ends.append(transports._found(slow, together.start["b"], belief, begin)[1])
+        ends.append(transports.fitted_costs(slow, together.start["b"], belief, begin)[1])
     apart = np.abs(ends[0].values - ends[1].values)
     assert (apart <= 0.05 * belief.widths).all()
 
@@ -147,7 +147,7 @@ def test_what_no_other_has_is_open_and_not_nothing() -> None:
     is not sure, so that rows on two nodes can show it; where none does, they cost nothing."""
     start, names = networks(), ("ib-ndr", "ib-hdr", "slingshot-ofi")
     known = {name: transports.recorded(start[name]) for name in names if name != "slingshot-ofi"}
-    family = transports._first({name: transports.recorded(start[name]) for name in names}, start)
+    family = transports.medians({name: transports.recorded(start[name]) for name in names}, start)
     shared, at = transports.common(known, start, family), COSTS.index("transport.unexpected")
     missed, without = (shared.of(start[name]) for name in ("slingshot-ofi", "ib-ndr"))
     assert missed.costs["transport.unexpected"] > 0
