@@ -14,13 +14,13 @@ Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980)
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
+from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.nccl.channel_search import Draft, Round
 from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, PIX, PXN, SYS, NodePaths, PathRules
@@ -95,10 +95,9 @@ def search(system: SystemFile, gpus: int | Sequence[int], across: bool, settings
     and for several nodes without NICs."""
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
-    return _found(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, settings)
+    return yaml_tree.once(_found, system.model_dump_json(exclude={"nccl", "description"}), chosen, across, settings)
 
 
-@functools.lru_cache(maxsize=256)  # a search takes up to 6 s, and each point of a sweep asks for it
 def _found(system: str, gpus: tuple[int, ...], across: bool, settings: SearchSettings) -> Graphs:
     file = SystemFile.model_validate_json(system, by_name=True)
     rules = _rules(file, settings)

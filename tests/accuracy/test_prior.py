@@ -415,19 +415,6 @@ def test_a_parameter_at_its_limit_is_an_error(folder: Path):
         fitted(table, free=["efficiency"])
 
 
-def test_a_table_faster_than_the_model_is_refused(folder: Path) -> None:
-    """Times that lack a factor of ten lead a cost that no call goes without to nothing, and that is said."""
-    table = measured(shipped(), "t.csv", np.random.default_rng(5), 0.0, "collective=all_reduce", "ranks=[2, 8]")
-    with Path(table).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    with Path(table).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows({**row, "time_us": float(row["time_us"]) / 10} for row in rows)
-    with pytest.raises(InputError, match=r"launch: the rows ask for less than 0 us, its limit: they are faster"):
-        fitted(table)
-
-
 @pytest.mark.parametrize(("gone", "refused"), [("grid", False), ("launch", True)])
 def test_a_cost_may_not_be_there_where_calls_go_without(gone: str, refused: bool, folder: Path) -> None:
     """From rows of a machine that has none of a cost, zero is found for a grid, as some shipped profile has it; that

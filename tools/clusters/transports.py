@@ -242,17 +242,15 @@ class Together:
     def _fitted(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
         """Fit with the model itself: what is too quick to be seen where lines were drawn may be felt elsewhere."""
         name = clusters[0].transport
-        _, share = measured_and_share(clusters)
+        _, share = _measured(clusters)
         given = self.known[name]
-        return fitted_costs(
-            clusters, self.start[name], shared.belief(self.start[name], given, share, alone=False), given
-        )[1]
+        return _found(clusters, self.start[name], shared.belief(self.start[name], given, share, alone=False), given)[1]
 
     def _on_lines(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
         name = clusters[0].transport
         lines = [self.lines[each.name] for each in clusters]
         at = Line(lines[0].values, *(np.concatenate([each[i] for each in map(_parts, lines)]) for i in (0, 1)))
-        measured, share = measured_and_share(clusters)
+        measured, share = _measured(clusters)
         belief = shared.belief(self.start[name], self.known[name], share)
         values = least_squares.refit(at, measured, _bounds(), least_squares.OWN_ERROR, belief)
         return Known(values, _widths(Line(values, at.at(values), at.slopes), measured, belief, self.known[name]))
@@ -273,7 +271,7 @@ def lined(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell
             tell(f"{each.name}: {len(each.samples)} rows under other costs of {each.transport}")
             model = _model([each], start[each.transport])
             lines[each.name] = least_squares.line(model, known[each.transport].values, _bounds())
-    return _shared(Together(coarse, start, known, medians(known, start), lines))
+    return _shared(Together(coarse, start, known, _first(known, start), lines))
 
 
 def fit_together(
@@ -283,19 +281,19 @@ def fit_together(
     coarse = [each.coarse for each in clusters]
     names = list(dict.fromkeys(each.transport for each in coarse))
     known = {name: recorded(start[name]) for name in names}
-    given, together = known, Together(coarse, start, known, medians(known, start), {})
+    given, together = known, Together(coarse, start, known, _first(known, start), {})
     if all(start[name].calibration for name in names):
         together = _shared(together)
     for cycle in range(CYCLES):
         known, lines = dict(together.known), dict[str, Line]()
         for name in names:
             own = [each for each in coarse if each.transport == name]
-            measured, share = measured_and_share(own)
+            measured, share = _measured(own)
             belief = together.common.belief(start[name], given[name], share, alone=not cycle)
             if name in keep:
                 line = least_squares.line(_model(own, start[name]), given[name].values, _bounds())
             else:
-                line, found = fitted_costs(own, start[name], belief, known[name])
+                line, found = _found(own, start[name], belief, known[name])
                 stays = of_family(start[name]) & bool(cycle)  # what rows say of it alone is known by then
                 known[name] = Known(*(np.where(stays, *pair) for pair in zip(known[name], found, strict=True)))
             at = np.cumsum([len(each.samples) for each in own])[:-1]
@@ -315,7 +313,7 @@ def _shared(together: Together) -> Together:
     return replace(together, common=shared)
 
 
-def medians(known: Mapping[str, Known], start: Mapping[str, Profile]) -> Common:
+def _first(known: Mapping[str, Known], start: Mapping[str, Profile]) -> Common:
     """Return the middle of each family's transports, and how transports differ before any shows it."""
     families = dict.fromkeys(map(_family, start.values()))
     members = {name: [known[each].values for each in known if _family(start[each]) == name] for name in families}
@@ -332,9 +330,9 @@ def _owned(profile: Profile) -> Array:
     return np.array([name in profile.own for name in COSTS])
 
 
-def fitted_costs(clusters: Sequence[ClusterSamples], like: Profile, belief: Belief, given: Known) -> tuple[Line, Known]:
+def _found(clusters: Sequence[ClusterSamples], like: Profile, belief: Belief, given: Known) -> tuple[Line, Known]:
     """Fit with the model itself, beginning at what is `given` but for what is believed for sure."""
-    measured, _ = measured_and_share(clusters)
+    measured, _ = _measured(clusters)
     begin = np.clip(np.where(belief.widths <= SURE, belief.values, given.values), *_bounds()[:2])
     line = least_squares.fit(_model(clusters, like), measured, begin, _bounds(), belief, ROUNDS)
     return line, Known(line.values, _widths(line, measured, belief, given))
@@ -344,7 +342,7 @@ def _model(clusters: Sequence[ClusterSamples], like: Profile) -> least_squares.M
     return lambda values: np.concatenate([each.times(values, like) for each in clusters])
 
 
-def measured_and_share(clusters: Sequence[ClusterSamples]) -> tuple[Floats, float]:
+def _measured(clusters: Sequence[ClusterSamples]) -> tuple[Floats, float]:
     """Return the measured times in ps, and the share of an independent row for which each counts."""
     rows = sum(len(each.samples) for each in clusters)
     independent = sum(prior.independent(each.samples.rows) for each in clusters)

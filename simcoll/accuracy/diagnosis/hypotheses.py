@@ -119,7 +119,7 @@ def candidates(
     nodes = max(nodes_of(scenario.topology) for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
-    nics = system.devices.get("nic", 0) if system and isinstance(system.devices, dict) else 0
+    nics = system.counts.get("nic", 0) if system else 0
     direct = system is not None and (_has(system, "nvlink") or _has(system, "xgmi"))  # then PCIe leads only to NICs
     several: list[Sequence[Hypothesis]] = [
         variants
@@ -334,7 +334,7 @@ def _others(system: SystemFile) -> list[SystemFile]:
 def _differences(system: SystemFile, candidate: SystemFile) -> int:
     """Return the number of differences between two systems in counts of devices, NIC rates and GPU makers."""
     pair = (system, candidate)
-    counts = [set(file.devices.items()) if isinstance(file.devices, dict) else set() for file in pair]
+    counts = [{*file.counts.items()} for file in pair]
     rates = [file.nic.rate if file.nic else "" for file in pair]
     makers = [file.gpu.vendor if file.gpu else "" for file in pair]
     return len(counts[0] ^ counts[1]) + (rates[0] != rates[1]) + (makers[0] != makers[1])
