@@ -93,7 +93,7 @@ _ON = click.option(
     "--on",
     "system",
     metavar="SYSTEM",
-    help="In place of its topology: a shipped system, a file, or keys of a topology in braces.",
+    help="The machine, in place of a scenario's: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
@@ -206,6 +206,7 @@ with_profile = _with_keys("profile")
 with_topology = _with_keys("system", "nodes", "size")
 with_machine = _with_keys("system", "nodes", "size", "profile")
 with_algorithm = _with_keys("algorithm")
+with_call = _with_keys("system", "nodes", "algorithm", "size", "profile")
 
 
 def with_measured_on(command: Command) -> Command:
