@@ -221,11 +221,6 @@ def with_measured_on(command: Command) -> Command:
     return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))
 
 
-def of_nodes(nodes: str | None) -> list[str]:
-    """Return `--nodes` as assignments, in the form of `--set`."""
-    return assigned("topology.nodes", nodes and listed(nodes), "--nodes")
-
-
 def assigned(path: str, value: str | None, option: str) -> list[str]:
     """Return the assignment of an option to a key of the scenario, in the form of `--set`; messages name the option."""
     from simcoll.config.yaml_tree import OptionValue
