@@ -55,14 +55,14 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
     return names
 
 
-class _PlainDigits(click.ParamType):
+class _PlainDigits:
     """Refuses `1_0` and digits of other scripts, which Python reads as numbers."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a word as the type below has it; ends the command if it is not one."""
         if isinstance(value, str) and not in_plain_digits(value):
             raise click.BadParameter(f"{value!r} is not a number.")
-        return super().convert(value, param, ctx)
+        return super().convert(value, param, ctx)  # type: ignore[misc]  # of the number type that follows
 
 
 class Whole(_PlainDigits, click.types.IntParamType):
