@@ -92,14 +92,14 @@ def shortened(text: str) -> str:
 class InputError(SimcollError):
     """Wrong input: holds every mistake found, in the order of the file.
 
-    One mistake may be given as a text, with its cure, or as "problem; cure".
+    One mistake may be given as a text, with its cure and its place, or as "problem; cure".
     """
 
     exit_status = 2
 
-    def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = ""):
+    def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = "", place: Place | None = None):
         if isinstance(diagnostics, str):
-            diagnostics = [Diagnostic(diagnostics, cure) if cure else Diagnostic.of(diagnostics)]
+            diagnostics = [Diagnostic(diagnostics, cure, "", place) if cure else Diagnostic.of(diagnostics)]
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
         super().__init__("\n".join(str(d) for d in self.diagnostics))
 

@@ -82,7 +82,7 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
     try:
         return KINDS[kind].read(text, source, asked)
     except RecursionError:
-        raise InputError([Diagnostic("nested too deeply", "flatten the file", "", Place(source, 1, 1))]) from None
+        raise InputError("nested too deeply", "flatten the file", Place(source, 1, 1)) from None
 
 
 _WHAT: Final = (

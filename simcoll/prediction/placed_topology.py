@@ -23,7 +23,6 @@ from simcoll.scenario.profile import (
     CostSetting,
     LinkScale,
     Profile,
-    costs_of,
     load_network,
     load_profile,
 )
@@ -129,7 +128,7 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     """Return the kinds of a node's links that carry more payload than rated under the machine's own profile or `costs`,
     with the share that the best of NCCL's protocols reaches."""
     machine = machine_of(scenario)
-    own = costs_of(load_profile(machine.profile)) if machine and machine.profile else None
+    own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = _INNER.get(rated.layout, rated.kinds_within_nodes)
     shares: dict[str, float] = {}
     for each in filter(None, (own, costs)):

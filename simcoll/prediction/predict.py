@@ -18,7 +18,6 @@ from simcoll.prediction.runs import predict_call
 from simcoll.scenario.profile import (
     Calibration,
     CostSetting,
-    costs_of,
     load_network,
     load_profile,
     shipped_profiles,
@@ -71,7 +70,7 @@ def predict(
         scenario = scenario.model_copy(update={"faults": ()})
     # A collective runs as one program, which allows shortcuts; a workload's operations are joined. Both give the same
     # time.
-    costed = costs or costs_of(profile)
+    costed = costs or CostSetting.of(profile)
     if scenario.workload:
         from simcoll.prediction.runs import predict_plan
 

@@ -235,7 +235,6 @@ class MachineRoutes:
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
         self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
         self._fields: dict[int, DistanceField] = {}
-        self._routes: dict[tuple[int, int, int], Route] = {}
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
@@ -243,12 +242,7 @@ class MachineRoutes:
         if first == last:
             return ()
         ways = self.ways(first, last)
-        if ways is None:
-            return None
-        key = first, last, number % ways.paths
-        if key not in self._routes:
-            self._routes[key] = self._fields[last].route(ways, number)
-        return self._routes[key]
+        return None if ways is None else self._fields[last].route(ways, number)
 
     def ways(self, first: int, last: int) -> FewestHops | None:
         """Return the routes inside the machine."""

@@ -123,12 +123,6 @@ def test_two_measurements_for_a_prediction():
     assert join(rows, [predicted()], {"table": "b"})[0].measured_us == 11
 
 
-def test_duplicates_that_nothing_tells_apart():
-    """Where no column helps, the cure is to remove rows."""
-    (complaint,) = complaints([measured(), measured(time_us=11.0)], [predicted()])
-    assert complaint.endswith("remove the duplicates (--where cannot tell them apart)")
-
-
 def test_where_prefers_what_is_said():
     """COL=VALUE keeps the rows that say so; where no row of a table does, those that leave it open."""
     open_row, ring, tree = measured(), measured(algorithm="ring"), measured(algorithm="tree")
@@ -155,13 +149,6 @@ def test_what_no_row_says_is_told(tmp_path: Path):
             assert found == ([expected] if meant else [])
     _, _, notes = fit_rows([tmp_path / "m.csv"], {"library_version": "2.21"})
     assert notes == ["2 of 2 rows do not say library_version: taken to be 2.21"]
-
-
-def test_where_compares_numbers_as_numbers():
-    """8, 8.0 and 08 are one number; collectives are compared in our spelling."""
-    predictions = [predicted(seed="3"), predicted(seed="4", size_bytes=2048)]
-    assert [p.size_bytes for p in join([measured(), measured(size_bytes=2048)], predictions, {"seed": "3.0"})] == [1024]
-    assert len(select([measured()], {"ranks": "08", "collective": "allreduce"})) == 1
 
 
 def test_where_is_checked():

@@ -706,18 +706,6 @@ def test_several_nodes_are_judged_by_the_fit_of_their_network(tmp_path: Path, se
         assert region["high"] == pytest.approx(min(1.8, np.exp(band * np.hypot(np.log(widest), 0.05))))
 
 
-def test_series_are_judged_each_for_itself(tmp_path: Path):
-    """A collective that is off is not hidden by many that are not."""
-    path = tmp_path / "two.csv"
-    lines = table(tmp_path, H100, times(H100, LARGE)).read_text(encoding="utf-8").splitlines()
-    slow = [
-        re.sub(r"float16,(\d+),([\d.]+)", lambda m: f"float32,{m[1]},{2 * float(m[2])}", line) for line in lines[-4:]
-    ]
-    path.write_text("\n".join(lines + slow) + "\n", encoding="utf-8")
-    off = [region["dtype"] for region in diagnosed(path, "hgx-h100")["regions"] if region["off"]]
-    assert set(off) == {"float32"}
-
-
 SHIPPED = {
     "a100_sxm_nccl-2.27.3.csv": "dgx-a100",
     "h100_sxm_nccl-2.27.3.csv": "hgx-h100",

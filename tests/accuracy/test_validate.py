@@ -201,32 +201,6 @@ def test_shipped_studies_name_cases_that_are_there():
             assert study_file.case_file(folder, used.case) if used.case else find_measured(str(used.table))
 
 
-def test_tables_are_taken_from_the_studies_too(studies: Path):
-    """With `--reuse` and a folder of its own the report is made of the tables that lie with the studies."""
-    table = Path("validation/measured/star.csv").read_bytes()
-    found = simcoll("validate", "--reuse", "-o", "elsewhere")
-    assert (found.status, found.out.splitlines()[1:]) == (0, ["elsewhere/REPORT.md"])
-    assert not Path("elsewhere/measured").exists()
-    assert Path("validation/measured/star.csv").read_bytes() == table
-
-
-def test_what_a_device_does_is_taken_from_its_table(studies: Path):
-    """With `--reuse` a device is not measured anew either; a table that cannot be read is one clear error."""
-    pytest.importorskip("torch")
-    from simcoll.measurement.torch_backend.session import gpus
-
-    study("title: A device\nplace: device\n", "device")
-    table = Path(f"validation/measured/device-{'cuda' if gpus() else 'cpu'}.csv")
-    table.write_text("what,dtype,size_bytes,time_us\nreduce,float32,4000,8\n", encoding="utf-8")
-    assert simcoll("validate", "--reuse").status == 0
-    assert "2e+03 ps/B" in report()
-    assert "| reduce | 8 |" in report()
-    table.write_text("what,dtype\nreduce,float32\n", encoding="utf-8")
-    found = simcoll("validate", "--reuse")
-    assert (found.status, found.out) == (2, "")
-    assert found.err.startswith(f"{table}: is no table of what a device does; ")
-
-
 def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):
     """Of steps that differ in the size of buckets only, the report names the quickest as measured and by the model, and
     what following the model costs; the goal is of the worst."""

@@ -176,6 +176,17 @@ ODD: list[tuple[Any, str]] = [
     ),
     (lambda: sc.predict("quickstart", size="1 MiB"), "5 points"),
     (lambda: sc.run(sc.load("quickstart"), size="1 MiB"), "keys change a sweep"),
+    *(
+        (lambda ask=ask: ask("h100_sxm_nccl-2.27.3.csv"), "nothing says what it was measured on; add on=")
+        for ask in (sc.diagnose, sc.compare, sc.calibrate)
+    ),
+    *(
+        (
+            lambda key=key: sc.calibrate(ROWS, on="hgx-h100", **{key: ["x=2"]}),
+            "is no mapping of columns to values; write",
+        )
+        for key in ("fit", "where")
+    ),
 ]
 
 
@@ -200,19 +211,6 @@ def test_what_can_be_gone_through_is_a_list(as_given: Any) -> None:
     assert [point.scenario.nbytes for point in sc.Sweep(sweep, algorithm="ring")] == sizes
     assert len(below) == len(sc.Sweep(below, algorithm="ring")) == 2
     assert sc.compare(ROWS, on="hgx-h100", dtype=as_given(["float32"]))["points"]
-
-
-def test_numbers_are_quantities() -> None:
-    """Bytes, B/s and seconds may be numbers, and mean what texts with these units mean."""
-    texts = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1.5 us"}}
-    numbers = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": 25e9, "latency": 1.5e-6}}
-    times = [
-        sc.run("all_reduce", on=star, size=size, algorithm="ring", model={"o_send": sent})["time_ps"]
-        for star, size, sent in ((texts, "1 MiB", "2 us"), (numbers, 2**20, 2e-6))
-    ]
-    assert times[0] == times[1] != [None]
-    assert sc.Link("25 GB/s", "0 s") == sc.Link(25e9, 0)
-    assert sc.Link("25 GB/s", "1.5 us") == sc.Link(25e9, 1.5e-6) == sc.Link(25 * 10**9, np.float64(1.5e-6))
 
 
 def _quantities(value: Any) -> Iterator[str]:
@@ -477,22 +475,6 @@ def test_a_scenario_is_refused_in_the_words_of_a_sweep(broken: dict[str, Any]) -
     with pytest.raises(sc.SimcollError) as theirs:
         _ = sc.Sweep(**{**keys, **broken}).points
     assert str(ours.value) == re.sub(r"^\w+=:1:1: ", "", str(theirs.value), flags=re.M)
-
-
-@pytest.mark.parametrize("ask", [sc.diagnose, sc.compare, sc.calibrate])
-def test_a_measured_table_needs_its_machine(ask: Any) -> None:
-    """Where nothing says what a table was measured on, the words say what to add."""
-    with pytest.raises(sc.SimcollError, match=r"nothing says what it was measured on; add on="):
-        ask("h100_sxm_nccl-2.27.3.csv")
-
-
-@pytest.mark.parametrize("key", ["fit", "where"])
-def test_conditions_are_a_mapping(key: str) -> None:
-    """Conditions as the command has them are refused in words that say how they are written here."""
-    with pytest.raises(
-        sc.SimcollError, match=r"\['nodes=2'\] is no mapping of columns to values; write {'nodes': '2'}"
-    ):
-        sc.calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", **{key: ["nodes=2"]})  # type: ignore[arg-type]  # as users do
 
 
 def test_an_output_is_tried_before_the_fit(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from command import ROOT, simcoll
 
-from simcoll.prediction import result_rows
-
 
 def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, tmp_path: Path):
     """A run of other points into the same folder, a quiet one too, names the command whose results it replaces; the
@@ -67,14 +65,6 @@ def test_a_results_csv_of_others_is_not_overwritten(scenario: Path, tmp_path: Pa
     table.unlink()
     words = ["run", scenario, "-q", "-o", table.parent, "--set", "size=1 MiB", "--set", "plots=[]"]
     assert [simcoll(*words).status for _ in range(2)] == [0, 0]
-
-
-def test_json_says_what_the_file_says(scenario: Path, tmp_path: Path):
-    """`--json` and results.csv hold the same numbers; where the files went is told on stderr."""
-    found = simcoll("run", scenario, "--json", "-o", tmp_path / "out")
-    rows = result_rows.read(tmp_path / "out/results.csv")
-    assert [row["time_us"] for row in rows] == [row["time_us"] for row in found.json["points"]]
-    assert str(tmp_path / "out/results.csv") in found.err
 
 
 def test_set_overrides_and_creates(scenario: Path):
@@ -195,20 +185,6 @@ def test_a_machine_and_a_profile_are_options(command: str):
     assert asked.json == simcoll(command, "quickstart", *SETS, *words).json
     last = simcoll(command, "quickstart", *MACHINE, *words, "--set", "topology.nodes=1").json
     assert all(point["nodes"] == 1 for point in next(iter(value for value in last.values() if isinstance(value, list))))
-
-
-def test_no_scenario_is_needed():
-    """The keys of a scenario may all be options: then there is none to name."""
-    words = ("--on", "dgx-a100", "--set", "collective=all_gather", "--set", "size=1 KiB", "--quiet", "--json")
-    for command, its_own in (("explain", ("--no-what-if",)), ("recommend", ("--among", "ring"))):
-        asked = simcoll(command, *words, *its_own)
-        assert asked.status == 0 and "dgx-a100" in asked.out, asked.err
-
-
-def test_a_rehearsal_is_on_the_machine_asked_for():
-    """`measure` takes `--on` and `--nodes`: as many ranks as the machine has."""
-    asked = simcoll("measure", "quickstart", "--dry-run", "--set", "algorithm=ring", "--on", "dgx-a100", "--nodes", "2")
-    assert asked.status == 0 and "all_reduce/ring, 16 ranks" in asked.out, asked.err
 
 
 def test_machines_of_a_list_may_be_in_words_and_in_braces() -> None:

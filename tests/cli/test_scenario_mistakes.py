@@ -196,10 +196,3 @@ def test_a_number_too_large_is_a_mistake_of_its_option(words: list[str], place: 
     refused = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", *words)
     assert (refused.status, refused.out) == (2, "")
     assert refused.err.startswith(place)
-
-
-def test_a_point_too_large_does_not_end_a_sweep() -> None:
-    """Of several numbers of ranks those that fit are answered."""
-    some = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", "--set", "ranks=[8, 9]", "--json")
-    assert some.status == 0
-    assert [point["status"].partition(":")[0] for point in some.json["points"]] == ["ok", "refused"]

@@ -47,13 +47,6 @@ def test_rccl_and_mpi_tables():
     ]
 
 
-@pytest.mark.parametrize("name", ["nccl-tests", "nccl-tests json", "rccl-tests", "imb", "csv"])
-def test_measured_tables_stay_what_they_are(name: str, tmp_path: Path):
-    """What import writes of a measurement reads back as the same rows; `compare` and `calibrate` take it."""
-    path, _ = brought(tmp_path, foreign.FILES[name])
-    assert parse_measured(path.read_text(), "x") == parse_measured(foreign.FILES[name], "x")
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the results of a small sweep."""
@@ -74,19 +67,8 @@ def test_the_table_of_nccl_tests_reads_back(results: Path):
     assert {(row.collective, row.ranks, row.dtype) for row in rows} == {("all_reduce", 4, "float32")}
 
 
-def test_drawings_hold_every_device_and_link():
-    """Graphviz names all devices; GraphML has every link with its numbers."""
-    import networkx as nx
-
-    graph = nx.parse_graphml(simcoll("export", "hgx-h100", "--to", "graphml", "--nodes", 2).out)
-    found = systems.build(scenario_files.topology_spec("hgx-h100", 2))
-    assert set(graph.nodes) == set(found.kinds) and graph.number_of_edges() == len(found.links)
-    link = found.graph.edges[found.links[0]]["link"]
-    assert graph.edges[found.links[0]] == {
-        "bandwidth": link.bandwidth,
-        "latency": link.latency_ps / 1e12,
-        "kind": link.kind,
-    }
+def test_drawings_hold_every_gpu():
+    """Graphviz names all devices."""
     drawn = simcoll("export", "hgx-h100", "--to", "graphviz").out
     assert drawn.count("{") == drawn.count("}") and all(f'"node0.gpu{i}"' in drawn for i in range(8))
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import workloads
 from command import KILLED, PATIENCE_S, ROOT, SCRIPT, Outcome, environment, python, simcoll
@@ -26,7 +25,6 @@ from simcoll.errors import InputError, MeasureError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_namespaces, real_run
 from simcoll.measurement.launcher import Launcher
-from simcoll.measurement.rank_tasks import NOT_BEGUN
 from simcoll.prediction.predict import predict
 from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario_files import Point
@@ -329,18 +327,6 @@ def test_mistakes(words: Sequence[str], status: int, said: str, tmp_path: Path):
     assert len(outcome.err.splitlines()) <= 3
 
 
-def test_nccl_needs_gpus(tmp_path: Path):
-    """Without a GPU, or with too few: said before anything is started."""
-    from simcoll.measurement.torch_backend.session import gpus
-
-    if gpus() >= 8:
-        pytest.skip("this machine has GPUs for all of them")
-    outcome = simcoll("measure", scenario_file(tmp_path, RING), "--ranks", 8, "--backend", "nccl")
-    assert outcome.status == 2
-    assert "GPU" in outcome.err
-    assert "give --ranks" in outcome.err or "take --backend gloo" in outcome.err
-
-
 def test_a_switch_that_reduces_is_refused():
     """What only a switch can do is refused by name; beside what can be run it is left out and told of, once."""
     keys: dict[str, Any] = {"collective": "all_reduce", "topology": {"system": "hgx-h100"}, "ranks": 2}
@@ -589,42 +575,6 @@ def test_a_rank_that_dies_or_hangs(blow: signal.Signals, said: str):
     transfer = r"^all_reduce/ring.*: rank 0: (transfer \d+ \(step \d: chunk \d: \d→\d( reduce)?\)|\w+)"
     assert re.search(transfer, str(raised.value), re.MULTILINE)
     assert not marked(mark)
-
-
-def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch):
-    """As on a GPU, which works on while its host goes ahead: if it does not get done in time, rank and task are named,
-    and a device that gets done later than its host is waited for."""
-    from torch.distributed import HashStore
-
-    from simcoll.measurement.rank_process import RankProcess
-    from simcoll.measurement.torch_backend.device import HostClock
-    from simcoll.measurement.torch_backend.session import Session
-
-    marks, asked = np.full(3, NOT_BEGUN, np.int64), iter(range(10**9))
-
-    class Late(HostClock):
-        """Comes to a mark when it has been asked often enough."""
-
-        def over(self, mark: int) -> bool:
-            return next(asked) % 3 == 2
-
-    class Stuck(HostClock):
-        """Comes to no mark any more once the first task has begun."""
-
-        def over(self, mark: int) -> bool:
-            return bool(marks[1] == NOT_BEGUN)
-
-    library = {**FEW, "harness": "library"}
-    tasks = [case.task for case in real_run.cases(points(collective="all_reduce", ranks=1, measure=library), "gloo")]
-    with Session("gloo", 0, 1, 0, HashStore(), PATIENCE_S) as session:
-        session.clock = Late()
-        assert len(RankProcess(session, marks).work(tasks).outcomes[0].durations) == 2
-        assert next(asked) > 3 * 30
-        session.clock, session.timeout_s, marks[:] = Stuck(), 0.2, NOT_BEGUN
-        with pytest.raises(MeasureError, match=r"^all_reduce/library.*: rank 0: a call: not over after 0.2 s$"):
-            RankProcess(session, marks).work(tasks)
-        with pytest.raises(RuntimeError, match="the device does not get done"):
-            session.overhead()
 
 
 @needs_proc

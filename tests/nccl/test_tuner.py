@@ -562,31 +562,6 @@ def test_small_calls_get_few_channels() -> None:
 # --- the command ---
 
 
-def test_tune_reads_own_machines(tmp_path: Path) -> None:
-    """A topology file with a key `nccl` is tuned like a shipped system; a mistake in it is found there."""
-    text = """\
-name: pair
-cpu: {vendor: intel}
-gpu: {model: T4, generation: turing, compute_capability: 75}
-devices: {gpu: 2}
-links: [{from: gpu0, to: gpu1, bandwidth: 12 GB/s, latency: 1 us}]
-nccl:
-  source: a log
-  graphs:
-    - {graph: ring, nodes: one, gpus: 2, channels: 1, intra: 12, pattern: ring, type_intra: PHB}
-"""
-    (tmp_path / "pair.yaml").write_text(text)
-    told = simcoll("tune", tmp_path / "pair.yaml", "--json").json
-    assert told["channels"] == 2 and told["graphs_source"] == "a log"
-    (tmp_path / "pair.yaml").write_text(text.replace("PHB", "PHX"))
-    wrong = simcoll("tune", tmp_path / "pair.yaml")
-    assert wrong.status == 2 and "pair.yaml:9:93: nccl.graphs.0.type_intra: 'PHX' is not known" in wrong.err
-    row = text.splitlines()[-1]
-    (tmp_path / "pair.yaml").write_text(f"{text}{row.replace('gpus: 2', 'gpus: [1, 4]')}\n")
-    twice = simcoll("tune", tmp_path / "pair.yaml")
-    assert twice.status == 2 and "nccl: two rows for ring on one node with 2 GPUs; keep one of them" in twice.err
-
-
 @pytest.mark.parametrize(
     ("words", "error"),
     [

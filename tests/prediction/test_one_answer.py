@@ -137,19 +137,6 @@ def test_a_row_has_the_name_that_was_asked_for(profile: str) -> None:
             assert (found.asked, found.algorithm) == (name, name)
 
 
-def test_a_training_step_mixes_all_kinds_of_calls() -> None:
-    """Trees, rings and messages from rank to rank share links in one plan."""
-    step = {"template": "ddp", "model": "gpt2", "gpu": "a100"}
-    assert on("dgx-a100", 2, workload=step).time_ps > 0
-    kinds = [("all_reduce", "tree"), ("all_gather", "ring"), ("all_to_all", "auto")]
-    mixed = [
-        operation(name, collective=name, algorithm=algorithm, size="1 MiB", stream=name) for name, algorithm in kinds
-    ]
-    whole = on("dgx-a100", 2, workload={"operations": mixed}).time_ps
-    each = [on("dgx-a100", 2, collective=name, algorithm=algorithm, size="1 MiB").time_ps for name, algorithm in kinds]
-    assert max(each) < whole < sum(each)
-
-
 @pytest.mark.parametrize("algorithm", ["auto", "nvls_tree"])
 def test_calls_of_a_step_over_nodes_are_served_by_loops(algorithm: str) -> None:
     """NVLSTree repeats its schedule over a bucket: its call holds the columns of one of its loops; the step takes as

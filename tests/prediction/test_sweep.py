@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from command import KILLED, SCRIPT, python, simcoll, start
+from command import KILLED, SCRIPT, python, simcoll
 
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow, write_atomically
@@ -162,24 +160,6 @@ def test_a_profile_hangs_on_all_files_that_it_takes_costs_from(profile: str, tmp
         assert all(path.read_text("utf-8") in point.contents() for path in wanted | {own})
 
 
-def test_another_scenario_replaces(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """Another scenario in the same folder leaves its own results only."""
-    folder, _, whole = logged
-    other = tmp_path / "other.yaml"
-    other.write_text(
-        SCENARIO.replace("sweep", "other")
-        .replace("all_reduce", "reduce")
-        .replace("ring", "chain")
-        .replace("tree, ", "")
-    )
-    assert len(_run(other, folder)["points"]) == 8  # type: ignore[arg-type]
-    text = (folder / "results.csv").read_text(encoding="utf-8")
-    assert "all_reduce" not in text
-    assert text.count("\n") == 9
-    _run(scenario, folder)
-    assert (folder / "results.csv").read_bytes() == whole
-
-
 def test_extending_a_sweep_keeps_order(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
     """Rows are ordered by the scenario, whatever came from the log and in whatever order it stands there."""
     _, lines, whole = logged
@@ -220,41 +200,6 @@ def test_a_run_that_is_killed_again_and_again_goes_on(
     assert _run(scenario, folder)["reused"] == len(known)
     assert (folder / "results.csv").read_bytes() == whole
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "results.csv"]
-
-
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A scenario of sixteen points that take a while, and its results.csv."""
-    folder = tmp_path_factory.mktemp("slow")
-    text = SCENARIO.replace("hosts: 8", "hosts: 32").replace("[ring, ", "[all_pairs, ring, ") + "engine: event\n"
-    (folder / "slow.yaml").write_text(text, encoding="utf-8")
-    _run(folder / "slow.yaml", folder / "whole")
-    return folder / "slow.yaml", (folder / "whole/results.csv").read_bytes()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("words", [[], ["--jobs", 2], ["--shard", "1/1"]], ids=["alone", "jobs", "shard"])
-def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Path, bytes], tmp_path: Path):
-    """The same with SIGKILL at six moments of the clock, as the run starts too."""
-    scenario, whole = slow
-    rng, known = random.Random(str(words)), set[str]()
-    for _ in range(6):
-        more = rng.randrange(6)
-        with start("run", scenario, "-o", tmp_path, "--quiet", *words, stderr=subprocess.DEVNULL) as process:
-            while process.poll() is None and len(_kept(tmp_path)) < len(known) + more:
-                time.sleep(0.02)
-            time.sleep(rng.uniform(0, 0.2))
-            process.kill()
-        if late := (tmp_path / "results.csv").exists():  # a busy machine may let this process strike when all is done
-            break
-        keys = _kept(tmp_path)
-        assert len(set(keys)) == len(keys)
-        assert known <= set(keys)
-        known = set(keys)
-    reused = _run(scenario, tmp_path)["reused"]
-    assert late or reused == len(known) > 0
-    assert (tmp_path / "results.csv").read_bytes() == whole
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "results.csv"]
 
 
 HALF = """

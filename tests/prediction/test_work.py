@@ -151,19 +151,6 @@ def test_recommend_ends_when_its_runs_take_longer_than_they_may(monkeypatch: pyt
     assert not first.timed and not second.timed
 
 
-def test_who_has_patience_lets_it_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal for time names the variable of the environment that says how long it may take."""
-    messages = 10**12
-    monkeypatch.delenv("SIMCOLL_LONGEST", raising=False)
-    with pytest.raises(InputError, match=r"about 1\.11 h .* at most 10 min .* let SIMCOLL_LONGEST say"):
-        check_steps(messages)
-    monkeypatch.setenv("SIMCOLL_LONGEST", "1 h")
-    with pytest.raises(InputError, match="at most 1 h"):
-        check_steps(messages)
-    monkeypatch.setenv("SIMCOLL_LONGEST", "2 h")
-    check_steps(messages)
-
-
 @pytest.mark.parametrize("value", ["long", "3", "3 parsec", "0", "-1 h", "1e99 h"])
 def test_a_longest_time_that_is_none_is_one_clear_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the variable, however little work there is."""

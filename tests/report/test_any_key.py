@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,14 @@ from command import simcoll
 from matplotlib.axes import Axes
 
 import simcoll as sc
-from simcoll.config.yaml_tree import located
-from simcoll.errors import BoundError, InputError, Place
-from simcoll.prediction.predict import predict
+from simcoll.errors import BoundError, InputError
 from simcoll.prediction.predictions import Prediction
 from simcoll.report import run_plots
 from simcoll.report.html import points as points_of_page
-from simcoll.report.overlap import RankOverlap, summary, union
+from simcoll.report.overlap import RankOverlap, union
 from simcoll.report.plot.any_key import key_figure
 from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.steps import overlap_figure
-from simcoll.scenario.scenario_files import points
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}
 KEYS: dict[str, Any] = {
@@ -143,28 +139,6 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
         assert not (tmp_path / "b.png").exists()
 
 
-def test_a_prediction_is_written_and_drawn(tmp_path: Path) -> None:
-    """`predict -o` leaves what `run -o` leaves; one size is drawn as bars."""
-    words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--algorithm", "[ring, tree]"]
-    assert simcoll(*words, "-o", tmp_path, "--format", "pdf").status == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"results.csv", "manifest.json", "plots"}
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"busbw.pdf", "latency.pdf"}
-
-
-def test_the_cure_of_rows_that_differ_helps(rows: sc.Results) -> None:
-    """What a refusal says to keep one value of is a column; with one value of each that it names there is a picture."""
-    left, named = list(rows), list[str]()
-    while len(left) > 1:
-        with pytest.raises(InputError, match="--filter") as refused:
-            key_figure(left, "size", "time", ["ranks"])
-        keys = str(refused.value).partition("differ in ")[2].partition(" too")[0].split(" and ")
-        assert len({*keys}) == len(keys)
-        named.append(str(refused.value).rpartition("--filter ")[2].partition("=")[0])
-        left = filtered(left, {named[-1]: [str(left[0][named[-1]])]})
-    key_figure(left, "size", "time", ["ranks"])
-    assert sorted(named) == ["algorithm", "topology.hosts_per_leaf", "topology.oversubscription"]
-
-
 def test_overlap_adds_up() -> None:
     """Computation, exposed communication and idle time are the whole; hidden communication is what both share."""
     rank = RankOverlap("rank 0", 100, union([(0, 40), (30, 50)]), union([(40, 70), (90, 95)]))
@@ -176,18 +150,6 @@ def test_overlap_adds_up() -> None:
     assert [len(c.get_paths()) for c in figure.axes[0].collections] == [1, 2, 2]
 
 
-def test_the_exposed_share_of_a_step_is_that_of_its_row() -> None:
-    """The line about a rank has the share of the row, too, where the rank is idle besides what it waits for."""
-    keys = {"topology": {"system": "hgx-h100"}, "workload": {"template": "fsdp", "model": "llama3-8b"}}
-    (point,) = points(located(keys, Place("keys", 1, 1)))
-    ran = predict(point)
-    (line,) = summary(ran)
-    assert ran.exposed_ps is not None
-    share = f"{ran.exposed_ps / ran.time_ps:.1%}"
-    assert f"exposed communication {share}" not in line
-    assert f"of the step {share} is exposed" in line
-
-
 @pytest.mark.parametrize("waits", [[], [13]])
 def test_overlap_of_many_ranks_has_the_one_that_is_named(waits: list[int]) -> None:
     """The rank that waits longest, the first of those alike, and as many that wait least, in order."""
@@ -197,28 +159,6 @@ def test_overlap_of_many_ranks_has_the_one_that_is_named(waits: list[int]) -> No
     named = f"rank {waits[0]}" if waits else "rank 0"
     assert any(f"{named}: compute" in text.get_text() for text in figure.texts)
     assert shown == [f"rank {r}" for r in sorted({*range(8 - len(waits)), *waits})]
-
-
-@pytest.mark.parametrize(
-    ("key", "values", "said"),
-    [
-        ("topology.oversubscription", [2, 4], "oversubscription 2"),
-        ("topology.hosts", [4, 8], "4 ranks"),
-        ("topology.link.bandwidth", ["10 GB/s", "20 GB/s"], "bandwidth 10 GB/s"),
-        ("dtype", ["float16", "float32"], "float16"),
-        ("model.sharing", ["fifo", "fair"], "sharing fifo"),
-        ("root", [2, 3], "root 2"),
-    ],
-)
-def test_a_picture_of_one_point_says_which(key: str, values: list[Any], said: str) -> None:
-    """Its title has the value of every swept key; no other title speaks of keys that are not swept."""
-    keys = {**KEYS, "topology": STAR, "algorithm": "binomial", "collective": "broadcast"}
-    for swept in ({key: values}, {key: values[0]}):
-        tree = located({**keys, **({} if "." in key else swept)}, Place("test", 1, 1))
-        options = [f"{key}={json.dumps(swept[key])}"] if "." in key else []
-        pictures = dict(run_plots.single_figures(points(tree, options), run_plots.SINGLE))
-        assert [name.partition("-")[0] for name in pictures] == ["timeline", "utilisation"]
-        assert {said in figure.texts[0].get_text() for figure in pictures.values()} == {swept[key] is values}
 
 
 @pytest.mark.parametrize("keys", [{"x": "foo"}, {"x": "oversubscripton"}, {"x": "size", "y": "bandwidth"}])

@@ -129,18 +129,6 @@ def test_it_is_whole_and_by_itself(name: str, folder_of: Callable[[str], Path]) 
             assert any(cell and abs(number(cell) / float(row["time_us"]) - 1) < 1e-3 for cell in cells)
 
 
-def test_a_closer_look_says_at_what(folder_of: Callable[[str], Path]) -> None:
-    """Of a workload's sweep the shortest step is shown, by the key that was swept; the page says how many points more
-    there are."""
-    folder = folder_of("workload")
-    rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
-    best = min(rows, key=lambda row: float(row["time_us"]))
-    assert best != rows[0]
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    assert re.findall(r"<summary>(ddp[^:]*):", page) == [f"ddp, ring, bucket cap {best['workload.bucket_cap']}"]
-    assert "1 more point of the run" in page
-
-
 @pytest.mark.parametrize(("key", "counts"), [("ranks", [2, 4]), ("topology.hosts", list(range(2, 11)))])
 def test_each_number_of_ranks_is_in_the_report(key: str, counts: list[int], tmp_path: Path) -> None:
     """At its largest size; one of each before the second algorithm of any. Where there are too many, the page names
@@ -283,14 +271,3 @@ def test_what_is_too_large_is_cut() -> None:
         100: (10, False), 99: (9, True), 90: (9, True), 89: (3, True),
         30: (3, True), 29: (2, True), 10: (1, True), 9: (0, True),
     }  # fmt: skip
-
-
-def test_a_run_says_its_notes_once(tmp_path: Path) -> None:
-    """What drawing has to say is said once, though pictures stand in the folder and in the report, which is the same
-    without a folder."""
-    (tmp_path / "step.yaml").write_text(RUNS["workload"])
-    page, alone = tmp_path / "page.html", tmp_path / "alone.html"
-    done = simcoll("run", tmp_path / "step.yaml", "-o", tmp_path / "out", "--report", page)
-    assert (done.status, (done.out + done.err).count("waits longest")) == (0, 1)
-    assert simcoll("run", tmp_path / "step.yaml", "--report", alone).status == 0
-    assert alone.read_bytes() == page.read_bytes()

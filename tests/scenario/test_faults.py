@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -266,20 +265,3 @@ def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
     links = {"slow_links": [{"link": "node1.nic5->rail*", "factor": 4}]}
     drawn = run_point(Point(Scenario.model_validate({**point, **call, "variability": links, "replications": 2})))
     assert drawn["time_us_p50"] == slow(5, 4) / 1e6
-
-
-def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:
-    """Of a run with a fault the trace has the links of the way around, and what its links carry adds up."""
-    dead = trunk()
-    file = tmp_path / "one.yaml"
-    file.write_text(
-        "topology: {fabric: fat-tree, levels: 2, hosts: 4, hosts_per_leaf: 2, spines: 2, link: {bandwidth: 10 GB/s, "
-        "latency: 1 us}}\ncollective: broadcast\nalgorithm: naive\nsize: 1 MB\nplacement: [host0, host2]\n"
-        f"faults: [{{link: '{dead}', kind: down, at: 0 us, on_failure: reroute, detection: 10 us}}]\n"
-    )
-    assert command("run", str(file), "--trace", str(tmp_path / "trace.json")).status == 0
-    told = (tmp_path / "trace.json").read_text()
-    other = dead.replace("spine0", "spine1") if "spine0" in dead else dead.replace("spine1", "spine0")
-    carried = [event["name"] for event in json.loads(told)["traceEvents"] if event["ph"] == "C"]
-    assert other in carried
-    assert dead not in carried

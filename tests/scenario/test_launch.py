@@ -326,17 +326,6 @@ def test_results_tell_it_and_so_does_what_is_exported(
     assert all({c: text for c, text in row.others.items() if c.startswith("launch.")} == said for row in rows)
 
 
-def test_the_host_does_not_vary(tmp_path: Path) -> None:
-    """Links that are slower in some runs change nothing where the host is slower still."""
-    (tmp_path / "plain.yaml").write_text(PLAIN)
-    sets = [f"profile={tmp_path}/plain.yaml", "topology={system: dgx-a100}", "algorithm=ring", "size=1 KiB", "plots=[]",
-            "replications=6", "variability.slow_links=[{link: '*', factor: 2, probability: 50 %}]",
-            gpus("all")]  # fmt: skip
-    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--json", "-o", tmp_path)
-    (row,) = done.json["points"]
-    assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
-
-
 def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> None:
     """Each call of a step takes the graph's launch; a softmax has two, one after the other."""
     path = tmp_path / "step.yaml"
@@ -345,24 +334,6 @@ def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> Non
     done = (simcoll("run", path, *sets, "--json", "-o", tmp_path) for sets in ([], ["--set", "launch.graph=true"]))
     eager, graph = (round(one.json["points"][0]["time_us"] * 10**6) for one in done)
     assert graph - eager == 2 * (GRAPHED - EAGER)
-
-
-def test_explain_tells_the_host_and_what_would_help(law: Path, tmp_path: Path) -> None:
-    """Causes add up to the time, the host among them; other ways of launching are tried."""
-    scenario = tmp_path / "one.yaml"
-    scenario.write_text(
-        f"topology: {{system: dgx-a100}}\ncollective: all_to_all\nsize: 8 KiB\nprofile: {law}\n"
-        "launch: {gpus_per_process: all}\n"
-    )
-    (found,) = json.loads(simcoll("explain", str(scenario), "--json").out)["points"]
-    causes = {row["cause"]: row["time_ps"] for row in found["causes"]}
-    assert sum(causes.values()) == found["time_ps"] == 8 * (HOST + 14 * MESSAGE)
-    alone = predicted("all_to_all", 8 << 10, 8).time_ps
-    assert causes["host"] == found["time_ps"] - alone
-    told = {row["change"]: row["time_us"] for row in found["what_if"]}
-    assert told["launched in a CUDA graph"] == (alone + GRAPHED - EAGER) / 1e6
-    assert told["one GPU a process"] == max(alone, HOST + 14 * MESSAGE) / 1e6
-    assert told["launches take no time"] == found["time_us"]  # of the kernel: the host takes as long
 
 
 # --- tables ---
