@@ -56,8 +56,7 @@ def _missing(program: Program, reached: Reached, i: int) -> tuple[str, int | Non
 
 
 def _dead(program: Program, reached: Reached, i: int) -> tuple[str, int | None]:
-    """Return in words the dead link that transfer `i` waits for (with faults: and since when), and the time in ps at
-    which it gives up, or None."""
+    """Return in words the dead link that transfer `i` waits for, and the time in ps at which it gives up, or None."""
     changes, bandwidths = program.changes, program.bandwidths.copy()
     since: dict[int, int] = {}
     if changes:

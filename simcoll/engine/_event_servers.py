@@ -96,8 +96,7 @@ class Flow:
 
 
 class Fabric:
-    """All links under `fair` sharing. Once an instant it solves max-min fair rates for the links on which flows came or
-    went."""
+    """All links under `fair` sharing. Once an instant it solves max-min rates for links where flows came or went."""
 
     def __init__(self, env: simpy.Environment, capacity: list[float]):
         self.env, self.capacity = env, capacity
@@ -164,8 +163,7 @@ class Fabric:
         return found, links
 
     def _rates(self, flows: dict[int, Flow], links: set[int]) -> dict[int, float]:
-        """Return the rate of each flow in B/s, by progressive filling. It only subtracts, divides and compares, so
-        every IEEE float64 unit gives the same bits."""
+        """Return the B/s of each flow, by progressive filling. Only −, / and <: equal bits on any IEEE machine."""
         rates: dict[int, float] = {}
         avail = {link: self.capacity[link] for link in links}
         count = {link: len(self.flows[link]) for link in links}

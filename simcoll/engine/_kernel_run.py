@@ -203,8 +203,7 @@ class KernelRun:
         return self.give(np.tile(arrivals[routes.src][self.program.way], loops) if arrivals.any() else NO_TIMES)
 
     def lead(self) -> Any:
-        """Return `o_send` (ps, 0 for local copies) by route: the time from a transfer's start until its head is at the
-        first link. Empty if all are 0."""
+        """Return by route the ps from a transfer's start until its head is at the first link; empty if all are 0."""
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
@@ -380,8 +379,7 @@ class KernelRun:
         return Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
     def fabric(self, caps: Array, width: int) -> FairFabric:
-        """Return the state of flows and links; the `caps` of channels are further links. A flow takes at most `width`
-        links."""
+        """Return the state of flows and links; `caps` of channels are extra links, a flow takes up to `width` links."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
         flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
@@ -450,8 +448,7 @@ def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tu
 
 
 def _turns(before: Array) -> Array:
-    """Return for each transfer the at most two transfers that wait for it under blocking sends, or NONE, (2 ×
-    transfers,)."""
+    """Return the at most two transfers that wait for each under blocking sends, or NONE, (2 × transfers,)."""
     turns = np.full(2 * len(before), NONE, np.int32)
     for i, pair in enumerate(before.tolist()):
         for j in pair:

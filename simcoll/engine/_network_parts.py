@@ -1,5 +1,4 @@
-"""Divide a network into parts, such as nodes, that affect each other only after some latency, so that the engine can
-run each part alone for that long."""
+"""Divide a network into parts, such as nodes, that affect each other only after some latency, and can run alone."""
 
 from __future__ import annotations
 

@@ -129,8 +129,7 @@ class CallProgram:
 
     @property
     def _in_loops(self) -> tuple[Program, int, int, int]:
-        """A program, the number of its loops, the bytes of its largest piece, and the most pieces of a connection in
-        flight (0: no limit)."""
+        """A program, its number of loops, the bytes of a piece, and the most pieces in flight on a connection."""
         if one := self._looped:
             return one.one, one.loops, one.piece, one.slots
         program = self.program

@@ -214,8 +214,7 @@ class _Composition:
                 return None
 
     def _since(self, number: int) -> Numbers:
-        """Return when the predecessors of an operation end on each of its ranks, in ps; a lower bound if some are
-        hidden."""
+        """Return when the predecessors of an operation end on each of its ranks, in ps; lower bounds if hidden."""
         op = self.operations[number]
         ends = list[Numbers]()
         for before in op.after:
@@ -364,8 +363,7 @@ class _Composition:
         return shown
 
     def _begin(self, each: Hidden, first: bool) -> Numbers:
-        """Note when an operation of a chain begins, once the ends of its predecessors are exact; return the time in ps
-        of each rank."""
+        """Note when an operation of a chain begins on each rank; return these times in ps. No predecessor is hidden."""
         when = each.opened if first else self._since(each.number)
         self.done[each.number] = when + self.durations[each.number]
         self.last = max(self.last, int(most(self.done[each.number], initial=0)))
@@ -461,8 +459,7 @@ class _Composition:
 
 
 def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
-    """Return whether calls may run separately: links serve one message after the other (`fifo`), without barriers or
-    blocking sends, and all calls have the links of the network."""
+    """Return whether calls may run separately: `fifo`, without barriers or blocking sends, on the network's links."""
     bound = list({id(call): call for call in calls if call is not None}.values())
     params = [call.params for call in bound]
     alone = all(p.sharing == "fifo" and not p.barrier and p.blocking == "no" for p in params)

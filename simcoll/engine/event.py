@@ -97,8 +97,7 @@ class _EventRun:
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
     def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Return the milestones that transfers wait for besides their channel, each with the transfer that must reach
-        it first, by transfer."""
+        """Return the milestones that transfers wait for besides their channel, each with the transfer to reach it."""
         columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:
@@ -160,8 +159,7 @@ class _EventRun:
                 how(None)
 
     def change(self, link: int, bandwidth: int, turn: int, _: Event | None) -> None:
-        """Change the bandwidth of a link. At a `turn`, the link is found dead: send its flows again on their new
-        routes."""
+        """Change the bandwidth of a link; at a `turn` it is found dead: send its flows again on their new routes."""
         if turn == NONE:
             self.fabric.change(link, bandwidth)
             return
@@ -183,8 +181,7 @@ class _EventRun:
     # --- tasks ---
 
     def task(self, task: int, sends: list[int], receives: list[int]) -> Wait:
-        """Run one task: it opens when all earlier tasks are done, and is done when its own transfers and its duration
-        are."""
+        """Run a task: it opens when earlier tasks are done, and is done after its own transfers and its duration."""
         tasks = self.program.tasks
         assert tasks
         for before in tasks.before[slice(*tasks.first[task : task + 2])].tolist():
@@ -313,8 +310,7 @@ class _Leg(NamedTuple):
 
 
 class _Head(Recurring):
-    """The head of a transfer under `fifo`. The head is before link `hop` of its route; the tail arrives there at
-    `tail`."""
+    """The head of a transfer under `fifo`, before link `hop` of its route; the tail arrives there at time `tail`."""
 
     def __init__(self, run: _EventRun, i: int):
         self.env, self.run, self.i = run.env, run, i

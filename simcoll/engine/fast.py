@@ -60,8 +60,7 @@ def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> To
 
 
 def end_ps(program: Program, until: int = NEVER) -> int | None:
-    """Return the end of a program in ps; None if it cannot finish. If it ends after `until` (ps), the result is some
-    time after `until`."""
+    """Return the end of a program in ps, or some time after `until` (ps) if it ends later; None if it cannot end."""
     _, result = _run(program, "nothing", None, until=until)
     return result and result.latest
 

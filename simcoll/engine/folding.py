@@ -1,8 +1,7 @@
 """Folding: if a rotation of the ranks maps schedule and network onto themselves, simulate a few ranks for all.
 
-A rotation by k ranks maps rank r to r + k (mod n). If nothing changes by it, rank r + k does what rank r does, at the
-same time. So it is enough to run k ranks on the links that they use. (A multiple of k ranks is run if one of k ranks
-would send to a rank that it stands for.) The result is exact if
+A rotation by k ranks maps rank r to r + k (mod n). If it changes nothing, both do the same at the same time. So it is
+enough to run k ranks (a multiple of k if one of them would send to a rank that it stands for). This is exact if
 
 * the rotation maps every step onto itself (`Rotation.holds`), and each sender's list of transfers, in order, onto
   another sender's;
@@ -134,8 +133,7 @@ def _sorts(network: RoutedNetwork) -> Numbers:
 def _repeated(
     turns: Sequence[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
 ) -> Rotation | None:
-    """Return the first rotation of `turns` that maps the routes of the first step onto routes of like links; None if
-    none does."""
+    """Return the first of `turns` that maps routes of the first step onto routes of like links; None if none does."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
     place = _place(step.src)
@@ -164,8 +162,7 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
 
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
-    """Return the least number of ranks to keep so that none sends to a rank it stands for; 0 if that takes more than
-    MOST_TURNS rotations."""
+    """Return the fewest ranks to keep so that none sends to a rank it stands for; 0 beyond MOST_TURNS rotations."""
     apart = np.concatenate([(part.first.dst - part.first.src) % stream.n for part in stream.parts()])
     apart = distinct(apart[apart != 0])
     for turns in range(1, MOST_TURNS + 1):
@@ -188,8 +185,7 @@ def _rows(part: StepPattern, kept: Numbers) -> Step:
 
 
 def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
-    """Return for each row the slot that it writes at the receiver's stand-in: its slot rotated back from the receiver
-    to the stand-in."""
+    """Return for each row the slot it writes at the receiver's stand-in: its slot, rotated back as the receiver is."""
     turns = rows.dst // few * (few // turn.ranks)
     within = rows.dst_slot % turn.span
     found: Numbers = rows.dst_slot - within + (within - turns.astype(np.int64) * turn.chunks) % turn.span
@@ -215,8 +211,7 @@ def _in_order(step: Step, turn: Rotation, n: int) -> bool:
 
 
 def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers, number: Numbers) -> bool:
-    """Return whether rows at the same place in their senders' lists share no link and no receiver. Only such rows could
-    tie."""
+    """Return whether rows at one place in their senders' lists share no link or receiver: only such rows could tie."""
     dst, place = step.dst[kept] % few, _place(step.src[kept])
     lengths = np.diff(hop)[kept]
     own = np.concatenate([number[path[hop[row] : hop[row + 1]]] for row in kept]) if len(kept) else number[:0]

@@ -109,8 +109,7 @@ class _LinkViews:
 
 
 def _spread(at: Array, whole: Index, own: Index, count: int) -> Array:
-    """Return a column of `count` links: the values `own` at the places `at`, elsewhere those of the `whole` network,
-    and 1 behind its end."""
+    """Return a column of `count` links: `own` at the places `at`, elsewhere the `whole` network's, behind it 1."""
     column = np.ones(count, np.int64)
     column[: len(whole)] = whole
     column[at] = own
@@ -218,8 +217,7 @@ def _owners(program: Program) -> _Owners:
 
 def _lanes(owner: Array, op: Operation, n: int, stream: int, first: int) -> Array:
     """Return a pair of numbers for each channel of an operation, (channels, 2), equal for channels of one lane: a
-    number of its stream and rank, and its place among the channels of that rank. Channels without a stream have a lane
-    of their own."""
+    number of its stream and rank, and its place among the channels of that rank. Without a stream, each has its own."""
     order = np.argsort(owner, kind="stable")
     place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
     lane = np.empty((len(owner), 2), np.int64)

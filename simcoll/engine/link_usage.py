@@ -21,14 +21,12 @@ class Binding(NamedTuple):
 
 
 def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
-    """Return the bytes that each link carried in a run, as a share of what it could carry, float64 (links,); 0 for a
-    link that is down."""
+    """Return the utilisation of each link in a run (0 to 1), float64 (links,); 0 for a link that is down."""
     return busy(program.carried, program.bandwidths * kept(program, makespan_ps), makespan_ps)
 
 
 def kept(program: Program, makespan_ps: int) -> NDArray[np.float64]:
-    """Return for each link the mean of its bandwidth over the run as a share of its bandwidth at the start, float64
-    (links,): 1 without faults."""
+    """Return the mean bandwidth of each link over its bandwidth at the start, float64 (links,): 1 without faults."""
     shares = np.ones(len(program.bandwidths))
     for link, share in (program.changes.kept(program.bandwidths, makespan_ps) if program.changes else {}).items():
         shares[link] = share
@@ -36,8 +34,7 @@ def kept(program: Program, makespan_ps: int) -> NDArray[np.float64]:
 
 
 def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:
-    """Return `carried` bytes as a share of what each link could carry in `makespan_ps`, float64 (links,); 0 for a link
-    that is down."""
+    """Return the bytes `carried` over those each link could carry in that time, float64 (links,); 0 if it is down."""
     capacity = bandwidths.astype(float) * makespan_ps / PS_PER_S
     found = np.zeros(len(carried))
     np.divide(carried.astype(float), capacity, out=found, where=capacity > 0)

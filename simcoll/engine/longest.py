@@ -33,8 +33,7 @@ MOST_ROWS: Final = 50_000  # rows of the largest program that `in_turn` examines
 
 
 class Longest(NamedTuple):
-    """A program with its columns (`run`) for `longest_kernel`, and the compiled or plain form (`loops`) of the kernel
-    to run."""
+    """A program, its columns for `longest_kernel` (`run`), and the compiled or plain form of that kernel (`loops`)."""
 
     program: Program
     loops: Loops

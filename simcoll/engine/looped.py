@@ -22,8 +22,7 @@ MOST_BITS: Final = 62  # bits of a heap key
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
     """A program of one loop, and how it is repeated. `one` is the program of a single loop over whole slots. Each of
-    the `loops` moves at most `piece` bytes of a slot. At most `slots` pieces of a connection are in flight (0: any
-    number)."""
+    the `loops` moves at most `piece` bytes of a slot. At most `slots` pieces of a connection are in flight (0: all)."""
 
     one: Program
     loops: int
@@ -45,8 +44,7 @@ class LoopedProgram:
 
     @property
     def steps(self) -> Index:
-        """The step of each row if loops are pipelined, each one step behind the last; empty if they run one after the
-        other."""
+        """The step of each row if each loop runs one step behind the last; empty if loops run one after the other."""
         schedule = self.one.schedule
         return schedule.step if schedule.pipelined else np.zeros(0, np.int32)
 
@@ -59,8 +57,7 @@ class LoopedProgram:
 
     @property
     def sized(self) -> Program:
-        """The program `one` with the sizes of pieces: first the remainders of slots, which the last loop moves, then a
-        whole piece."""
+        """The program `one` with the sizes of pieces: remainders of slots, for the last loop, then a whole piece."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32), memo={})
 

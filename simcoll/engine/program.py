@@ -270,8 +270,7 @@ class Program:
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:
-        """Return the value of a field of `Params` for each entry of `sizes`, int64 (sizes,). With several operations an
-        entry belongs to one of them."""
+        """Return the value of a field of `Params` for each size, int64 (sizes,): a size belongs to one operation."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:
             kind, way = self.once("ways of kinds", (self.kind, self.way), self._ways_of_kinds)

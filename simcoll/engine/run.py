@@ -50,8 +50,7 @@ class Policy:
 class Outcome:
     """The result of a run: its sums, and its timeline if the policy `kept` one (`event` always does).
 
-    `program` is the program that ran, with the routes that transfers took in the end; None if the run had no bound
-    program or kept no timeline.
+    `program` is the program that ran, with the routes that transfers took in the end; None with totals only.
     """
 
     engine: Literal["fast", "event"]
@@ -123,8 +122,7 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
 
 
 def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, until: int = NEVER) -> int:
-    """Return the end of a program in ps. If it ends after `until` (ps), the result is some time after `until`. Raises
-    like `run`."""
+    """Return the end of a program in ps, or some time after `until` (ps) if it ends later. Raises like `run`."""
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if shortcuts else None
         return totals.makespan_ps if totals else makespan_ps(program.bind(), shortcuts, until)
@@ -138,8 +136,7 @@ def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timel
 
 
 def _streamed(program: StreamedProgram) -> Totals | None:
-    """Return the totals of a schedule of more than `MOST_HELD` transfers if it can be folded, streamed or run as loops;
-    else None."""
+    """Return the totals of a schedule of over `MOST_HELD` transfers that can be folded, streamed or looped, or None."""
     stream, params = program.stream, program.params
     if program.weights is not None:
         return None

@@ -59,8 +59,7 @@ class RoutedParts:
         return len(self._connections)
 
     def work(self, whole: bool, single: int) -> float:
-        """Estimate how many rows are replayed one by one. `whole`: repeats may run as columns, of which `single` steps
-        are replayed one by one."""
+        """Estimate how many rows are replayed one by one. `whole`: repeats run as columns after `single` steps."""
         if not self.stream.held or not whole:
             return self.stream.transfers
         return sum(
@@ -185,8 +184,7 @@ def _keeps_slots(stream: StreamedSchedule) -> bool:
 class _Alone(NamedTuple):
     """Durations in ps of each row, (rows,), on links that it shares with no other row. From its start: until it is
     `sent`, until its channel may start again (`hold`), until its head and its tail are behind the first link. Then its
-    links (−1: none), their service times (`busy`) and latencies (`away`), (depth, rows); and the time at its receive
-    side."""
+    links (−1: none), their service times (`busy`) and latencies (`away`), (depth, rows); and the time to receive."""
 
     sent: Array
     hold: Array
@@ -311,8 +309,7 @@ class _Replay:
         return int(code)
 
     def _turns(self, part: StepPattern, rows: Any, bound: RoutedPart, whole: bool) -> Iterator[int]:
-        """Yield how many steps the kernel replays one by one next; between two yields other steps may run as
-        columns."""
+        """Yield how many steps the kernel replays one by one next; between yields, steps may run as columns."""
         left = part.steps
         if whole and isinstance(part, Repeat) and bound.before is not None and not len(self.kind):
             alone, before = self._alone(part, bound), self.give(bound.before)

@@ -43,8 +43,7 @@ class Params:
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of the
     reduction in B/s (0: free), `channels` the number of channels per rank (0: one per peer). `channels_by`: chunks,
     over all loops, or steps use the channels round-robin. `channel_bandwidth` is the cap of a channel (0: none),
-    `slots` the most messages in flight on a connection (0: no limit), `chunk` the largest piece of a slot moved at once
-    (0: whole).
+    `slots` the most messages in flight on a connection (0: no limit), `chunk` the largest piece moved (0: all).
     """
 
     sharing: Sharing = "fair"
@@ -84,8 +83,7 @@ class RoutedNetwork(Protocol):
         """Return the links from `src` to `dst`; from a device to itself, its memory link, if it has one."""
 
     def routes(self, devices: Sequence[str], src: Index, dst: Index) -> tuple[Index, Index]:
-        """Return the routes from `devices[src[i]]` to `devices[dst[i]]` in one array: where each begins, (pairs + 1,),
-        and the links."""
+        """Return routes from `devices[src[i]]` to `devices[dst[i]]`: where each begins, (pairs + 1,), and all links."""
 
 
 def service_ps(nbytes: int, bandwidth: int) -> int:
@@ -105,14 +103,12 @@ def service_ps(nbytes: int, bandwidth: int) -> int:
 
 
 def piece_bytes(chunk: int, itemsize: int) -> int:
-    """Return the most bytes of a slot that are moved at once: the whole elements that fit a `chunk`, at least one; 0 if
-    `chunk` is 0 (the whole slot)."""
+    """Return the most bytes of a slot moved at once: the whole elements in a `chunk`, at least one; 0: all bytes."""
     return max(itemsize, chunk // itemsize * itemsize) if chunk else 0
 
 
 def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
-    """Return times (ps) as an int64 array. Raises InputError for a time beyond the clock's range, or negative by
-    overflow."""
+    """Return times (ps) as an int64 array; raises InputError beyond the clock's range, or for overflow."""
     try:
         found = np.asarray(times, np.int64)
     except OverflowError:

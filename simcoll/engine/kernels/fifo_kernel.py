@@ -24,8 +24,7 @@ def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
     ps.
 
     The parts of the network run one after the other, each alone as long as no event in another part can affect it. So
-    its heap is short, and its columns stay in the processor's cache. If `changes` is None, numba leaves out the code
-    for changes.
+    its heap is short, and its columns stay in the processor's cache. Without `changes`, numba omits their code.
     """
     heap, (classes, ahead, clock, _) = run.progress.starts.heap, run.parts
     waits.begin(run.progress)

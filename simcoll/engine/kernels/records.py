@@ -80,8 +80,7 @@ class Routes(NamedTuple):
 
 
 class Net(NamedTuple):
-    """By link: the index of its rate, and its latency. `service[size * rates + rate]` is a service time; `rates` is the
-    number of rates."""
+    """By link: the index of its rate, and its latency. `service[size * rates + rate]` is a service time."""
 
     rate_of: Column
     latency: Column
@@ -205,8 +204,8 @@ class Progress(NamedTuple):
 
 class Turns(NamedTuple):
     """Reroutes: at each turn, counted from 1, a link is found dead `at` some time. `force[turn * ways + way]` is the
-    way taken from then on in place of `way`; `taken` the way that each transfer took; `passed`, (1,), the current
-    turn."""
+    way taken from then on in place of `way`; `taken` the way that each transfer took; `passed` the current turn,
+    (1,)."""
 
     at: Column
     force: Column
@@ -269,8 +268,7 @@ class Paths(NamedTuple):
 
 
 class FlowLists(NamedTuple):
-    """The flows on each link as a linked list of places in `Paths.path`: `head` and `count` by link, the neighbours
-    `after` and `before` by place."""
+    """The flows on each link: a linked list of places in `Paths.path`, with `head` and `count` by link."""
 
     head: Column
     after: Column
@@ -362,8 +360,7 @@ class FairRun(NamedTuple):
 
 class StreamRows(NamedTuple):
     """The rows of one step: row r writes from its sender's slot to its receiver's over `links[hop[r]:hop[r + 1]]`. From
-    step to step its slots move round a cycle that begins at slot `base`. `connection` is the number of its (sender,
-    receiver) pair."""
+    step to step its slots move round a cycle that begins at slot `base`. `connection` numbers its pair of ranks."""
 
     src: Column
     src_slot: Column

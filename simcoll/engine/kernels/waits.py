@@ -53,8 +53,7 @@ def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
 def turn_round(waits: Any, after: Any, pending: Any) -> None:
     """Invert "row i waits for row j" into "j is followed by i". `waits` are reads, chain, credit and channel_before.
     Results: `after` (first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1 before),
-    and `pending` (filled with 0), the number of rows that each waits for. Without credits, both credit columns are
-    empty."""
+    and `pending` (filled with 0), the number of rows that each waits for. Credits may be empty."""
     reads, chain, credit, before = waits
     first_reader, next_reader, chain_after, credit_after, channel_after = after
     for i in range(len(reads) - 1, -1, -1):
