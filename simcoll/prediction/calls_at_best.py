@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, distinct
-from simcoll.config.lru import LruCache
 from simcoll.engine.binding import written_out
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
@@ -36,10 +35,6 @@ from simcoll.schedule.ir import AnySchedule, Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_size
 
-_DECIDING: Final = (
-    *("collective", "algorithm", "root", "size", "dtype", "weights", "groups", "subgroups", "arrivals"),
-    *("model", "profile", "topology"),
-)  # keys on which the choice depends, beside the contents of files
 PER_PEER: Final = 0  # number of channels
 WHOLE: Final = 0  # chunk
 PIECES: Final = (1, 4, 16, 64, 256, 1024)  # numbers of chunks in a slot
@@ -122,9 +117,6 @@ class _Load:
         return len(distinct(run(self._whole(), Policy(keep="times")).timeline.sent))
 
 
-_CHOSEN: Final[LruCache[_Way]] = LruCache(4096, lambda _: 1)
-
-
 class IdealExecutor(PlainExecutor):
     """Runs calls as the network could serve them at best."""
 
@@ -133,10 +125,7 @@ class IdealExecutor(PlainExecutor):
         call = super().lower(scenario, topology)
         links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
-        said = repr([getattr(scenario, name) for name in _DECIDING])
-        key = (said, scenario.contents(), network, call.places)
-        chosen = _CHOSEN.get(key, lambda: _quickest(scenario, links, network, call.places))
-        return chosen.call(scenario, links, call.places)
+        return _quickest(scenario, links, network, call.places).call(scenario, links, call.places)
 
 
 def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
@@ -208,7 +197,7 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_s
     asked = [scenario.model_copy(update={"algorithm": name}) for name in _schedules(scenario)]
     for split in [split for each in asked for split in _splits(each, network, places)]:
         plain = way(copies=1, channels=1, chunk=WHOLE)
-        source, _ = source_of(split.model_copy(update={"model": plain.model}), network, places)
+        source = source_of(split.model_copy(update={"model": plain.model}), network, places).source
         yield plain
         if more_shown:
             yield plain._replace(as_rated=True)
@@ -260,7 +249,7 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
 
 
 def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> StreamedProgram:
-    source, _ = source_of(point, network, places)
+    source = source_of(point, network, places).source
     devices = (*places, *agents_of(point, network, places)[: source.agents])
     params, arrivals = point.params(), arrivals_of(point, source.n)
     return StreamedProgram(source, network, devices, params, point.nbytes, point.itemsize, arrivals, point.weights)
@@ -372,7 +361,7 @@ class RepresentativeCopy(PlainCall):
     @cached_property
     def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
         """Return the schedule, and how many of its chunks go from each sender to each receiver."""
-        schedule = written_out(source_of(self.scenario, self.rated, self.places)[0])
+        schedule = written_out(source_of(self.scenario, self.rated, self.places).source)
         pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
         pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
         return schedule, (*np.divmod(pairs, schedule.participants), chunks)

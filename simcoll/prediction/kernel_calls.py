@@ -32,7 +32,7 @@ from simcoll.nccl.within_node import by_host, staged
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.nccl_calls import by_proxies, communicator_of, contention, least_between, system_of
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
-from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of, traffic
+from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile, PullCosts
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
@@ -392,30 +392,25 @@ class MessagesCall(KernelCall):
 MOST_RUN: Final = 100_000  # most transfers of all copies together: they take some tenths of a second
 
 
-def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenario]:
-    """Return the scenario; or, if its schedule leaves ranks without traffic between nodes, with one copy and with
-    enough copies for all rails. A file's schedule, or a given number of copies, stays."""
-    rated = topology or rated_topology(scenario)
+def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
+    """Return the numbers of copies to try: one, and enough for all rails, if the scenario's schedule leaves ranks
+    without traffic between nodes. Return none for a file's schedule, and where a number of copies is given."""
     places = placed(scenario, rated)
     node = [rated.node_of(place) for place in places]
     if scenario.model.copies or len(set(node)) < 2 or schedule_json.is_file(scenario.algorithm):
-        return [scenario]
+        return ()
     try:
-        source, _ = source_of(scenario, rated, places)
+        source = source_of(scenario, rated, places).source
     except RefusedError:  # the run itself reports it
-        return [scenario]
+        return ()
     orders = copy_orders(scenario, rated, places)
     if len(orders) < 2 or source.transfers * len(orders) > MOST_RUN:
-        return [scenario]
+        return ()
     schedule = written_out(source)
     known = np.array([-1 if each is None else each for each in node])
     between = (schedule.src < source.n) & (schedule.dst < source.n)  # agents serve the ranks of their node
     src, dst = schedule.src[between], schedule.dst[between]
-    if len(distinct(src[known[src] != known[dst]])) == len(places):
-        return [scenario]
-    counts = (1, len(orders))
-    models = [scenario.model.model_copy(update={"copies": copies}) for copies in counts]
-    return [scenario.model_copy(update={"model": model}) for model in models]
+    return () if len(distinct(src[known[src] != known[dst]])) == len(places) else (1, len(orders))
 
 
 SMALL: Final = 64  # up to so many ranks every schedule is a choice
@@ -439,7 +434,8 @@ class KernelExecutor(PlainExecutor):
         between = least_between(rated, places)
         if staged(comm):
             rated = by_host(rated, comm)
-        source, _ = source_of(scenario, rated, places)
+        proved = source_of(scenario, rated, places)
+        source = proved.source
         if source.agents and scenario.protocol == PULL and not _added(scenario):
             what = f"{scenario.collective} of {scenario.dtype} by {scenario.op}"
             raise RefusedError(f"switches add loads in an all_reduce, of types that they add, not {what}")
@@ -450,7 +446,7 @@ class KernelExecutor(PlainExecutor):
             scenario=scenario,
             rated=rated,
             places=places,
-            traffic=traffic(source),
+            traffic=proved.traffic,
             chunk_bytes=-(-scenario.nbytes // grain) * scenario.itemsize,
             between=between or self._slowest(rated, places),
             inner=inner,
@@ -476,14 +472,18 @@ class KernelExecutor(PlainExecutor):
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return a scenario per choice of `auto`, protocol (unless named) and number of copies (one, or all rails)."""
         if scenario.algorithm in ("auto", "best"):
-            pairs = self.choices(scenario, topology)
-            named = [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
+            named = [scenario.model_copy(update={"algorithm": name}) for name in self._schedules(scenario, topology)]
         else:
             named = super().alternatives(scenario, topology)
-            if scenario.protocol in ("none", "auto"):
-                protocols = self.protocols_for(scenario, topology)
-                named = [each.model_copy(update={"protocol": protocol}) for each in named for protocol in protocols]
-        return [copied for each in named for copied in in_rail_copies(each, topology)]
+        rated, options = topology or rated_topology(scenario), list[Scenario]()
+        protocols = self.protocols_for(scenario, topology)
+        for each in named:
+            copies = _rail_copies(each, rated)
+            models = [each.model.model_copy(update={"copies": count}) for count in copies]
+            for protocol in protocols:
+                one = each if protocol == each.protocol else each.model_copy(update={"protocol": protocol})
+                options += [one.model_copy(update={"model": model}) for model in models] or [one]
+        return options
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
         """Return the named protocol, else the protocols that NCCL uses on the machine; `pull` for a file in which
@@ -503,8 +503,13 @@ class KernelExecutor(PlainExecutor):
         return [protocol for protocol in PROTOCOLS if protocol in used]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return pairs of algorithm and protocol for the collective. Beyond SMALL ranks only algorithms of libraries
-        and those with groups count; `nvls`, in which a switch reduces, is only offered for `pull`."""
+        """Return pairs of algorithm and protocol for the collective."""
+        protocols = self.protocols_for(scenario, topology)
+        return [(name, protocol) for name in self._schedules(scenario, topology) for protocol in protocols]
+
+    def _schedules(self, scenario: Scenario, topology: Topology | None) -> list[str]:
+        """Return the schedules for the collective. Beyond SMALL ranks only algorithms of libraries and those with
+        groups count; `nvls`, in which a switch reduces, is only offered for `pull`."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
         entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
@@ -512,7 +517,7 @@ class KernelExecutor(PlainExecutor):
         served = [entry.name for entry in sent if len(places) <= SMALL or entry.library or entry.uses_groups]
         if scenario.protocol == PULL and _added(scenario):
             served += ["nvls"] * bool(communicator_of(scenario, rated, places).graph("nvls"))
-        return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
+        return served
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
         """Return the algorithms that have a schedule for all of the collectives."""

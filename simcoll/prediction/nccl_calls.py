@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, sorted_out
+from simcoll.config.arrays import Numbers, numbers_of, sorted_out
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
@@ -32,7 +32,7 @@ from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
-from simcoll.topology.machine_files import node_file, shipped_systems
+from simcoll.topology.machine_files import node_file
 from simcoll.topology.systems import load_system
 
 NONE: Final = -1
@@ -58,10 +58,9 @@ class ChannelWires:
     `rated` is the topology of its links as rated. `inner` are the kinds of links between ranks of a node; `between` are
     the links that messages between neighbours take, on a node if possible. `host` are the links to hosts whose memory
     stages data. `places` are the devices of ranks, `nodes` the ranks of each node, `down` the names of links without
-    bandwidth. `communicator` is kept because its id is a key of the cache.
+    bandwidth.
     """
 
-    communicator: Communicator
     rated: Topology
     inner: frozenset[str]
     between: tuple[int, ...]
@@ -79,7 +78,7 @@ class ChannelWires:
         host[list(self.host)] = True
         proxied = by_proxies(rated, self.inner) & (len(self.nodes) > 1)
         of_nic = np.any(rated.between_kinds("nic"), axis=1)
-        first, number = sorted_out(rated.bandwidths, _numbers(rated.link_kinds), host, proxied, of_nic, self.equal)
+        first, number = sorted_out(rated.bandwidths, numbers_of(rated.link_kinds), host, proxied, of_nic, self.equal)
         columns = (each[first].tolist() for each in (rated.bandwidths, host, proxied, of_nic, self.equal))
         kinds = [rated.link_kinds[link] for link in first.tolist()]
         sorts = [LinkSort(bandwidth, kind, *others) for kind, bandwidth, *others in zip(kinds, *columns, strict=True)]
@@ -194,6 +193,8 @@ def _beside_nic(rated: Topology, device: str) -> bool:
     return any(kinds[each] == "nic" for each in (*near, *behind))
 
 
+# Links of channels with what is computed of each link: all sizes of a sweep share them (nccl64 takes 1.3 times as long
+# without).
 _WIRES: Final[LruCache[ChannelWires]] = LruCache(
     MOST_LINKS, lambda wires: len(wires.rated.kinds) + len(wires.rated.links)
 )
@@ -201,7 +202,8 @@ _WIRES: Final[LruCache[ChannelWires]] = LruCache(
 
 def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
     """Return the links of a channel of `comm` on ranks at `places`; `messages`: point to point, by direct links."""
-    return _WIRES.get((rated, places, id(comm), messages), lambda: _found(rated, places, comm, messages))
+    key = rated, places, messages, staged(comm), comm.p2p_level  # nothing else of `comm` decides
+    return _WIRES.get(key, lambda: _found(rated, places, comm, messages))
 
 
 def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
@@ -221,7 +223,7 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
     if len(nodes) > 1 and not messages:
         rated = _as_the_slowest(rated, inner)
-    return ChannelWires(comm, rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
+    return ChannelWires(rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
 
 
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
@@ -237,28 +239,14 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 def alike(rated: Topology) -> Numbers:
     """Return the number of each link's sort. Two links have one sort if they join devices of the same kinds in or
     between the same nodes, or if they are trunks between switches of the same sorts."""
-    return _SORTS.get(rated.layout, lambda: _sorts(rated))
-
-
-_SORTS: Final[LruCache[Numbers]] = LruCache(MOST_LINKS, len)
-
-
-def _sorts(rated: Topology) -> Numbers:
     switches = _switches(rated) if rated.trunks.any() else {}
-    kinds = rated.of_ends(_numbers(rated.kinds.values()))
-    nodes = rated.of_ends(_numbers(map(rated.node_of, rated.kinds)))
+    kinds = rated.of_ends(numbers_of(rated.kinds.values()))
+    nodes = rated.of_ends(numbers_of(map(rated.node_of, rated.kinds)))
     beyond = rated.of_ends([switches.get(device, NONE) for device in rated.kinds])
     trunk = rated.trunks
     where = np.where(trunk[:, None], beyond, nodes)
-    _, found = sorted_out(_numbers(rated.link_kinds), *kinds.T, trunk, *where.T)
+    _, found = sorted_out(numbers_of(rated.link_kinds), *kinds.T, trunk, *where.T)
     return found
-
-
-def _numbers(names: Iterable[Hashable]) -> Numbers:
-    """Return a number for each name, the same for equal names."""
-    names = tuple(names)
-    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return np.array(list(map(number.__getitem__, names)), np.int64)
 
 
 def _switches(rated: Topology) -> dict[str, int]:
@@ -280,8 +268,6 @@ def _switches(rated: Topology) -> dict[str, int]:
 
 
 T = TypeVar("T")
-_COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
-_NETWORKS: Final[LruCache[Topology]] = LruCache(100_000, lambda network: len(network.links))
 
 
 class _LinkShares(NamedTuple):
@@ -456,10 +442,8 @@ class NcclChannel(PlainCall):
         return found
 
     def network(self, costs: CostSetting) -> Topology:
-        """Return the topology with the channel's rates, the same object for the same rates."""
-        bandwidths, latencies = self.bandwidths(costs), self.latencies(costs)
-        rates = self.rated, bandwidths.tobytes(), latencies.tobytes()
-        return _NETWORKS.get(rates, lambda: self.rated.with_rates(bandwidths, latencies))
+        """Return the topology with the channel's rates."""
+        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
 
     def capacities(self, costs: CostSetting) -> NDArray[Any]:
         """Return the B/s that serve the bytes counted on each link, (links,). Bytes counted on one link to the network
@@ -620,13 +604,6 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
     """Return the least B/s from the first GPU to another GPU of its node."""
-    return _BETWEEN.get((rated, tuple(places)), lambda: _least_between(rated, places))
-
-
-_BETWEEN: Final[LruCache[int]] = LruCache(64, lambda _: 1)
-
-
-def _least_between(rated: Topology, places: Sequence[str]) -> int:
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
@@ -651,18 +628,9 @@ def system_of(scenario: Scenario) -> str | None:
     return scenario.topology.system or scenario.topology.file
 
 
-class _Shape(NamedTuple):
-    """The number of nodes of some ranks, and the numbers of their GPUs if these are the same on each node."""
-
-    nodes: int
-    gpus: tuple[int, ...] | None
-
-
-_SHAPES: Final[LruCache[_Shape]] = LruCache(64, lambda _: 1)
-
-
-def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
-    """Raises RefusedError unless each node has as many ranks."""
+def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[int, ...] | None]:
+    """Return the number of nodes of ranks at `places`, and the numbers of their GPUs if these are the same on each
+    node. Raises RefusedError unless each node has as many ranks."""
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
@@ -671,7 +639,7 @@ def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
         )
     number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # hosts have none
     numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()
-    return _Shape(len(ranks), numbers.pop() if len(numbers) == 1 else None)
+    return len(ranks), numbers.pop() if len(numbers) == 1 else None
 
 
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
@@ -681,15 +649,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
-    shape = _SHAPES.get((rated.layout, tuple(places)), lambda: _shape(rated, places))
-    env, asked, gpus = scenario.env, (shape.nodes, len(places)), shape.gpus
-    variables = str(env)
-    settings = env.search(load_system(name)) if variables else DEFAULTS
-    written = "" if name in shipped_systems() else scenario.contents()  # a file may have changed since
-    found = (name, written, *asked, settings, gpus)
-    return _COMMUNICATORS.get(
-        (*found, variables),
-        lambda: env.applied(
-            _COMMUNICATORS.get(found, lambda: communicator(load_system(name), *asked, settings=settings, gpus=gpus))
-        ),
-    )
+    nodes, gpus = _nodes_and_gpus(rated, places)
+    env, system = scenario.env, load_system(name)
+    settings = env.search(system) if str(env) else DEFAULTS
+    return env.applied(communicator(system, nodes, len(places), settings=settings, gpus=gpus))

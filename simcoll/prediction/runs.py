@@ -85,7 +85,8 @@ def run_schedule(
     Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
     proof fails, BoundError when the run is faster than possible.
     """
-    source, proved = source_of(point, network, places)
+    proved = source_of(point, network, places)
+    source = proved.source
     devices = (*places, *agents_of(point, network, places)[: source.agents])
     if point.weights is not None:
         _check_weights(point, source.n)
@@ -110,12 +111,12 @@ def run_schedule(
     bound = bounds.beaten(took_ps, source, network, devices, *asked)
     if bound is not None:
         took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
-        if proved == "off":
+        if proved.proof == "off":
             raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
         raise BoundError(f"{took}: a bug of simcoll")
     held = program if program is not None and len(program) <= MOST_HELD else None
     ran = ProgramRun(point, make, outcome, held)
-    return ScheduleRun(source, proved, devices, ran)
+    return ScheduleRun(source, proved.proof, devices, ran)
 
 
 def predict_call(
@@ -131,6 +132,11 @@ def predict_call(
         ]  # the choice is made without knowledge of faults
         algorithm = _quickest(healthy, topology, costs, keep).algorithm
         return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
+    return _predict_one(scenario, topology, costs, keep)
+
+
+def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
+    """Return the prediction of a call with a named algorithm."""
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
     call = executor(scenario).lower(scenario, topology)
@@ -186,7 +192,7 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
     refused: list[RefusedError] = []
     for option in options:
         try:
-            predicted.append(predict_call(option, topology, costs, keep))
+            predicted.append(_predict_one(option, topology, costs, keep))
         except RefusedError as error:
             refused.append(error)
     if not predicted:
@@ -433,13 +439,12 @@ class _Binder:
             raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
         runs = executor(asked)
         if runs.alternatives(asked, self.rated)[0] is not asked:
-            chosen = predict_call(asked, self.rated, self.costs)
-            ran = chosen.scenario
-            own = {"algorithm": chosen.algorithm, "protocol": ran.protocol, "model": ran.model}
-            asked = asked.model_copy(update=own)
-        call = runs.lower(asked, self.rated)
+            call = predict_call(asked, self.rated, self.costs).lowered
+        else:
+            call = runs.lower(asked, self.rated)
         point, network, devices = call.point(self.costs), call.network(self.costs), call.places
-        source, proved = source_of(point, network, devices)
+        proved = source_of(point, network, devices)
+        source = proved.source
         devices = (*devices, *agents_of(point, network, devices)[: source.agents])
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
 
@@ -450,4 +455,4 @@ class _Binder:
         make, in_loops, stream = functools.partial(of, bind), functools.partial(of, looped), None
         if isinstance(source, StreamedSchedule) and point.weights is None:
             stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize)
-        return PlannedCall(call, proved, CallProgram(stream.bind if stream else make, stream, in_loops=in_loops))
+        return PlannedCall(call, proved.proof, CallProgram(stream.bind if stream else make, stream, in_loops=in_loops))

@@ -16,7 +16,6 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSche
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.field_types import BandwidthCap, Channels, Chunk, Duration, Gamma, Share, Slots
-from simcoll.config.lru import LruCache
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
 from simcoll.errors import Diagnostic, InputError, did_you_mean, wrong
@@ -366,14 +365,6 @@ class CostSetting:
         """These costs without the launch, and without the time in which blocks begin."""
         kernels = (self.kernels or Kernels()).model_copy(update={"grid": 0})
         return replace(self, launch=0, graph=None, kernels=kernels)
-
-
-_COSTS: Final[LruCache[tuple[Profile, CostSetting]]] = LruCache(64, lambda _: 1)
-
-
-def costs_of(profile: Profile) -> CostSetting:
-    """Costs as a profile has them, the same object for the same profile."""
-    return _COSTS.get(id(profile), lambda: (profile, CostSetting.of(profile)))[1]
 
 
 # --- files of profiles ---
