@@ -26,7 +26,7 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.nccl_calls import alike
-from simcoll.prediction.placed_topology import arrivals_of, beyond_rated, served_by
+from simcoll.prediction.placed_topology import arrivals_of, beyond_rated, served_by, with_rates
 from simcoll.prediction.schedules import agents_of, copy_orders, first_orders, source_of
 from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -66,14 +66,14 @@ class _Way(NamedTuple):
     alike: int = 1
     as_rated: bool = False
 
-    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...]) -> PlainCall:
+    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...], costs: CostSetting) -> PlainCall:
         """Return the call of a scenario in this way."""
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
         if self.alike == 1:
-            return IdealCall(asked, rated, places, scenario.algorithm)
-        return RepresentativeCopy(asked, rated, places, self.alike, scenario.algorithm)
+            return IdealCall(asked, rated, places, costs, scenario.algorithm)
+        return RepresentativeCopy(asked, rated, places, costs, self.alike, scenario.algorithm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,12 +120,14 @@ class _Load:
 class IdealExecutor(PlainExecutor):
     """Runs calls as the network could serve them at best."""
 
-    def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
+    def lower(
+        self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
+    ) -> PlainCall:
         """Return the call with the best copies, channels and chunk; raises like `PlainExecutor`."""
-        call = super().lower(scenario, topology)
+        call = super().lower(scenario, topology, costs)
         links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
-        return _quickest(scenario, links, network, call.places).call(scenario, links, call.places)
+        return _quickest(scenario, links, network, call.places).call(scenario, links, call.places, call.costs)
 
 
 def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
@@ -143,8 +145,8 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
     loads = dict[tuple[Any, ...], _Load]()
 
     def program(way: _Way) -> StreamedProgram:
-        call = way.call(asked, links, places)
-        return _program(call.point(costs), call.network(costs), places)
+        call = way.call(asked, links, places, costs)
+        return _program(call.point, call.network, places)
 
     def load(way: _Way) -> _Load:
         own = way.model
@@ -278,24 +280,28 @@ class RepresentativeCopy(PlainCall):
         """Return the number of copies."""
         return self.copies
 
-    def point(self, costs: CostSetting) -> Scenario:
+    @property
+    def point(self) -> Scenario:
         """Return the scenario of one copy, with its share of the bytes."""
         grain = len(self.places) * self.scenario.itemsize
         share = max(1, -(-self.scenario.nbytes // (self.copies * grain))) * grain
-        return super().point(costs).model_copy(update={"size": share})
+        return super().point.model_copy(update={"size": share})
 
-    def network(self, costs: CostSetting) -> Topology:
+    @property
+    def network(self) -> Topology:
         """Return the topology with the bandwidths of one copy."""
-        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
+        return with_rates(self.rated, self.bandwidths, self.latencies)
 
-    def bandwidths(self, costs: CostSetting) -> Index:
+    @property
+    def bandwidths(self) -> Index:
         """Return one copy's share of each link, int64 (links,), in B/s."""
-        shared: Index = np.rint(super().bandwidths(costs) * self._shares).astype(np.int64)
-        return np.maximum(shared, np.minimum(super().bandwidths(costs), 1))
+        shared: Index = np.rint(super().bandwidths * self._shares).astype(np.int64)
+        return np.maximum(shared, np.minimum(super().bandwidths, 1))
 
-    def capacities(self, costs: CostSetting) -> NDArray[np.float64]:
+    @property
+    def capacities(self) -> NDArray[np.float64]:
         """Return the B/s that all copies together would have on the simulated copy's links, float64 (links,)."""
-        capacities: NDArray[np.float64] = super().bandwidths(costs) * self._shares * self.copies
+        capacities: NDArray[np.float64] = super().bandwidths * self._shares * self.copies
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:

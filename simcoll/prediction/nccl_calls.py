@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,11 @@ from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.graph_search import DEFAULTS
-from simcoll.nccl.kernel_costs import Kernels
+from simcoll.nccl.kernel_costs import CostKind, Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
 from simcoll.nccl.within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
-from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
+from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
@@ -267,9 +267,6 @@ def _switches(rated: Topology) -> dict[str, int]:
         count = len(number)
 
 
-T = TypeVar("T")
-
-
 class _LinkShares(NamedTuple):
     """B/s of a channel on each link, and B/s if links alone set the pace; for each sort of links the cause that sets
     the pace there, with its share of the time."""
@@ -280,19 +277,42 @@ class _LinkShares(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class NcclChannel(PlainCall):
-    """One channel of a call of NCCL; all channels do the same at the same time.
+class GpuCall(PlainCall):
+    """A call that kernels of GPUs run over `wires`. `network_costs` gives the costs of NICs that the profile lacks."""
 
-    `wires` are its links. `network_costs` gives the costs of NICs that the profile lacks. `one_way`: each rank sends
-    one message, as in pipelines, instead of a ring of send_recv.
+    wires: ChannelWires
+    network_costs: Profile
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the costs of NCCL's kernels."""
+        return self.costs.kernels or Kernels()
+
+    @cached_property
+    def transport(self) -> Transport:
+        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
+        return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
+
+    def _cheaper(self, kind: CostKind) -> Iterator[tuple[str, CostSetting]]:
+        """Yield costs with free launches, and costs with faster hops of a kind of blocks."""
+        block, transport = getattr(self.kernels, kind), self.transport
+        yield "launches take no time", self.costs.launched_free
+        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
+        sooner = transport.model_copy(update={"latency": transport.latency // 2})
+        quicker = self.kernels.model_copy(update={kind: halved})
+        yield f"hops of {kind} take half the time", replace(self.costs, kernels=quicker, transport=sooner)
+
+
+@dataclass(frozen=True, eq=False)
+class NcclChannel(GpuCall):
+    """One channel of a call of NCCL; all channels do the same at the same time. `one_way`: each rank sends one message,
+    as in pipelines, instead of a ring of send_recv.
     """
 
     whole: ClassVar[bool] = False
     executor: ClassVar[str] = "nccl"
     hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
     call: NcclCall
-    wires: ChannelWires
-    network_costs: Profile
     one_way: bool = False
 
     @property
@@ -334,31 +354,15 @@ class NcclChannel(PlainCall):
         """Return the links between neighbours, whose bandwidth limits the call."""
         return self.wires.between
 
-    def transport(self, costs: CostSetting) -> Transport:
-        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
-        return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
-
-    def params(self, costs: CostSetting) -> dict[str, Any]:
+    @property
+    def params(self) -> dict[str, Any]:
         """Return the engine parameters that depend on kernels."""
-        return self.call.params(costs.kernels or Kernels())
-
-    def point(self, costs: CostSetting) -> Scenario:
-        """Return the scenario of one channel, with its share of the bytes."""
-        return self._kept("point", costs, self._point)
-
-    def _kept(self, name: str, costs: CostSetting, make: Callable[[CostSetting], T]) -> T:
-        """Return the result of `make`, cached for the costs of the last call."""
-        known: tuple[CostSetting, T] | None = self._last.get(name)
-        if known is None or known[0] is not costs:
-            known = self._last[name] = costs, make(costs)
-        return known[1]
+        return self.call.params(self.kernels)
 
     @cached_property
-    def _last(self) -> dict[str, tuple[CostSetting, Any]]:
-        return {}
-
-    def _point(self, costs: CostSetting) -> Scenario:
-        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
+    def point(self) -> Scenario:
+        """Return the scenario of one channel, with its share of the bytes."""
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params)))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
         nodes = self.wires.nodes
@@ -366,40 +370,43 @@ class NcclChannel(PlainCall):
             nodes = self.wires.heads_first(self.call.communicator.heads)
         return self.scenario.model_copy(update={**changed, "groups": nodes, "model": spec, **PLAIN})
 
-    def launch_ps(self, costs: CostSetting) -> int:
+    @property
+    def launch_ps(self) -> int:
         """Return the time in ps that the call takes beside the steps of a channel."""
-        launch = super().launch_ps(costs)
-        kernels, bandwidth = costs.kernels or Kernels(), self._slowest(costs)
-        late = self.call.late_ps(kernels, costs.host.late_ps(self.processes), bandwidth)
+        launch = super().launch_ps
+        kernels, bandwidth = self.kernels, self._slowest
+        late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
         return self.call.launch_ps(kernels, launch, bandwidth) + late
 
-    def lead(self, costs: CostSetting) -> dict[str, int]:
+    @property
+    def lead(self) -> dict[str, int]:
         """Return that time by cause, in ps: launch, start of the protocol, spread of channels."""
-        kernels, whole = costs.kernels or Kernels(), self.launch_ps(costs)
-        launch = super().launch_ps(costs) + self.call.wide_ps(kernels)
-        spread = self.call.spread_ps(kernels, self._slowest(costs))
+        kernels, whole = self.kernels, self.launch_ps
+        launch = super().launch_ps + self.call.wide_ps(kernels)
+        spread = self.call.spread_ps(kernels, self._slowest)
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 
-    def _slowest(self, costs: CostSetting) -> int:
+    @cached_property
+    def _slowest(self) -> int:
         """Return the least B/s of links between neighbours, without the pace at which a ring hands on: buffers of
         connections hide a slower ring from a rank's own block and from the spread of channels."""
-        return self._kept("slowest", costs, self._least)
+        return int(self._shares.links[list(self.wires.between)].min())
 
-    def _least(self, costs: CostSetting) -> int:
-        return int(self._kept("shares", costs, self._shares).links[list(self.wires.between)].min())
-
-    def bandwidths(self, costs: CostSetting) -> Index:
+    @property
+    def bandwidths(self) -> Index:
         """Return one channel's share of each link, int64 (links,), in B/s."""
-        return self._kept("shares", costs, self._shares).bandwidths
+        return self._shares.bandwidths
 
-    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+    @property
+    def paces(self) -> dict[int, tuple[str, float]]:
         """Return the links on which proxies or blocks of channels are slower than the link, and links to a host's
         memory, with the cause and its share of the time."""
-        paces = self._kept("shares", costs, self._shares).paces
+        paces = self._shares.paces
         return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
-    def _shares(self, costs: CostSetting) -> _LinkShares:
-        kernels, transport = costs.kernels or Kernels(), self.transport(costs)
+    @cached_property
+    def _shares(self) -> _LinkShares:
+        kernels, transport = self.kernels, self.transport
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
@@ -408,7 +415,7 @@ class NcclChannel(PlainCall):
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = costs.efficiency(sort.kind, self.network_costs)
+            efficiency = self.costs.efficiency(sort.kind, self.network_costs)
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
@@ -427,13 +434,14 @@ class NcclChannel(PlainCall):
             rates.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
         return _LinkShares(np.array(rates, np.int64)[number], np.array(links, np.int64)[number], paces)
 
-    def latencies(self, costs: CostSetting) -> Index:
+    @property
+    def latencies(self) -> Index:
         """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has the hop's
         latency. A link between a NIC and the network has half of the extra time there; a link to a host has the extra
         time through its memory. Other links have none: the block that takes part in a hop spends the time."""
-        kernels, wires = costs.kernels or Kernels(), self.wires
-        block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
-        net += self.call.filled_ps(kernels, self._slowest(costs))
+        kernels, wires = self.kernels, self.wires
+        block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
+        net += self.call.filled_ps(kernels, self._slowest)
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
@@ -441,17 +449,19 @@ class NcclChannel(PlainCall):
         found: Index = np.maximum(latencies.astype(np.int64), 1)
         return found
 
-    def network(self, costs: CostSetting) -> Topology:
+    @property
+    def network(self) -> Topology:
         """Return the topology with the channel's rates."""
-        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
+        return with_rates(self.rated, self.bandwidths, self.latencies)
 
-    def capacities(self, costs: CostSetting) -> NDArray[Any]:
+    @property
+    def capacities(self) -> NDArray[Any]:
         """Return the B/s that serve the bytes counted on each link, (links,). Bytes counted on one link to the network
         stand for all rails. Of the bytes that a GPU hands on within its node, a part left it in channels that are not
         simulated. Messages between ranks may reach more of a link than rings."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
-        capacities: NDArray[Any] = super().capacities(costs) * links
-        return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
+        capacities: NDArray[Any] = super().capacities * links
+        return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 
     @property
     def nics(self) -> int:
@@ -488,16 +498,9 @@ class NcclChannel(PlainCall):
         why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
-    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches, and costs with faster hops."""
-        kernels, kind = costs.kernels or Kernels(), self.call.kind
-        no_grid = kernels.model_copy(update={"grid": 0})
-        yield "launches take no time", replace(costs, launch=0, graph=None, kernels=no_grid)
-        block, transport = self.call.block(kernels), self.transport(costs)
-        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
-        sooner = transport.model_copy(update={"latency": transport.latency // 2})
-        quicker = kernels.model_copy(update={kind: halved})
-        yield f"hops of {kind} take half the time", replace(costs, kernels=quicker, transport=sooner)
+        return self._cheaper(self.call.kind)
 
 
 class NcclExecutor(PlainExecutor):
@@ -510,14 +513,16 @@ class NcclExecutor(PlainExecutor):
     def _kernels(self) -> Kernels:
         return self.profile.kernels or Kernels()
 
-    def lower(self, scenario: Scenario, topology: Topology | None = None) -> NcclChannel:
+    def lower(
+        self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
+    ) -> NcclChannel:
         """Return NCCL's call of a scenario; raises RefusedError for what its kernels cannot do.
 
         A send_recv may be one message of each rank (`direct`), with the costs of one message of a ring.
         """
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
-            return replace(self.lower(both_ways, topology), one_way=True)
+            return replace(self.lower(both_ways, topology, costs), one_way=True)
         rated = topology or rated_topology(scenario)
         places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
         if len(places) < 2:
@@ -556,7 +561,8 @@ class NcclExecutor(PlainExecutor):
             looped=looped,
             calls=scenario.launch.calls,
         )
-        return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
+        costs = costs or CostSetting.of(self.profile)
+        return NcclChannel(scenario, wires.rated, places, costs, wires, network_of(system_of(scenario)), call)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return NCCL's own choice for `auto`, and all choices that it could make for `best`."""

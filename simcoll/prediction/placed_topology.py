@@ -136,6 +136,13 @@ def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     return _TOPOLOGIES.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
 
 
+def with_rates(rated: Topology, bandwidths: Numbers, latencies: Numbers) -> Topology:
+    """Return a topology with other bandwidths (B/s) and latencies (ps), each int64 (links,), the same object for the
+    same rates."""
+    key = rated, bandwidths.tobytes(), latencies.tobytes()
+    return _TOPOLOGIES.get(key, lambda: rated.with_rates(bandwidths, latencies))
+
+
 def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """Return the topology with links scaled by kind and unchanged routes; the same object if nothing changes."""
     if not scales.keys() & set(topology.link_kinds):

@@ -139,35 +139,35 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
     """Return the prediction of a call with a named algorithm."""
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
-    call = executor(scenario).lower(scenario, topology)
-    launch_ps = call.launch_ps(costs)
+    call = executor(scenario).lower(scenario, topology, costs)
+    launch_ps = call.launch_ps
     try:
-        run = run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
+        run = run_schedule(call.point, call.network, call.places, launch_ps, keep)
     except StuckError as error:
         raise call.stuck(error) from None
     return CallPrediction(
         scenario=scenario,
         costs=costs,
-        topology=call.topology(costs),
+        topology=call.topology,
         devices=run.devices,
         run=run.run,
         totals=_side_by_side(run.run.totals, call.count),
-        bound_ps=functools.partial(_bound_ps, call, run, topology, costs),
+        bound_ps=functools.partial(_bound_ps, call, run, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
         lowered=call,
         source=run.source,
         proof=run.proved,
         launch_ps=launch_ps,
-        host_ps=call.host_ps(costs),
+        host_ps=call.host_ps,
     )
 
 
-def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
+def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None) -> int:
     """Return the time in ps that no schedule can beat, the same for all algorithms and executors. Links count as rated,
     or as in a profile where that is faster; switches count where they could reduce."""
     scenario, rated = call.scenario, topology or rated_topology(call.scenario)
-    network = at_best(scenario, rated, costs)
+    network = at_best(scenario, rated, call.costs)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
     return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)
@@ -330,7 +330,7 @@ def _operations(
             kinds.append(COMPUTING)
         else:
             call = binder.bound(work.call, work.ranks)
-            launch_ps = call.lowered.launch_ps(binder.costs)
+            launch_ps = call.lowered.launch_ps
             if launch_ps or apart:
                 operations.append(Operation(ranks, None, launch_ps, after))
                 calls.append(None)
@@ -360,7 +360,7 @@ def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Nu
 def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
     """Return the links of all calls by `names`, with the topology's rates, or else those of a call."""
     known: dict[str, tuple[str, int]] = {}
-    for each in (binder.topology, *(call.lowered.topology(binder.costs) for call in binder.calls.values())):
+    for each in (binder.topology, *(call.lowered.topology for call in binder.calls.values())):
         if each.link_names is not binder.topology.link_names or not known:
             for name, kind, rate in zip(each.link_names, each.link_kinds, each.bandwidths.tolist(), strict=True):
                 known.setdefault(name, (kind, rate))
@@ -387,7 +387,7 @@ def _step_totals(
             own = range(len(names)) if names is links.names else [number[name] for name in names]
             view, serves = links.capacities.copy(), links.capacities.astype(float)
             view[len(binder.topology.bandwidths) :] = 1  # `join` gives 1 B/s to links that a call does not see
-            view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities(binder.costs)
+            view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities
             served[view.tobytes()] = serves / planned.lowered.count
     shares = [links.capacities / np.maximum(1, served.get(view.tobytes(), view)) for view in rates]
     whole = np.rint(carried * np.stack(shares)).astype(np.int64).sum(axis=0)
@@ -415,7 +415,7 @@ class _Binder:
     @property
     def ways(self) -> set[str]:
         """Return the ways in which the calls share links."""
-        return {call.lowered.point(self.costs).params().sharing for call in self.calls.values()}
+        return {call.lowered.point.params().sharing for call in self.calls.values()}
 
     def bound(self, call: CollectiveCall, ranks: tuple[int, ...]) -> PlannedCall:
         """Return a call of some ranks. Raises RefusedError if its algorithm cannot serve, and InputError."""
@@ -441,8 +441,8 @@ class _Binder:
         if runs.alternatives(asked, self.rated)[0] is not asked:
             call = predict_call(asked, self.rated, self.costs).lowered
         else:
-            call = runs.lower(asked, self.rated)
-        point, network, devices = call.point(self.costs), call.network(self.costs), call.places
+            call = runs.lower(asked, self.rated, self.costs)
+        point, network, devices = call.point, call.network, call.places
         proved = source_of(point, network, devices)
         source = proved.source
         devices = (*devices, *agents_of(point, network, devices)[: source.agents])
