@@ -67,7 +67,7 @@ def warm_up(sharing: str = "fifo") -> None:
     keys = cases.star(4)
     topology, params = build(keys), load(cases.point(keys, sharing)).params()
     made = algorithms.stream("all_reduce", "ring", 4)
-    program = bind(made.schedule(), topology, topology.ranks, params, 1024, compiled=True)
+    program = bind(made.schedule(), topology, topology.ranks, params, 1024)
     sizes = streamed.loop_sizes(made, 1024, 4, 0)
     fast.totals(program, compiled=True)
     for way in (True, False):
@@ -167,7 +167,7 @@ def _heap_phases(keys: Keys) -> list[Found]:
     phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
     phase.run("dependencies derived", lambda: dependencies(schedule, compiled=True))
     network = (topology, topology.ranks, asked.params())
-    program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize, compiled=True))
+    program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # binding derives them again
     totals = phase.run("kernel, bytes summed", lambda: fast.totals(program, compiled=True))
     phase.run("busiest link", lambda: link_usage.binding(totals, topology.bandwidths, totals.makespan_ps))

@@ -28,7 +28,7 @@ from simcoll.explanation import what_if
 from simcoll.explanation.explained_run import explained_run
 from simcoll.formats.measured.measured_row import COLUMNS, REQUIRED, MeasuredRow
 from simcoll.prediction.result_rows import KINDS, TEXTS, UNITS
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 from simcoll.scenario.profile import Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
@@ -188,7 +188,7 @@ def hypotheses_tried() -> str:
 def what_ifs(point: str) -> str:
     """What `simcoll explain` tries on a point: a scenario and assignments. Nothing is simulated with the changes."""
     name, *assignments = shlex.split(point)
-    (one,) = loading.load(name, assignments)
+    (one,) = scenario_files.load(name, assignments)
     tried = [change for change, _ in what_if.changes(explained_run(one)) if not change.startswith("algorithm ")]
     return "".join(f"* {change}\n" for change in [*tried, "every other algorithm that serves"])
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import COLLECTIVES, NOTHING
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.proof import prove
+from simcoll.schedule.schedule import Schedule
 
 RANKS: Final = (2, 3, 4, 5, 6, 7, 8, 12, 16)  # 16 ranks are what a timeline on a page can show
 

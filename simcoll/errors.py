@@ -6,7 +6,6 @@ line prints one diagnostic a line and exits with 2. All other errors exit with 1
 
 from __future__ import annotations
 
-import difflib
 import errno
 import re
 from collections.abc import Iterable
@@ -93,14 +92,14 @@ def shortened(text: str) -> str:
 class InputError(SimcollError):
     """Wrong input: holds every mistake found, in the order of the file.
 
-    One mistake may be given as a text, with its cure, or as "problem; cure".
+    One mistake may be given as a text, with its cure and its place, or as "problem; cure".
     """
 
     exit_status = 2
 
-    def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = ""):
+    def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = "", place: Place | None = None):
         if isinstance(diagnostics, str):
-            diagnostics = [Diagnostic(diagnostics, cure) if cure else Diagnostic.of(diagnostics)]
+            diagnostics = [Diagnostic(diagnostics, cure, "", place) if cure else Diagnostic.of(diagnostics)]
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
         super().__init__("\n".join(str(d) for d in self.diagnostics))
 
@@ -175,6 +174,8 @@ _TWINS: Final = {"hgx-": "dgx-", "dgx-": "hgx-"}  # NVIDIA's own machine (DGX), 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most like a misspelt word; None if none is like it."""
+    import difflib
+
     return next(iter(difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)), None)
 
 
@@ -194,6 +195,8 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     if near := nearest(word, words):
         return f"did you mean {near!r}?"
     if len(choices) > MOST_TOLD:
+        import difflib
+
         likest = difflib.get_close_matches(word, choices, n=3, cutoff=0)
         return f"there are {len(choices)}, e.g. {', '.join(likest)}"
     return f"choose from: {', '.join(choices)}"

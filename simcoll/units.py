@@ -7,7 +7,6 @@ A bare number where a unit belongs is an error, never a guess; only 0 needs no u
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from fractions import Fraction
@@ -99,7 +98,6 @@ def parse_exact(text: object, kind: Unit) -> Fraction:
     return _of_text(text, kind)
 
 
-@functools.lru_cache(4096)  # points of a sweep repeat most texts
 def _of_text(text: str, kind: Unit) -> Fraction:
     name, example = _NAME[kind], _EXAMPLE[kind]
     match = _QUANTITY.fullmatch(text)

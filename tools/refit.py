@@ -8,7 +8,7 @@
 Transports are fitted to the clusters of `validation/accuracy/clusters.yaml` in DIR: see `tools/clusters/transports.py`.
 A fit begins at the profile as it is, so that what no row decides stays. Tables are looked for among the shipped ones
 and in DIR, and must be those of the record, byte for byte. Run it after a change of the model, before
-tools/model_errors.py.
+tools/learn_prediction_errors.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from simcoll.accuracy import measured_rows
 from simcoll.accuracy.fit import fit_rows, least_squares, parameters
 from simcoll.accuracy.fit.calibrate import calibrate, of_regions, scores_of
 from simcoll.accuracy.fit.estimate import bounds_of, starting_costs
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.wrong_machine import networks
 from simcoll.accuracy.measured_rows import RowQuestions
 from simcoll.accuracy.scores import Document
@@ -47,6 +46,7 @@ from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.profile import (
     CABLE,
     Calibration,
+    CostSetting,
     Profile,
     TableSource,
     costs_by_file,
@@ -167,14 +167,15 @@ class Generation:
         start, params = load_network(name), data.points[0].scenario.params()
         self.costs = starting_costs(self.samples, start, params, [*own_names(name, refit), *common])
         self.bounds = bounds_of(self.samples, list(self.costs))
-        self._before = ParameterSetting.of(start)
+        self._before = CostSetting.of(start)
         self._times: dict[bytes, Floats] = {}
 
     def times(self, costs: Floats) -> Floats:
         """Return the times of the rows in ps at these costs of its parameters. Steps in those of others ask again."""
         key = costs.tobytes()
         if key not in self._times:
-            self._times[key] = self.samples.times(self._before.at(dict(zip(self.costs, costs.tolist(), strict=True))))
+            asked = dict(zip(self.costs, costs.tolist(), strict=True))
+            self._times[key] = self.samples.times(parameters.with_costs(self._before, asked))
         return self._times[key]
 
 

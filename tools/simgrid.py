@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import simcoll
 from simcoll.schedule import algorithms
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.systems import build
 from simcoll.topology.topology_keys import TopologySpec

@@ -15,8 +15,8 @@ from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured, remarks
 from simcoll.prediction import result_rows, sweep
 from simcoll.scenario import caveats
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario_files import Point, load
 
 SCHEMA: Final = "simcoll.accuracy.compare/1"
 

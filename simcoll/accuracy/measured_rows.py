@@ -17,12 +17,12 @@ from simcoll.nccl.algorithm_names import SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowered_call import library
 from simcoll.prediction.placed_topology import network_of
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_choice import UNFITTED, check_gpus, profile_of
 from simcoll.scenario.scenario import machine_named
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS, collective
 from simcoll.schedule.names import WORKLOAD
@@ -81,7 +81,7 @@ class RowQuestions:
         self.name, self.sets = name, sets
         self.fitting = fitting or any(option.startswith(LAUNCHED) for option in sets)
         topology_sets = [option for option in sets if option.startswith("topology.")]
-        spec = loading.topology_spec(name, options=topology_sets)
+        spec = scenario_files.topology_spec(name, options=topology_sets)
         self.topology = machine_named(name)
         built = systems.build(spec)
         system = systems.described(spec)
@@ -119,7 +119,7 @@ class RowQuestions:
         swept = [f"{column}={text}" for column, text in row.others.items() if column.startswith((*SWEPT, LAUNCHED))]
         asked = Place(f"system={self.name}", 1, 1)
         try:
-            points = loading.points(yaml_tree.located(keys, asked), [*swept, *self.sets])
+            points = scenario_files.points(yaml_tree.located(keys, asked), [*swept, *self.sets])
         except InputError as error:  # mistakes in the keys are the row's, so name its place in the table
             placed = [dataclasses.replace(d, place=row.place) if d.place == asked else d for d in error.diagnostics]
             raise InputError(placed) from None

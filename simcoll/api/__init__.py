@@ -26,14 +26,14 @@ from simcoll.api.results import Results as Results
 from simcoll.api.sweeps import Sweep as Sweep
 from simcoll.errors import SimcollError as SimcollError
 from simcoll.prediction.predictions import Prediction as Prediction
-from simcoll.scenario.loading import Point as Point
 from simcoll.scenario.scenario import Scenario as Scenario
+from simcoll.scenario.scenario_files import Point as Point
 from simcoll.schedule.algorithms import build as build
-from simcoll.schedule.ir import Schedule as Schedule
-from simcoll.schedule.ir import Transfer as Transfer
 from simcoll.schedule.proof import prove as prove
 from simcoll.schedule.registry import Request as Request
 from simcoll.schedule.registry import register as register
+from simcoll.schedule.schedule import Schedule as Schedule
+from simcoll.schedule.schedule import Transfer as Transfer
 from simcoll.schedule.steps import Step as Step
 from simcoll.schedule.steps import send as send
 from simcoll.topology.graph import Topology as Topology

@@ -17,8 +17,8 @@ from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep
 from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
-from simcoll.scenario import caveats, loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import caveats, scenario_files
+from simcoll.scenario.scenario_files import Point
 from simcoll.topology.graph import Topology
 from simcoll.units import unboxed
 
@@ -48,8 +48,8 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
     5
     """
     if isinstance(source, dict):
-        return loading.points(yaml_tree.located(spelt(source), Place("scenario", 1, 1)), assignments)
-    return loading.load(str(source), assignments)
+        return scenario_files.points(yaml_tree.located(spelt(source), Place("scenario", 1, 1)), assignments)
+    return scenario_files.load(str(source), assignments)
 
 
 @_question

@@ -22,11 +22,11 @@ from simcoll.config.yaml_tree import OptionValue
 from simcoll.errors import Diagnostic, InputError, Place, RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.prediction.result_rows import to_csv
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.ir import Schedule
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.names import collective_named
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 from simcoll.units import MOST_DIGITS, unboxed
@@ -87,7 +87,7 @@ class Sweep:
         if self.source is None or isinstance(self.source, Mapping):
             tree = yaml_tree.located(spelt(dict(self.source or {})), Place("scenario", 1, 1))
         else:
-            tree = loading.read_scenario(str(self.source))
+            tree = scenario_files.read_scenario(str(self.source))
         named: dict[str, tuple[str, Any]] = {}
         for key, value in self.keys.items():
             if (name := _name(key)) in named:
@@ -96,8 +96,8 @@ class Sweep:
         parents_first = sorted(named.items(), key=lambda each: each[0].count("."))
         for name, (key, value) in parents_first:
             node = yaml_tree.located(spelt(value, name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1))
-            tree = loading.with_machine(yaml_tree.put(loading.with_machine(tree), name, node))
-        return loading.points(tree)
+            tree = scenario_files.with_machine(yaml_tree.put(scenario_files.with_machine(tree), name, node))
+        return scenario_files.points(tree)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -207,7 +207,7 @@ def _listed(value: Any) -> Any:
         raise InputError(f"{value!r} has no order", "give a list: sorted(…)")
     if not isinstance(value, Iterator | KeysView | ValuesView | deque):
         return value
-    most = loading.MAX_VARIANTS
+    most = scenario_files.MAX_VARIANTS
     values = list(itertools.islice(value, most + 1))
     if len(values) > most:
         raise InputError(f"a {type(value).__name__} of more than {most} values", "give fewer")

@@ -26,8 +26,8 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
 
         from simcoll.cli.convert import FORMATS
         from simcoll.config.yaml_tree import shipped
-        from simcoll.scenario.loading import shipped_scenarios
         from simcoll.scenario.profile import shipped_profiles
+        from simcoll.scenario.scenario_files import shipped_scenarios
         from simcoll.schedule import registry
         from simcoll.schedule.collectives import COLLECTIVES
         from simcoll.topology.machine_files import shipped_systems
@@ -55,35 +55,26 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
     return names
 
 
-def _in_plain_digits(value: Any) -> Any:
-    """Return a value unchanged; refuse `1_0` and digits of other scripts, which Python reads as numbers."""
-    if isinstance(value, str) and not in_plain_digits(value):
-        raise click.BadParameter(f"{value!r} is not a number.")
-    return value
+class _PlainDigits(click.ParamType):
+    """Refuses `1_0` and digits of other scripts, which Python reads as numbers."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a word as the type below has it; ends the command if it is not one."""
+        if isinstance(value, str) and not in_plain_digits(value):
+            raise click.BadParameter(f"{value!r} is not a number.")
+        return super().convert(value, param, ctx)
 
 
-class Whole(click.types.IntParamType):
+class Whole(_PlainDigits, click.types.IntParamType):
     """The type of an option that is a whole number."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a word as a number; ends the command if it is not one."""
-        return super().convert(_in_plain_digits(value), param, ctx)
 
-
-class WholeFrom(click.IntRange):
+class WholeFrom(_PlainDigits, click.IntRange):
     """The type of an option that is a whole number of a range."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a word as a number; ends the command if it is not one in range."""
-        return super().convert(_in_plain_digits(value), param, ctx)
 
-
-class Number(click.types.FloatParamType):
+class Number(_PlainDigits, click.types.FloatParamType):
     """The type of an option that is a number."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a word as a number; ends the command if it is not one."""
-        return super().convert(_in_plain_digits(value), param, ctx)
 
 
 SCENARIO = click.argument("scenario", shell_complete=completed("file", "scenario", "collective"))
@@ -273,30 +264,17 @@ def check_timeout(timeout: float) -> None:
         raise InputError(f"--timeout {timeout:g} is no time to wait", f"give seconds above 0, at most {LONGEST_S:.0f}")
 
 
-def rank_counts(text: str, cure: str) -> list[int]:
-    """Return the rank counts of `--ranks N[,N…]`; raises InputError with the cure."""
-    numbers = list(map(_counted, text.split(",")))
-    if not all(numbers):
-        raise InputError(f"--ranks: {text!r} is no number of ranks", cure)
-    return numbers
-
-
-def _counted(text: str) -> int:
-    """Return a text as a whole number from 1 on; 0 for any other text and for more than 19 digits."""
-    return int(text) if re.fullmatch(r" *[0-9]{1,19} *", text) else 0
-
-
 def unbracketed(text: str) -> str:
     """Return a YAML list such as `[1, 2]` without its brackets."""
     return text.strip().removeprefix("[").removesuffix("]")
 
 
-def node_counts(text: str) -> list[int]:
-    """Return the node counts of `--nodes N[,N…]`; raises InputError."""
-    numbers = list(map(_counted, unbracketed(text).split(",")))
-    if not all(numbers):
-        raise InputError(f"--nodes: {text!r} is no number of nodes", "give 1, 2, …, or several: '[1, 2]'")
-    return list(dict.fromkeys(numbers))
+def counts(text: str, option: str, what: str, cure: str) -> list[int]:
+    """Return the numbers, from 1 on, of an option such as `--ranks N[,N…]`, each once; raises InputError."""
+    numbers = text.split(",")
+    if not all(re.fullmatch(r" *0*[1-9][0-9]{0,18} *", number) for number in numbers):
+        raise InputError(f"{option}: {text!r} is no number of {what}", cure)
+    return list(dict.fromkeys(map(int, numbers)))
 
 
 JOBS = click.option(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simcoll.cli._options import JSON, SETS, Whole, WholeFrom, completed, rank_counts, read_text
+from simcoll.cli._options import JSON, SETS, Whole, WholeFrom, completed, counts, read_text
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
-    from simcoll.schedule.ir import Schedule
+    from simcoll.schedule.schedule import Schedule
 
 
 @click.command(name="list")
@@ -51,10 +51,10 @@ def topology_list() -> None:
 def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
     """Devices, links and bisection bandwidth of a system or a topology file."""
     from simcoll.report import catalog_text
-    from simcoll.scenario import loading
+    from simcoll.scenario import scenario_files
     from simcoll.topology import systems
 
-    graph = systems.build(loading.topology_spec(name, nodes, sets))
+    graph = systems.build(scenario_files.topology_spec(name, nodes, sets))
     if png:
         from simcoll.report.plot import save
         from simcoll.report.plot.topology import topology_figure
@@ -93,7 +93,7 @@ def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_
     schedule_view.find(name)
     if ranks is None:
         raise InputError(f"{name}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
-    numbers = rank_counts(ranks, "write e.g. 8 or 2,4,8")
+    numbers = counts(ranks, "--ranks", "ranks", "write e.g. 8 or 2,4,8")
     if not 0 <= root < min(numbers):
         raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
     if len(numbers) > 1 and (data or diagram):

@@ -40,7 +40,7 @@ def explain(
     from simcoll.prediction import sweep
     from simcoll.report.overlap import summary
     from simcoll.report.verdicts import of_explanation, of_several
-    from simcoll.scenario.loading import load
+    from simcoll.scenario.scenario_files import load
 
     points = load(scenario, sets)
     if len(points) > MOST_POINTS:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, rank_counts, with_topology
+from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, counts, with_topology
 from simcoll.cli._terminal import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -68,7 +68,7 @@ def measure(
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
     from simcoll.measurement.run_cases import dry_run as rehearsed
     from simcoll.report.verdicts import of_dry_run
-    from simcoll.scenario.loading import load
+    from simcoll.scenario.scenario_files import load
 
     _check(timeout, output)
     if limit is not None and not limit > 0:
@@ -121,7 +121,7 @@ def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: floa
     """
     from simcoll.measurement import network_lab as laboratory
     from simcoll.measurement import real_run as real
-    from simcoll.scenario.loading import load
+    from simcoll.scenario.scenario_files import load
 
     _check(timeout, output)
     tell = (lambda line: None) if quiet else Lines()
@@ -149,7 +149,7 @@ def _ranks(text: str | None) -> list[str]:
     """Return `--ranks` as an assignment to the scenario."""
     if text is None:
         return []
-    numbers = rank_counts(text, "write e.g. 2 or 2,4")
+    numbers = counts(text, "--ranks", "ranks", "write e.g. 2 or 2,4")
     return [f"ranks={numbers if len(numbers) > 1 else numbers[0]}"]
 
 

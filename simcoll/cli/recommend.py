@@ -48,7 +48,7 @@ def recommend(
     from simcoll.prediction import result_rows
     from simcoll.report.exports import nccl_tables
     from simcoll.report.recommendation_text import text
-    from simcoll.scenario.loading import load
+    from simcoll.scenario.scenario_files import load
 
     check_jobs(jobs)
     if to and not output:

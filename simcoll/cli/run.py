@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from simcoll.prediction.result_rows import ResultRow
     from simcoll.prediction.sweep import Journal
     from simcoll.report.run_plots import Named
-    from simcoll.scenario.loading import Point
+    from simcoll.scenario.scenario_files import Point
 
 
 @click.command()
@@ -72,7 +72,7 @@ def run(
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll.prediction import sweep
     from simcoll.prediction.sweep import Journal, Shard
-    from simcoll.scenario.loading import load
+    from simcoll.scenario.scenario_files import load
 
     check_jobs(jobs)
     check_format(output)
@@ -151,7 +151,7 @@ def predict(
     from simcoll.errors import Place
     from simcoll.prediction import sweep
     from simcoll.prediction.sweep import Journal
-    from simcoll.scenario.loading import points_of_call
+    from simcoll.scenario.scenario_files import points_of_call
     from simcoll.topology.machine_files import shipped_systems
 
     check_format(output)
@@ -300,7 +300,7 @@ def _write_report(
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report import run_plots
     from simcoll.report.html import report
-    from simcoll.scenario.loading import find_scenario, names_collective
+    from simcoll.scenario.scenario_files import find_scenario, names_collective
 
     asked_by_name = names_collective(scenario)
     text = f"collective: {scenario}\n" if asked_by_name else read_text(find_scenario(scenario))

@@ -20,9 +20,10 @@ from simcoll.cli._options import (
     WholeFrom,
     assigned,
     completed,
-    node_counts,
+    counts,
     of_nodes,
     output_folder,
+    unbracketed,
 )
 from simcoll.errors import InputError, Place
 
@@ -84,7 +85,7 @@ def tune(
         raise InputError("one system is asked for", f"name it: simcoll tune {A_SYSTEM}")
     machine = str(system or on)
     _check(profile, output, graph_file)
-    node_counts(nodes or "1")  # raises InputError worded for this command
+    counts(unbracketed(nodes or "1"), "--nodes", "nodes", "give 1, 2, …, or several: '[1, 2]'")
     filters = (*assigned("env.NCCL_ALGO", algo, "--algo"), *assigned("env.NCCL_PROTO", proto, "--proto"))
     release = assigned("library_version", version, "--version")
     scenarios = _scenarios((*assigned("topology", machine, "--on"), *of_nodes(nodes), *release, *filters, *sets))
@@ -120,7 +121,7 @@ def tune(
 def _scenarios(options: Sequence[str]) -> list[Scenario]:
     """Return scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
     from simcoll.config.yaml_tree import located, sources
-    from simcoll.scenario.loading import points
+    from simcoll.scenario.scenario_files import points
 
     for text, source in sources(options):
         key = text.partition("=")[0].partition(".")[0].strip()

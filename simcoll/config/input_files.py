@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 
 from simcoll import units
 from simcoll.config.text_table import wrapped
-from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.errors import InputError, Place
 
 _GZIP: Final = b"\x1f\x8b"
 MOST_BYTES: Final = 64 * 2**20  # of one input, unpacked: bounds memory; logs are far smaller
@@ -37,6 +37,7 @@ _PACKED: Final = {
 _STRANGE: Final = re.compile("[\ufffd\x00-\x07\x0e-\x1a\x1c-\x1f]")
 WAIT_S: Final = 10.0  # for a program to open the pipe for writing: a shell starts both at once
 _HEAD: Final = 4096  # bytes that show whether a file is text
+_AT_ONCE: Final = 1 << 20  # bytes that are read at a time
 _GLANCE_MS: Final = 50
 
 _CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
@@ -144,12 +145,11 @@ def _first_of(pipe: int, path: str, source: str) -> bytes:
 def _bounded(
     file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text", first: bytes = b""
 ) -> bytes:
-    """Return `first` and the rest of a file; raises InputError as soon as it is not text or too long."""
+    """Return `first` and the rest of a file; raises InputError if it is not text, or too long."""
     data = bytearray(first)
-    while len(data) < _HEAD and (more := file.read(_HEAD - len(data))):
+    while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` takes memory for all that it is asked for
         data += more
     check_text(bytes(data[:_HEAD]), source, cure)
-    data += file.read(most + 1 - len(data)) if len(data) == _HEAD else b""
     if len(data) > most:
         raise InputError(f"{source}: larger than {units.format_size(most)}", smaller)
     return bytes(data)
@@ -217,9 +217,9 @@ def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, 
         problem = (
             f"not JSON: {getattr(error, 'msg', 'nested too deeply' if deep else 'a number of thousands of digits')}"
         )
-        raise InputError([Diagnostic(problem, cure, "", place)]) from None
+        raise InputError(problem, cure, place) from None
     if not isinstance(document, dict):
-        raise InputError([Diagnostic("not a mapping", cure, "", Place(source, line, 1))])
+        raise InputError("not a mapping", cure, Place(source, line, 1))
     return document
 
 

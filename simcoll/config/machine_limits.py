@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Final
 
@@ -20,7 +19,6 @@ def check_memory(needed: int, what: str, cure: str, key: str) -> None:
         raise InputError([Diagnostic(said, cure, key)])
 
 
-@functools.cache
 def memory() -> int:
     """Return this machine's memory in bytes."""
     try:

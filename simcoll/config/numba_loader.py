@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from simcoll.config import cache_folder
 from simcoll.errors import InputError, SimcollError
 
-WORTH_COMPILING: Final = 100_000  # transfers: Python takes about 0.8 s for them, as long as numba's start
+WORTH_COMPILING: Final = 40_000  # transfers: Python takes about 0.6 s for them, as long as numba's start
 MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
 _MARK: Final = "_compiled"  # suffix of the name of a module loaded to be compiled
 
@@ -70,14 +70,9 @@ def is_compiled(name: str) -> bool:
     return name.endswith(_MARK)
 
 
-def jit_for(name: str, *, inline: bool = False) -> Callable[[Any], Any]:
-    """Return the decorator for the functions of the kernel called `name`: numba's, or none.
-
-    `inline` functions become part of their callers; otherwise each call passes on every column argument.
-    """
-    if not is_compiled(name):
-        return lambda function: function
-    return functools.partial(_compiled, "always" if inline else "never")
+def jit_for(name: str) -> Callable[[Any], Any]:
+    """Return the decorator for the functions of the kernel called `name`: numba's, or none."""
+    return _compiled if is_compiled(name) else lambda function: function
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
@@ -85,16 +80,17 @@ def load_like(name: str, kernel: ModuleType) -> Any:
     return _for_numba(kernel) if is_compiled(name) else kernel
 
 
-def _compiled(inline: str, function: Any) -> Any:
-    """Return a function compiled by numba, without reference counts (`_nrt`): kernels create no columns, and counting
-    at every call would take most of the time."""
+def _compiled(function: Any) -> Any:
+    """Return a function compiled by numba, as a part of each caller (`forceinline`) and without reference counts
+    (`_nrt`). Kernels create no columns; to pass all columns at each call, or to count them, would take most of the
+    time."""
     import numba
 
     kept = _folder(Path(function.__code__.co_filename).parent)
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(kept or "")  # read once, when the function is decorated
     try:
-        made = numba.njit(inline=inline, cache=kept is not None, nogil=True, _nrt=False)(function)
+        made = numba.njit(forceinline=True, cache=kept is not None, nogil=True, _nrt=False)(function)
     finally:
         numba.config.CACHE_DIR = before
     template = made.get_call_template

@@ -114,7 +114,7 @@ def parse(
         open_[-1].content += data
 
     def doctype(*_: object) -> None:
-        raise InputError([Diagnostic("a document type is not read", "remove <!DOCTYPE …>", "", here())])
+        raise InputError("a document type is not read", "remove <!DOCTYPE …>", here())
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.StartDoctypeDeclHandler, parser.CharacterDataHandler = doctype, characters
@@ -124,7 +124,7 @@ def parse(
     except expat.ExpatError as error:
         place = Place(source, error.lineno, error.offset + 1)
         problem = f"not XML: {expat.ErrorString(error.code)}"
-        raise InputError([Diagnostic(problem, cure, "", place)]) from None
+        raise InputError(problem, cure, place) from None
     except (LookupError, ValueError) as error:  # an encoding unknown to Python, or that expat cannot use
-        raise InputError([Diagnostic(f"not XML: {error}", "write it in UTF-8", "", Place(source, 1, 1))]) from None
+        raise InputError(f"not XML: {error}", "write it in UTF-8", Place(source, 1, 1)) from None
     return roots[0]

@@ -13,13 +13,13 @@ import itertools
 import operator
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Tag, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError, model_validator
 
 from simcoll.config import input_files
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
@@ -27,6 +27,7 @@ from simcoll.units import MOST_DIGITS
 
 MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
 MOST_KEPT: Final = 4 * 2**20  # bytes: the tree of a larger file is not cached
+T = TypeVar("T")
 _FILES: Final = (".yaml", ".yml", ".json", ".xml")  # suffixes of files that a file of simcoll may name
 
 
@@ -36,7 +37,7 @@ class WrittenFloat(float):
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # caches are keyed by trees
 class Node:
     """A value with its place; mappings also know where each key stands."""
 
@@ -65,6 +66,18 @@ def located(value: Any, place: Place) -> Node:
     if isinstance(value, list):
         return Node([located(child, place) for child in value], place)
     return Node(value, place)
+
+
+# Parsing and checking a file takes 10 to 60 ms, NCCL's graph search up to 6 s; each point asks for some twenty files.
+@functools.lru_cache(maxsize=256)
+def _answer(ask: Callable[..., Any], of: tuple[Hashable, ...]) -> Any:
+    return ask(*of)
+
+
+def once(ask: Callable[..., T], *of: Hashable) -> T:
+    """Return `ask(*of)`, kept for the next time: what a file says, which is named by its text if it may change."""
+    answer: T = _answer(ask, of)
+    return answer
 
 
 # --- text to trees ---
@@ -110,7 +123,6 @@ _Yaml12.add_constructor("tag:yaml.org,2002:int", _integer)
 _Yaml12.add_constructor("tag:yaml.org,2002:float", _float)
 
 
-@functools.lru_cache(maxsize=16)  # a sweep reads its machine and profile at each point; trees never change
 def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
     """Return the tree and the mistakes after which reading can go on; raises InputError for other mistakes."""
     mistakes: list[Diagnostic] = []
@@ -180,7 +192,7 @@ def _place(node: yaml.Node, source: str) -> Place:
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
     """Return the tree of a YAML text; `source` names it in errors."""
-    return _checked(*_parsed(text, source), errors)
+    return _checked(*once(_parsed, text, source), errors)
 
 
 def _checked(tree: Node, mistakes: Sequence[Diagnostic], errors: list[Diagnostic] | None) -> Node:
@@ -211,8 +223,9 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
     """
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
-    making = _parsed if len(data) <= MOST_KEPT else _parsed.__wrapped__
-    tree = _checked(*making(input_files.decoded(data, source), source), errors)
+    text = input_files.decoded(data, source)
+    parsed = once(_parsed, text, source) if len(data) <= MOST_KEPT else _parsed(text, source)
+    tree = _checked(*parsed, errors)
     folder = path.parent
     return tree if folder == Path() or str(path).startswith(_SHIPPED) else _with_files(tree, folder)
 
@@ -248,7 +261,7 @@ def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
         return Node([_put(child, keys, value, place) for child in tree.value], tree.place, tree.keys)
     if tree.value is not None and not isinstance(tree.value, dict):
         problem = f"{keys[0]!r} cannot be set: its parent is not a mapping"
-        raise InputError([Diagnostic(problem, "set the parent instead", "", place)])
+        raise InputError(problem, "set the parent instead", place)
     children: dict[str, Node] = dict(tree.value or {})
     children[keys[0]] = _put(children.get(keys[0], Node(None, place)), keys[1:], value, place)
     return Node(children, tree.place, {**tree.keys, keys[0]: tree.keys.get(keys[0], place)})
@@ -328,15 +341,15 @@ class Model(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _number_without_underscores(cls, value: object, info: ValidationInfo) -> object:
+    def _numbers_without_underscores(cls, values: object) -> object:
         """Refuse `1_0`, which pydantic reads as 10."""
-        if isinstance(value, str) and _UNDERSCORES.fullmatch(value):
-            annotation = cls.model_fields[info.field_name or ""].annotation
-            if _takes_numbers(annotation):
-                raise ValueError(f"{value!r} is not a number; write it without _")
-        return value
+        for key, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(key)
+            if field and isinstance(value, str) and _UNDERSCORES.fullmatch(value) and _takes_numbers(field.annotation):
+                raise BelowError([key], f"{value!r} is not a number; write it without _")
+        return values
 
     also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and the key
 

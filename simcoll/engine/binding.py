@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_limits import check_memory, memory
-from simcoll.config.numba_loader import WORTH_COMPILING, choose
-from simcoll.engine._dependencies import credits, inherited, numbered, predecessors
-from simcoll.engine.kernels import dependency_kernel
+from simcoll.engine._dependencies import ahead, inherited, numbered
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import AnySchedule, Schedule, StreamedSchedule
+from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
 BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
 FRAMED: Final = 40  # bytes that a transfer of a frame takes
@@ -63,12 +61,10 @@ def bind(
     itemsize: int = 1,
     weights: object = None,
     arrivals: Mapping[int, int] | None = None,
-    compiled: bool | None = None,
 ) -> Program:
     """Bind a schedule to a network: `devices[p]` is where participant p sits, `nbytes` the size of the collective.
 
-    `arrivals` maps ranks to the time (ps) they come; the others are there from the start. `compiled` forces or forbids
-    numba.
+    `arrivals` maps ranks to the time (ps) they come; the others are there from the start.
     Raises InputError when a size cannot be cut or there is too little memory, TopologyError when there is no route.
     """
     held = _held(schedule, nbytes, itemsize, weights)
@@ -83,18 +79,15 @@ def bind(
     # A frame keeps its schedule, so that no other has the id.
     apart = loops * len(schedule) < LONG  # of a long schedule only the frame asked for last is kept
     where = (id(schedule), tuple(devices), network.layout, apart and loops, params.channels, params.channels_by)
-    frame = _FRAMES.known(where) if network.layout is not None and compiled is None else None
+    frame = _FRAMES.known(where) if network.layout is not None else None
     if frame is not None and frame.program.loops != loops:
         _FRAMES.drop(where)
         frame = None
-    if frame is not None and loops * len(schedule) < WORTH_COMPILING:  # hardly anything is left to do
-        compiled = False
-    compiled = choose(loops * len(schedule), compiled, dependency_kernel)
     if frame is None:
-        frame = _framed(schedule, network, devices, replace(params, slots=0), loops, compiled)
+        frame = _framed(schedule, network, devices, replace(params, slots=0), loops)
         if network.layout is not None and loops * len(schedule) <= _FRAMES.most // 3:
             _FRAMES.keep(where, frame)
-    sizes, kind, memo = frame.sized(held, piece, compiled)
+    sizes, kind, memo = frame.sized(held, piece)
     own = {
         "params": params,
         "bandwidths": network.bandwidths,
@@ -102,7 +95,7 @@ def bind(
         "link_names": network.link_names,
         "sizes": sizes,
         "kind": kind,
-        "credit": frame.credit(slots, compiled),
+        "credit": frame.credit(slots),
         "arrivals": _came(schedule, arrivals),
         "memo": memo,
     }
@@ -110,7 +103,7 @@ def bind(
     if loops > 1:
         left = np.flatnonzero((program.nbytes > 0) | (program.loop == 0))
         if len(left) < len(program):
-            return _of_what_is_left(program, left, network, slots, compiled)
+            return _of_what_is_left(program, left, network, slots)
     return program
 
 
@@ -124,20 +117,20 @@ class _Frame:
     kinds: dict[tuple[bytes, bytes], tuple[Index, Memo]] = field(default_factory=dict)
     credits: dict[int, Index] = field(default_factory=dict)
 
-    def credit(self, slots: int, compiled: bool) -> Index:
+    def credit(self, slots: int) -> Index:
         """Return the transfer whose end each waits for; without slots nobody waits."""
         program = self.program
         if slots and slots not in self.credits:
             if len(self.credits) >= MOST_CREDITS:
                 self.credits.clear()
-            connection, connections = program.way, len(program.routes.src)  # a way is all that goes from one to another
+            connection = program.way  # a way is all that goes from one to another
             if program.params.channels > 1:
                 number = _channel_numbers(program.schedule, program.loops, program.params)
-                connection, connections = numbered(connection, number, compiled)
-            self.credits[slots] = credits(connection, connections, slots, compiled)
+                connection, _ = numbered(connection, number)
+            self.credits[slots] = ahead(connection, slots)
         return self.credits[slots] if slots else program.credit
 
-    def sized(self, held: NDArray[np.int64], piece: int, compiled: bool) -> tuple[Index, Index, Memo]:
+    def sized(self, held: NDArray[np.int64], piece: int) -> tuple[Index, Index, Memo]:
         """Return the sizes of a program, the kind of each transfer, and the memo that goes with these kinds."""
         loops = self.program.loops
         if held.size and held.min() == held.max():
@@ -153,7 +146,7 @@ class _Frame:
             kind = np.full(len(self.reads), len(every), np.int32)
             first, slots = self._first()
             kind[first] = which[slots]
-            carried = inherited(self.reads, kind, compiled)
+            carried = inherited(self.reads, kind)
             if loops > 1:
                 carried = _pieces(sizes, carried[self.program.origin], self.program.loop, piece)
             self.kinds[key] = carried, {}
@@ -179,20 +172,18 @@ class _Frame:
 _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
 
 
-def _framed(
-    schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int, compiled: bool
-) -> _Frame:
-    waits = whole = dependencies(schedule, compiled)
+def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int) -> _Frame:
+    waits = whole = dependencies(schedule)
     src, dst, number = schedule.src, schedule.dst, _channel_numbers(schedule, loops, params)
     if loops > 1:
         loop, origin = program_order(schedule, loops)
         whole = _repeated(waits, loop, origin)
         src, dst = src[origin], dst[origin]
-    way, ways = numbered(src, dst, compiled)
+    way, ways = numbered(src, dst)
     routes = _routes(src, dst, way, ways, network, devices)
     nothing = np.zeros(0, np.int64)
     columns = Columns(way, nothing, nothing, number, *whole)
-    return _Frame(_once(assemble(schedule, params, network, routes, columns, None, loops, compiled)), waits.reads)
+    return _Frame(_once(assemble(schedule, params, network, routes, columns, None, loops)), waits.reads)
 
 
 def _once(program: Program) -> Program:
@@ -223,7 +214,6 @@ def assemble(
     columns: Columns,
     arrivals: Mapping[int, int] | None = None,
     loops: int = 1,
-    compiled: bool = False,
 ) -> Program:
     """Derive channels, receive sides and credits, and return the program.
 
@@ -234,12 +224,12 @@ def assemble(
     to, of = dst, src
     if params.channels_by == "step":
         to, of = (each * np.int64(max(1, params.channels)) + number for each in (dst, src))
-    channel, channels = numbered(src, np.where(src >= schedule.n, to, number) if schedule.agents else number, compiled)
-    side, _ = numbered(dst, np.where(dst >= schedule.n, of, number) if schedule.agents else number, compiled)
+    channel, _ = numbered(src, np.where(src >= schedule.n, to, number) if schedule.agents else number)
+    side, _ = numbered(dst, np.where(dst >= schedule.n, of, number) if schedule.agents else number)
     credit = np.broadcast_to(np.int32(NONE), len(way))
     if params.slots:
-        connection, connections = numbered(numbered(src, dst, compiled)[0], number, compiled)
-        credit = credits(connection, connections, params.slots, compiled)
+        connection, _ = numbered(numbered(src, dst)[0], number)
+        credit = ahead(connection, params.slots)
     return Program(
         schedule=schedule,
         params=params,
@@ -255,7 +245,7 @@ def assemble(
         reads=columns.reads,
         chain=columns.chain,
         credit=credit,
-        channel_before=predecessors(channel, channels, compiled),
+        channel_before=ahead(channel, 1),
         arrivals=_came(schedule, arrivals),
         loops=loops,
     )
@@ -268,7 +258,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
     return came
 
 
-def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int, compiled: bool) -> Program:
+def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
     """Return the program of the transfers `left`: later loops send nothing of slots that hold less than others."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     loop, origin = program.loop[left], program.origin[left]
@@ -282,8 +272,8 @@ def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slot
         reduce=program.reduce[left],
     )
     number = np.broadcast_to(_channel_numbers(schedule, program.loops, params), len(program))[left]
-    columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(rows, compiled))
-    made = assemble(schedule, params, network, program.routes, columns, None, program.loops, compiled)
+    columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(rows))
+    made = assemble(schedule, params, network, program.routes, columns, None, program.loops)
     return replace(made, params=program.params, arrivals=program.arrivals, sent=left)
 
 

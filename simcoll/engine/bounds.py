@@ -24,7 +24,7 @@ from simcoll.config.arrays import Sets
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut
-from simcoll.schedule.ir import AnySchedule
+from simcoll.schedule.schedule import AnySchedule
 from simcoll.topology.graph import Topology
 
 SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make the bound weaker, never wrong

@@ -20,7 +20,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
-from simcoll.schedule.ir import StreamedSchedule
+from simcoll.schedule.schedule import StreamedSchedule
 
 LONG: Final = 2_000_000  # transfers; a shorter call is bound in about the time that folding takes
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Array, Numbers, distinct, pieces
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import Schedule, StreamedSchedule
+from simcoll.schedule.schedule import Schedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Rotation, Step, StepPattern, join, stable_order
 
 MOST_TURNS: Final = 8  # taken together so that nobody sends to a rank that stands for its sender

@@ -14,7 +14,7 @@ from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
 from simcoll.errors import Diagnostic, InputError
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 EMPTY: Final = np.zeros(0, np.int32)
 

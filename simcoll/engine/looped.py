@@ -13,7 +13,7 @@ from simcoll.config.machine_limits import check_memory
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Index, Params, RoutedNetwork, piece_bytes
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is
 MOST_BITS: Final = 62  # of a key

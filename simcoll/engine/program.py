@@ -15,7 +15,7 @@ from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.tasks import Tasks
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NONE, Index, Params, service_ps
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 Memo = dict[str, tuple[tuple[object, ...], Any]]  # of `Program.once`
 T = TypeVar("T")

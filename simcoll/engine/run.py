@@ -26,7 +26,7 @@ from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, Index, Params, RoutedNetwork
-from simcoll.schedule.ir import AnySchedule, StreamedSchedule
+from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default without a timeline
 MOST_ENDS: Final = 1024  # remembered, of programs that differ in numbers only

@@ -23,7 +23,7 @@ from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
 from simcoll.schedule.collectives import collective, cut
-from simcoll.schedule.ir import AnySchedule, StreamedSchedule
+from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, StepPattern
 from simcoll.units import format_count
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from simcoll.engine import _dependencies
 from simcoll.errors import InputError
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 Sharing = Literal["fair", "fifo"]
 Blocking = Literal["no", "sends-first", "even-odd"]
@@ -132,10 +132,10 @@ class Dependencies(NamedTuple):
     chain: Index
 
 
-def dependencies(schedule: Schedule, compiled: bool = False) -> Dependencies:
+def dependencies(schedule: Schedule) -> Dependencies:
     """Return the true dependencies of a schedule: read-after-write, and the order of reductions into one slot.
 
     A transfer reads the newest version made by an earlier step. Its own version waits for the previous one if it
-    reduces, or if that one was made in the same step. Nothing waits for a read. `compiled`: by numba.
+    reduces, or if that one was made in the same step. Nothing waits for a read.
     """
-    return Dependencies(*_dependencies.versions(schedule, compiled))
+    return Dependencies(*_dependencies.versions(schedule))

@@ -22,8 +22,8 @@ from simcoll.prediction.predict import row as row_of
 from simcoll.prediction.predictions import LAUNCHING, ProgramRun, StepPrediction, policy
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.scenario.variability import Drawn
 from simcoll.workload.plan import Work
 

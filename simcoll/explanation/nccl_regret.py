@@ -10,9 +10,9 @@ from simcoll.errors import Place, RefusedError
 from simcoll.nccl import tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective, names
 from simcoll.prediction.predict import predict
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
 from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario_files import Point
 
 Pair = tuple[str, str]
 DTYPE: Final = "float16"
@@ -98,4 +98,4 @@ def _point(
         "env": dict(env),
         **release,
     }
-    return loading.points(yaml_tree.located(keys, Place("tune", 1, 1)), [])[0]
+    return scenario_files.points(yaml_tree.located(keys, Place("tune", 1, 1)), [])[0]

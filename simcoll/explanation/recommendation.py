@@ -20,9 +20,9 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import TIE
 from simcoll.prediction.work_limits import check_runs
 from simcoll.scenario import caveats
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 
 SCHEMA: Final = "simcoll.recommend/1"
 CLOSE: Final = 1.01  # the bisection ends when sizes on both sides of a change differ by at most 1 %

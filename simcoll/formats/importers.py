@@ -20,7 +20,7 @@ from simcoll.formats.measured import gpu_names
 from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
 from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi
 from simcoll.formats.topologies._sketch import Sketch
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.systems import dump, load_system
@@ -82,7 +82,7 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
     try:
         return KINDS[kind].read(text, source, asked)
     except RecursionError:
-        raise InputError([Diagnostic("nested too deeply", "flatten the file", "", Place(source, 1, 1))]) from None
+        raise InputError("nested too deeply", "flatten the file", Place(source, 1, 1)) from None
 
 
 _WHAT: Final = (

@@ -21,8 +21,8 @@ from simcoll.measurement import real_run
 from simcoll.measurement.launcher import ONE_GPU_S, on_one_gpu
 from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.measurement.torch_backend.support import Backend
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
+from simcoll.scenario.scenario_files import Point
 
 COLUMNS: Final = ("what", "dtype", "size_bytes", "time_us", "time_us_min", "time_us_max", "runs", "GBps")
 SIZES: Final = tuple(4**power for power in range(5, 15))  # 1 KiB … 256 MiB
@@ -74,7 +74,7 @@ def one_rank(
         "size": [f"{size} B" for size in sizes],
         "measure": {"harness": "library", "repeats": runs},
     }
-    points = loading.points(yaml_tree.located(asked, Place("probes", 1, 1)))
+    points = scenario_files.points(yaml_tree.located(asked, Place("probes", 1, 1)))
     rows = real_run.run(points, backend=backend, timeout_s=timeout_s, tell=tell)
     return [{column: _with_rate(row).get(column) for column in COLUMNS} for row in rows]
 

@@ -20,7 +20,7 @@ from simcoll.measurement import real_run
 from simcoll.measurement.launcher import Launcher, orderly_end
 from simcoll.measurement.network_namespaces import INTERFACE, BuiltNetwork
 from simcoll.measurement.run_cases import CaseRow, Tell
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.topology import systems
 
 PRIORITY: Final = ("chrt", "--rr", "10")  # real-time, round robin; every level precedes ordinary processes

@@ -11,6 +11,8 @@ import gc
 import itertools
 import os
 import pickle
+import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +24,6 @@ from numpy.typing import NDArray
 
 from simcoll.engine.program import Program
 from simcoll.errors import MeasureError, SimcollError
-from simcoll.formats import nccl_log
 from simcoll.measurement.rank_program import part_of
 from simcoll.measurement.rank_tasks import CHECKING, IDLE, WARMING, Job, RankTask, Report, Task, TaskResult, WorkTask
 from simcoll.measurement.torch_backend.library_calls import CallSetting, GraphCall, LibraryCall, Runner
@@ -30,6 +31,7 @@ from simcoll.measurement.torch_backend.send_recv import Exchange, Post, Transfer
 from simcoll.measurement.torch_backend.session import Session, Timing, meeting
 from simcoll.measurement.torch_backend.workloads import DdpStep, Passes, RankSetting, SmallProgram, Worker
 from simcoll.schedule.collectives import BITWISE, collective, cut_slots, expected, promised
+from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, squashed
 from simcoll.workload.workload_keys import Ddp
 
 PASSES: Final = 4  # passes over all tasks, so that changes on the machine affect all tasks alike
@@ -281,6 +283,39 @@ def _tolerance(task: RankTask, wanted: NDArray[Any]) -> float:
     return max(4, task.schedule.n) * (2.0**-7 if task.dtype == "bfloat16" else float(np.finfo(task.dtype).eps))
 
 
+# --- what NCCL chose, by its log (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=TUNING) ---
+
+_CHOICE: Final = re.compile(r"\bBytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
+
+
+def log_file(name: str) -> Path:
+    """Return the log file of this process that NCCL_DEBUG_FILE names; NCCL replaces `%h` by host, `%p` by process."""
+    host = socket.gethostname().partition(".")[0]
+    return Path(name.replace("%h", host).replace("%p", str(os.getpid())))
+
+
+def logged_choice(text: str) -> dict[str, str]:
+    """Return algorithm and protocol of the last call in a log, as columns of a measured table; empty if there is none.
+
+    Older versions print numbers, newer ones names.
+
+    >>> logged_choice("NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}")
+    {'algorithm': 'ring', 'protocol': 'Simple'}
+    """
+    choices = _CHOICE.findall(text)
+    if not choices:
+        return {}
+    algorithm, protocol = choices[-1]
+    return {"algorithm": _named(algorithm, ALGORITHMS), "protocol": _named(protocol, PROTOCOLS)}
+
+
+def _named(text: str, names: tuple[str, ...]) -> str:
+    """Return the name for a number or a spelling; an unknown spelling is returned in small letters."""
+    if text.isdecimal():
+        return names[int(text)] if len(text) < 4 and int(text) < len(names) else text
+    return next((name for name in names if squashed(name) == squashed(text)), text.lower())
+
+
 # --- the process ---
 
 
@@ -300,11 +335,11 @@ def _no_collector() -> Iterator[None]:
 @contextlib.contextmanager
 def _chosen(outcome: TaskResult) -> Iterator[None]:
     """Add to `outcome` the choice that NCCL writes to its log during the context, if it writes a log."""
-    log = nccl_log.file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
+    log = log_file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
     seen = log.stat().st_size if log.is_file() else 0
     yield
     if log.is_file():
-        outcome.choice |= nccl_log.choice(log.read_bytes()[seen:].decode(errors="replace"))
+        outcome.choice |= logged_choice(log.read_bytes()[seen:].decode(errors="replace"))
 
 
 def reason(text: str) -> str:

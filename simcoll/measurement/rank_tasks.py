@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from simcoll.engine.program import Program
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.workload.workload_keys import Composition, Ddp
 
 NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, instead of a run's number

@@ -34,7 +34,7 @@ from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.prediction.sweep import RowLog
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 

@@ -15,14 +15,14 @@ from simcoll.measurement.torch_backend.support import FLOATS, MEANS, Backend, do
 from simcoll.prediction.placed_topology import placed, topology_of
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_choice import UNFITTED
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import WORKLOAD
+from simcoll.schedule.schedule import Schedule
 from simcoll.units import format_size
 from simcoll.workload.workload_keys import Composition, Ddp
 

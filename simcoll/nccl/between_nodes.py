@@ -14,8 +14,7 @@ from pydantic import Field, StrictBool
 
 from simcoll.config.field_types import BandwidthCap, Duration, Share, Size
 from simcoll.config.yaml_tree import Model
-from simcoll.engine.timing_model import PS_PER_S
-from simcoll.units import format_size
+from simcoll.units import PS_PER_S, format_size
 
 # Costs that networks of a family have in common: proxies take up messages by the same code, and the way to a GPU's
 # memory and back is the host's.

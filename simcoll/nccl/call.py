@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl import p2p_messages, symmetric_kernels
 from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.between_nodes import FLUSHED, Transport
@@ -20,6 +19,7 @@ from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels, lines_ps, s
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.schedule.names import NcclAlgorithm, Protocol
+from simcoll.units import PS_PER_S
 
 HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
 # What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,

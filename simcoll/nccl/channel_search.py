@@ -269,10 +269,7 @@ class Round:
         draft.orders.append(order[:])
         draft.nets.append((net_in, net_out))
         if self._better():
-            kept = draft.copy()
-            for name in ("intra", "inter", "type_intra", "type_inter", "cross_nic", "same", "hops", "orders", "nets",
-                         "pattern", "least", "most"):  # fmt: skip
-                setattr(self.best, name, getattr(kept, name))
+            vars(self.best).update(vars(draft.copy()))
             if draft.channels == draft.most:
                 self.left = -1
             self._settled = self.left != -1 and self.limits.settled(self.best)

@@ -124,7 +124,7 @@ def communicator(
     Raises InputError for systems without GPUs, and if the search would be RCCL's, which is not known.
     """
     system = node_file(system)
-    devices = system.devices if isinstance(system.devices, dict) else {}
+    devices = system.counts
     if system.gpu is None or "gpu" not in devices:
         what = "gpu: {model: …, generation: …, compute_capability: …}"
         raise InputError(f"{system.name} has no GPUs that its file describes", f"add {what}")
@@ -151,7 +151,7 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
     found = nccl_graphs.stored(system.nccl, len(gpus), nodes)
     if found is not None and _stay(found["ring"], settings) and (nodes == 1 or _carried(found["ring"], system)):
         return found
-    return graph_search.search(system, gpus, nodes > 1, settings=settings)
+    return graph_search.search(system, gpus, nodes > 1, settings)
 
 
 def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
@@ -163,8 +163,7 @@ def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
 
 def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
     """Return whether the NICs can carry a stored ring between nodes; they may not if a file's NICs were changed."""
-    devices = system.devices if isinstance(system.devices, dict) else {}
-    return ring.channels * ring.inter <= devices.get("nic", 0) * _nic_GBps(system)
+    return ring.channels * ring.inter <= system.counts.get("nic", 0) * _nic_GBps(system)
 
 
 def _nic_GBps(system: SystemFile) -> float:  # noqa: N802

@@ -232,14 +232,14 @@ class NcclEnv(Model):
         from simcoll.nccl.graph_search import SearchSettings
 
         cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
-        count, unused = _nics(system), self.unused_nics(system)
+        count, unused = system.counts.get("nic", 0), self.unused_nics(system)
         used = tuple(number for number in range(count) if number not in unused)
         nics = used if unused else None
         return SearchSettings(p2p_level=self._p2p_level, **cross, nics=nics, pxn=not self.NCCL_PXN_DISABLE)
 
     def unused_nics(self, system: SystemFile) -> tuple[int, ...]:
         """Return the numbers of a node's NICs that NCCL_IB_HCA leaves out. Raises RefusedError if none is left."""
-        count = _nics(system)
+        count = system.counts.get("nic", 0)
         unused = tuple(number for number in range(count) if not self._uses(number))
         if count and len(unused) == count:
             raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
@@ -278,7 +278,3 @@ class NcclEnv(Model):
         changed |= {"pxn": False if self.NCCL_PXN_DISABLE else None}
         given = {name: value for name, value in changed.items() if value is not None}
         return dataclasses.replace(comm, **given) if given else comm  # type: ignore[arg-type]  # each of its own type
-
-
-def _nics(system: SystemFile) -> int:
-    return system.devices.get("nic", 0) if isinstance(system.devices, dict) else 0

@@ -14,17 +14,17 @@ Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980)
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from simcoll import units
+from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.nccl.channel_search import Draft, Round
-from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, P2C, PIX, PXB, PXN, SYS, NodePaths, PathRules
-from simcoll.nccl.tuner_constants import Generation, Library, numbers
+from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, PIX, PXN, SYS, NodePaths, PathRules
+from simcoll.nccl.tuner_constants import Library
 from simcoll.schedule.algorithms.nvls import MOST_HEADS
 from simcoll.topology.machine_files import SystemFile, template
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
@@ -44,25 +44,21 @@ _FAST: Final = (
 _FAST_MANY: Final = 50.0
 _MANY: Final = 4
 _SLOWER: Final = 0.49  # speeds below this share of the one that worked are not tried
-# GB/s of a channel that are tried, within a node and between nodes.
-_WITHIN: Final[dict[Generation, tuple[float, ...]]] = {
-    "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
-}
-_BETWEEN: Final[dict[Generation, tuple[float, ...]]] = {
-    "ampere": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
-    "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-    "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-}
+# GB/s of a channel that are tried within a node and between nodes, by the least compute capability.
+_WITHIN: Final[tuple[tuple[int, tuple[float, ...]], ...]] = (
+    (100, (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18)),
+    (90, (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3)),
+    (0, (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)),
+)
+_BETWEEN: Final[tuple[tuple[int, tuple[float, ...]], ...]] = (
+    (100, (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)),
+    (90, (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)),
+    (0, (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)),
+)
 # GB/s that NCCL counts of PCIe 3, 4 and 5 with 16 lanes, whatever a machine reaches of it; a link of LEAST_SHARE of one
 # is taken for it, as root ports of processors may carry so little of what peers send.
 _PCIE: Final = (12.0, 24.0, 48.0)
 LEAST_SHARE: Final = 0.75
-_KNOWS_BLACKWELL: Final = (2, 26)  # first releases with speeds of its own, with P2C, and with PXN over P2C
-_KNOWS_P2C: Final = (2, 27)
-_PXN_BY_C2C: Final = (2, 28)
-_NEWEST: Final = (2, 30)
 _MOST_MESHED: Final = 8  # GPUs, each with a link to 7 others, as Infinity Fabric has them; all their rings are tried
 _Orders = tuple[tuple[int, ...], ...]
 _Pools = Mapping[int, Sequence[tuple[int, tuple[int, ...]]]]  # by second GPU: rings, and their links as bits
@@ -72,17 +68,15 @@ _Pools = Mapping[int, Sequence[tuple[int, tuple[int, ...]]]]  # by second GPU: r
 class SearchSettings:
     """The NCCL_* variables that change the search; None: NCCL's own choice.
 
-    `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1) and `gdr_level` (NCCL_NET_GDR_LEVEL): the farthest path over
-    which GPUs, and a GPU and a NIC, talk directly. `pxn`: whether GPUs use NICs of others (NCCL_PXN_DISABLE=0).
-    `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the NICs in use (NCCL_IB_HCA). `nvls`: NCCL_NVLS_ENABLE.
+    `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1): the farthest path over which GPUs talk directly. `pxn`:
+    whether GPUs use NICs of others (NCCL_PXN_DISABLE=0). `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the NICs in
+    use (NCCL_IB_HCA).
     """
 
     p2p_level: Path | None = None
-    gdr_level: Path | None = None
     pxn: bool = True
     cross_nic: Literal[0, 1, 2] = 2
     nics: tuple[int, ...] | None = None
-    nvls: bool = True
 
 
 DEFAULTS: Final = SearchSettings()
@@ -95,43 +89,31 @@ def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS
     return given or ("SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB")
 
 
-def search(
-    system: SystemFile,
-    gpus: int | Sequence[int],
-    across: bool,
-    version: str | None = None,
-    settings: SearchSettings = DEFAULTS,
-) -> Graphs:
+def search(system: SystemFile, gpus: int | Sequence[int], across: bool, settings: SearchSettings = DEFAULTS) -> Graphs:
     """Return the graphs of nodes on which `gpus` take part (the first so many, or these numbers); `across`: there
-    are several nodes. `version`: the release, by default the newest. The system's P2P level holds if the settings
-    name none. Raises InputError for unknown devices, and for several nodes without NICs."""
+    are several nodes. The system's P2P level holds if the settings name none. Raises InputError for unknown devices,
+    and for several nodes without NICs."""
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
-    return _found(system.model_dump_json(exclude={"nccl", "description"}), chosen, across, version, settings)
+    return yaml_tree.once(_found, system.model_dump_json(exclude={"nccl", "description"}), chosen, across, settings)
 
 
-@functools.lru_cache(maxsize=256)  # a search takes up to 6 s, and each point of a sweep asks for it
-def _found(system: str, gpus: tuple[int, ...], across: bool, version: str | None, settings: SearchSettings) -> Graphs:
+def _found(system: str, gpus: tuple[int, ...], across: bool, settings: SearchSettings) -> Graphs:
     file = SystemFile.model_validate_json(system, by_name=True)
-    release = _NEWEST if version is None else numbers(version)
-    rules = _rules(file, release, settings)
-    if not any(device.startswith("nvswitch") for device in file.in_network):
-        settings = replace(settings, nvls=False)
+    rules = _rules(file, settings)
     node = _node(file, gpus, across, settings)
     node.find_paths(rules)
     if file.gpu and file.gpu.vendor == "amd":
         return _of_mesh(file.name, node, across)
-    return _GraphSearch(node, rules, across, settings, release).graphs()
+    reduces = any(device.startswith("nvswitch") for device in file.in_network)
+    return _GraphSearch(node, rules, across, settings.cross_nic).graphs(nvls=reduces)
 
 
-def _rules(system: SystemFile, release: tuple[int, int], settings: SearchSettings) -> PathRules:
+def _rules(system: SystemFile, settings: SearchSettings) -> PathRules:
     vendor = system.cpu.vendor if system.cpu else ""
-    p2c = release >= _KNOWS_P2C
     return PathRules(
         p2p=PATHS.index(settings.p2p_level or "PXB"),
-        gdr=PATHS.index(settings.gdr_level) if settings.gdr_level else PXB,
-        pxn=None if not settings.pxn else P2C if p2c and release >= _PXN_BY_C2C else PXB,
-        p2c=p2c,
+        pxn=settings.pxn,
         capability=(system.gpu.compute_capability if system.gpu else None) or 80,
         intel=vendor == "intel",
         amd=vendor == "amd",
@@ -188,15 +170,10 @@ def _counted(kind: str, reached: float) -> float:
 class _GraphSearch:
     """The graphs of a node, one after another."""
 
-    def __init__(
-        self, node: NodePaths, rules: PathRules, across: bool, settings: SearchSettings, release: tuple[int, int]
-    ):
-        self.node, self.rules, self.across, self.settings = node, rules, across, settings
-        steps: tuple[tuple[int, Generation], ...] = ((100, "blackwell"), (90, "hopper"))
-        known = [name for least, name in steps if rules.capability >= least]
-        if release < _KNOWS_BLACKWELL and known[:1] == ["blackwell"]:
-            known = ["hopper"]
-        self.speeds = (_BETWEEN if across else _WITHIN)[known[0] if known else "ampere"]
+    def __init__(self, node: NodePaths, rules: PathRules, across: bool, cross_nic: int):
+        self.node, self.rules, self.across, self.cross_nic = node, rules, across, cross_nic
+        speeds = _BETWEEN if across else _WITHIN
+        self.speeds = next(known for least, known in speeds if rules.capability >= least)
         self.fastest, self.total = self._most()
 
     def _most(self) -> tuple[float, float]:
@@ -213,18 +190,18 @@ class _GraphSearch:
             total = max(total, nvlink, *(bandwidth for kind, bandwidth in links if kind in (C2C, PIX)))
         return fastest, total
 
-    def graphs(self) -> Graphs:
+    def graphs(self, nvls: bool) -> Graphs:
         """Return the graphs: ring, tree with as many channels, and NVLS if there are NVSwitches that reduce."""
         ring = self.compute("ring", 2 if self._two_islands() else 1, MOST_SEARCHED)
         found: dict[GraphKind, Draft] = {"ring": ring}
         found["tree"] = self.compute("balanced_tree", ring.channels, ring.channels)
         # an assumption: GPUs that may not use NVLink directly do not share memory of an NVSwitch either
         joined = len(self.node.gpus) > 1 and self.rules.p2p >= NVL
-        if self.settings.nvls and self.node.switches and self.rules.capability >= 90 and joined:
+        if nvls and self.node.switches and self.rules.capability >= 90 and joined:
             heads = min(MOST_HEADS, len(self.node.gpus))
-            nvls = self.compute("nvls", 1 if self.across else heads, heads)
-            if nvls.channels:
-                found["nvls"] = nvls
+            by_switch = self.compute("nvls", 1 if self.across else heads, heads)
+            if by_switch.channels:
+                found["nvls"] = by_switch
         return {kind: self._graph(draft) for kind, draft in found.items()}
 
     def _graph(self, draft: Draft) -> ChannelGraph:
@@ -265,7 +242,7 @@ class _GraphSearch:
         near, far = node.spread(node.gpus) if count > 1 else (LOC, SYS)
         near_net, far_net = node.spread(node.nets) if self.across else (PIX, SYS)
         can_cross = len(node.nets) > 1 and pattern in ("ring", "balanced_tree")
-        cross = self.settings.cross_nic if can_cross else 0
+        cross = self.cross_nic if can_cross else 0
         alike = pattern != "nvls"
         best = Draft(pattern, least, most, 0.0, 0.0, near, near_net, 1 if cross == 1 else 0, alike)
         total = self.total * count / (count - 1) if count > 1 and pattern != "ring" else self.total

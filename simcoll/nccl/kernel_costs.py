@@ -12,8 +12,8 @@ from pydantic import Field
 
 from simcoll.config.field_types import BandwidthCap, Duration, Share
 from simcoll.config.yaml_tree import Model
-from simcoll.engine.timing_model import PS_PER_S
 from simcoll.nccl.protocols import figures
+from simcoll.units import PS_PER_S
 
 SPREAD: Final = 1 << 20  # bytes for which `Kernels.spread` is given
 STORED: Final = 4 << 10  # bytes of LL for which `store` is given: a line for each of 512 threads

@@ -19,6 +19,7 @@ from simcoll.topology.nccl_graphs import PATHS
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))
 LOCAL_GBPS: Final = 5000.0  # NCCL's bandwidth within a device
+_DIRECT: Final = PXB  # the farthest path over which a GPU and a NIC talk directly
 _INTEL_P2P: Final = 6 / 5  # factor on the load of PCIe links when GPUs send through an Intel processor
 _NO_REVERSE: Final = 80  # from this compute capability on, a NIC's writes take nothing of the way back
 _LINKS: Final[Mapping[str, int]] = {"nvlink": NVL, "xgmi": NVL, "c2c": C2C, "pcie": PIX, "socket": SYS}
@@ -35,15 +36,12 @@ _KINDS: Final[Mapping[str, str]] = {
 class PathRules:
     """The rules that decide which ways paths may take.
 
-    `p2p`, `gdr`: the farthest path over which GPUs of a node, and GPU and NIC, talk directly. `pxn`: how far a NIC may
-    be from a GPU that serves others, None for never. `p2c`: whether the way to a NIC over C2C and PCIe is a type of its
-    own. `capability`: the least of the GPUs, 90 for 9.0.
+    `p2p`: the farthest path over which GPUs of a node talk directly. `pxn`: whether a GPU sends by the NIC of another.
+    `capability`: the least of the GPUs, 90 for 9.0.
     """
 
     p2p: int
-    gdr: int
-    pxn: int | None
-    p2c: bool
+    pxn: bool
     capability: int
     intel: bool
     amd: bool
@@ -114,17 +112,16 @@ class NodePaths:
         for a, b in itertools.permutations(self.gpus, 2):
             if self.paths[a, b].type > rules.p2p:
                 self._detour(a, self._cpu_of(b), b)
-        if rules.p2c:
-            self._mark_p2c()
+        self._mark_p2c()
         for net in self.nets:
             relay = self.gpu_of(net)
             for gpu in self.gpus:
-                if rules.pxn is not None and relay not in (None, gpu) and self._serves(relay, gpu, net, rules.pxn):
+                if rules.pxn and relay not in (None, gpu) and self._serves(relay, gpu, net):
                     self._detour(gpu, relay, net)
                     self.paths[gpu, net].type = PXN
                 path = self.paths[gpu, net]
                 near = self.paths[relay, net].type if path.type == PXN and relay is not None else path.type
-                if near > rules.gdr and not (rules.p2c and near == P2C):
+                if near > _DIRECT and near != P2C:
                     self._detour(net, self._cpu_of(gpu), gpu)
                     self._detour(gpu, self._cpu_of(gpu), net)
         self.local_gpu = {net: self.gpu_of(net) for net in self.nets}
@@ -180,16 +177,17 @@ class NodePaths:
         )
 
     def _mark_p2c(self) -> None:
+        """Give ways to NICs over C2C and PCIe their own type."""
         for gpu, net in itertools.product(self.gpus, self.nets):
             if self.paths[gpu, net].type == PHB:
                 cpu = self._cpu_of(gpu)
                 if self.paths[gpu, cpu].type == C2C and self.paths[cpu, net].type == PHB:
                     self.paths[gpu, net].type = self.paths[net, gpu].type = P2C
 
-    def _serves(self, relay: int, gpu: int, net: int, farthest: int) -> bool:
+    def _serves(self, relay: int, gpu: int, net: int) -> bool:
         """Return whether a GPU goes to a NIC over `relay`, which is next to it: PXN."""
         near, own = self.paths[relay, net], self.paths[gpu, net]
-        joined = near.type <= farthest and self.paths[relay, gpu].type <= NVL
+        joined = near.type <= P2C and self.paths[relay, gpu].type <= NVL
         return joined and (near.bandwidth > own.bandwidth or own.type > PXN)
 
     # --- bandwidth ---

@@ -4,7 +4,6 @@ A release is a text such as `2.27` or `2.27.3`. Rows of three are by protocol (L
 nodes (one, two, more), as the files say.
 """
 
-import functools
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -114,13 +113,16 @@ class RcclConstants(Constants):
     correction: Mapping[NcclAlgorithm, Mapping[Protocol, tuple[float, ...]]]
 
 
-@functools.cache  # reading a file takes 10 ms, and each call asks for its figures
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
     """Return the constants of a release of a library, by default of the newest known.
 
     A release between two that changed constants has those of the earlier one; a release newer than all known ones has
     those of the newest. Raises InputError for a text that is no release, and for a release that is too old.
     """
+    return yaml_tree.once(_read, library, version)
+
+
+def _read(library: Library, version: str | None) -> NcclConstants | RcclConstants:
     file = yaml_tree.read(FIGURES / f"{library}.yaml", f"{library}.yaml").plain()
     history = file.pop("history", ())
     wanted = _checked(version, file["oldest"], file["release"], library)

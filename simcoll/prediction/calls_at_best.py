@@ -31,7 +31,7 @@ from simcoll.prediction.schedules import agents_of, copy_orders, first_orders, s
 from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
-from simcoll.schedule.ir import AnySchedule, Schedule
+from simcoll.schedule.schedule import AnySchedule, Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_size
 

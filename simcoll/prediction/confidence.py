@@ -98,7 +98,7 @@ def shrunk(own: float, groups: int, known: float) -> float:
 # The surrounding cell counts as so many clusters beside those of a cell. Values from 1.5 to 3 move the share that
 # intervals hold, of clusters that are left out, by about a point.
 AROUND: Final = 2.0
-FILE: Final = Path(__file__).with_name("model_errors.yaml")
+FILE: Final = Path(__file__).with_name("prediction_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((0.2, "to 20 % busy"), (0.6, "to 60 % busy"), (math.inf, "above"))
 BLEND: Final = 0.2  # from an edge to the middle of the zone between two edges

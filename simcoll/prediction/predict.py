@@ -14,7 +14,6 @@ from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predictions import CallPrediction, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.runs import predict_call
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import (
     Calibration,
     CostSetting,
@@ -25,6 +24,7 @@ from simcoll.scenario.profile import (
 )
 from simcoll.scenario.profile_choice import check_gpus
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import shipped_systems

@@ -23,7 +23,7 @@ from simcoll.scenario import caveats
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import AnySchedule
+from simcoll.schedule.schedule import AnySchedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_duration, format_size
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan

@@ -19,9 +19,9 @@ from simcoll.prediction.predictions import COMPUTING, LAUNCHING, Prediction, Ste
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck, with_less
 from simcoll.scenario.hashed_routes import Rails, drawable, hashed
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.scenario.variability import Drawn, Variability, matching
 
 JUDGED: Final = 50  # first replications of large points: run again without some causes, for the share of each cause

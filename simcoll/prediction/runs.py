@@ -41,7 +41,7 @@ from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective, cut
-from simcoll.schedule.ir import AnySchedule, StreamedSchedule, split
+from simcoll.schedule.schedule import AnySchedule, StreamedSchedule, split
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.templates import plan_of

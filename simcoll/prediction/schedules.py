@@ -22,12 +22,12 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.prediction.placed_topology import machine_of
 from simcoll.prediction.work_limits import check_work, is_whole
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule import algorithms, copies, proof, registry
+from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.copies import Order, in_copies
-from simcoll.schedule.ir import AnySchedule, Schedule, StreamedSchedule, side_by_side
 from simcoll.schedule.proof import Proof
 from simcoll.schedule.registry import Groups
+from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
+from simcoll.schedule.side_by_side import Order, in_copies
 from simcoll.schedule.steps import Repeat, Step
 from simcoll.topology.graph import Topology
 
@@ -85,7 +85,7 @@ def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], t
     entry = None if schedule_json.is_file(scenario.algorithm) else _entry(scenario)
     grouped = entry is not None and entry.uses_groups
     if entry and entry.agent_a_group:  # all ranks of a group do the same, groups do not
-        return tuple(copies.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
+        return tuple(side_by_side.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
     return orders_of(topology, places, known, root=root, grouped=grouped, turn=turn)
 
 
@@ -135,7 +135,7 @@ def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Orde
             source = in_copies(written_out(source), orders)
         if scenario.subgroups:
             alone = written_out(source)
-            return side_by_side([alone.on(group, world) for group in scenario.subgroups])
+            return side_by_side.joined([alone.on(group, world) for group in scenario.subgroups])
         if isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
             return source.schedule()
         if isinstance(source, StreamedSchedule) and is_whole(scenario):
@@ -227,7 +227,7 @@ def orders_of(
     elif rings := _fitting(known, n):
         found = list(rings)
     elif _meshed(topology, places):
-        found = copies.cycles(n)
+        found = side_by_side.cycles(n)
     else:
         found = [tuple(range(n)), tuple(reversed(range(n)))]
     return tuple(dict.fromkeys(_rooted(order, root, grouped) for order in found))
@@ -244,7 +244,7 @@ def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], g
         return [_begun(both[rank % len(both)], rank) for rank in range(len(places))]
     if rings and (found := _cut_open(rings, ())):
         return found
-    return copies.paths(len(places)) if _meshed(topology, places) else copies.turns(len(places))
+    return side_by_side.paths(len(places)) if _meshed(topology, places) else side_by_side.turns(len(places))
 
 
 def _cut_open(rings: Sequence[Order], paths: tuple[Order, ...]) -> tuple[Order, ...]:

@@ -20,7 +20,7 @@ from simcoll.errors import NO_MEMORY, Diagnostic, InputError, RefusedError, Simc
 from simcoll.prediction import workers
 from simcoll.prediction.predict import describe, predict, row
 from simcoll.prediction.result_rows import ResultRow, own_pictures, to_csv, write_atomically
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.units import format_size
 
 MANIFEST = "manifest.json"

@@ -15,8 +15,8 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.scenario.key_types import Placement
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.registry import Groups
+from simcoll.schedule.schedule import StreamedSchedule
 from simcoll.topology.systems import described, leaf_width, nodes_of
 from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count

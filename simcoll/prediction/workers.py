@@ -21,7 +21,7 @@ import simcoll
 from simcoll.config import input_files
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
 

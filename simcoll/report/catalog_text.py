@@ -8,8 +8,8 @@ from typing import Any
 
 from simcoll.config import text_table
 from simcoll.report.result_tables import few
-from simcoll.scenario.loading import shipped_scenarios
 from simcoll.scenario.profile import costs_by_file, load_network, shipped_profiles
+from simcoll.scenario.scenario_files import shipped_scenarios
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import format_bandwidth

@@ -16,8 +16,8 @@ from simcoll.explanation.explained_run import unheld_messages
 from simcoll.explanation.trace import FAULTS, Arrow, Played, Slice, Spot, Trace, Track, Tracks
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import names
 from simcoll.units import exact_us
 

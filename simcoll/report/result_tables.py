@@ -11,9 +11,9 @@ from simcoll.config import text_table
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
 from simcoll.prediction.row_verdicts import of_rows, said, transports, unanswered
 from simcoll.scenario import caveats
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import described, load_profile, titled
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.units import format_size, short_size
 
 MOSTLY: Final = 0.8  # of the run: if the busiest link is busy for less, other things than links limit it

@@ -15,8 +15,8 @@ from simcoll.config.text_table import remarks_wrapped, wrapped
 from simcoll.errors import RefusedError, SimcollError
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.scenario.key_types import KeyPlot
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 
 Named = tuple[str, Any]  # name and figure of a plot
 CURVES: Final = ("busbw", "latency", "scaling", "crossover")

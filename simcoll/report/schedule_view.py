@@ -16,8 +16,8 @@ from simcoll.formats.schedules.schedule_json import counts, sent_fraction
 from simcoll.report.verdicts import of_proofs
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.proof import Proof, prove
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.systems import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 

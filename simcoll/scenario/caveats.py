@@ -11,8 +11,8 @@ from pathlib import Path
 
 from simcoll.errors import InputError
 from simcoll.nccl import algorithm_names
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.topology import systems
 from simcoll.topology.machine_files import SystemFile
@@ -49,7 +49,7 @@ def _idle(scenario: Scenario) -> str | None:
     if nodes == 1 or ranks is None or scenario.placement is not None:
         return None
     system = systems.described(scenario.topology)
-    taken = -(-ranks // _gpus(system)) if system else nodes
+    taken = -(-ranks // system.counts.get("gpu", 1)) if system else nodes
     if taken >= nodes:
         return None
     said = f"{ranks} {'rank stands' if ranks == 1 else 'ranks stand'} on {taken} of the {nodes} nodes"
@@ -92,7 +92,7 @@ def _windows(scenario: Scenario, system: SystemFile) -> str | None:
         return None
     from simcoll.nccl import symmetric_kernels
 
-    nodes, gpus = systems.nodes_of(scenario.topology), _gpus(system)
+    nodes, gpus = systems.nodes_of(scenario.topology), system.counts.get("gpu", 1)
     several = (scenario.ranks or nodes * gpus) > gpus
     added = symmetric_kernels.adds(scenario.dtype, scenario.op)
     if not several and added and _may_serve(scenario, system):
@@ -110,11 +110,6 @@ def _chosen(scenario: Scenario) -> str | None:
         return None
     named = [name for name in (scenario.algorithm, protocol) if name != "auto"]
     return _CHOSEN.format(" ".join([*named, *([f"env ({scenario.env})"] if left != EVERYTHING else [])]))
-
-
-def _gpus(system: SystemFile) -> int:
-    """Return the GPUs of a node; 1 if the file does not count them."""
-    return system.devices.get("gpu", 1) if isinstance(system.devices, dict) else 1
 
 
 def _may_serve(scenario: Scenario, system: SystemFile) -> bool:

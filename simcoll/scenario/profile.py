@@ -3,7 +3,6 @@
 A calibrated profile also records the rows that it was fitted to, and the errors of its predictions.
 """
 
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -449,7 +448,7 @@ def load_profile(name: str) -> Profile:
 def load_network(name: str) -> Profile:
     """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
     if name in _SHIPPED:
-        return _shipped(name)
+        return yaml_tree.once(_shipped, name)
     try:
         path = find_profile(name)
     except ValueError as error:  # a machine's file may name any
@@ -457,14 +456,16 @@ def load_network(name: str) -> Profile:
     return parse_profile(input_files.text_of(path), str(path))
 
 
-@functools.cache  # shipped files do not change; a point reads them some twenty times
 def _shipped(name: str) -> Profile:
     return parse_profile(input_files.text_of(_SHIPPED[name]), str(_SHIPPED[name]))
 
 
-@functools.lru_cache(maxsize=32)  # user's files, which take 10 ms to parse
 def parse_profile(text: str, source: str) -> Profile:
     """Parse a profile; `source` names it in errors. Raises InputError for wrong text."""
+    return yaml_tree.once(_parsed, text, source)
+
+
+def _parsed(text: str, source: str) -> Profile:
     return yaml_tree.validate(Profile, [_with_inherited(yaml_tree.parse(text, source))])[0]
 
 

@@ -1,6 +1,6 @@
 """The keys of a scenario, each a field of `Scenario`, and the rules by which they go together.
 
-A `Scenario` is one point, so that every value is a scalar. `loading` reads a file whose values may be lists and
+A `Scenario` is one point, so that every value is a scalar. `scenario_files` reads a file whose values may be lists and
 ranges, and makes a `Scenario` of each combination.
 """
 
@@ -417,7 +417,7 @@ class Scenario(Model):
             from simcoll.formats.measured import find_measured  # few scenarios name one
 
             with _first_mistake():
-                find_measured(value)  # `loading` reads it, once for all points
+                find_measured(value)  # `scenario_files` reads it, once for all points
         return value
 
     @property

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config.arrays import Numbers
 from simcoll.errors import did_you_mean
-from simcoll.schedule.ir import AnySchedule, Schedule, split
+from simcoll.schedule.schedule import AnySchedule, Schedule, split
 
 NOTHING: Final = -1  # before: the slot is undefined; after: nothing is promised
 ALL: Final = -2  # after: the reduction over all ranks

@@ -85,32 +85,15 @@ DTYPES: Final = (
 )
 
 
-class AlgorithmNames(NamedTuple):
-    """The names of an algorithm of NCCL. The CSV of NCCL's example tuner plugin uses our name."""
-
-    name: NcclAlgorithm
-    nccl: str  # NCCL's log; NCCL_ALGO takes it in any case
-
-
-NCCL_ALGORITHMS: Final = (
-    AlgorithmNames("tree", "Tree"),
-    AlgorithmNames("ring", "Ring"),
-    AlgorithmNames("collnet_direct", "CollNetDirect"),
-    AlgorithmNames("collnet_chain", "CollNetChain"),
-    AlgorithmNames("nvls", "NVLS"),
-    AlgorithmNames("nvls_tree", "NVLSTree"),
-    AlgorithmNames("pat", "PAT"),
-)
-
-
-class ProtocolNames(NamedTuple):
-    """The names of a protocol of NCCL. NCCL's log uses our name, NCCL_PROTO takes that in any case."""
-
-    name: Protocol
-    tuner: str  # the CSV of NCCL's example tuner plugin
-
-
-NCCL_PROTOCOLS: Final = (ProtocolNames("LL", "ll"), ProtocolNames("LL128", "ll128"), ProtocolNames("Simple", "simple"))
+ALGORITHM_SPELLINGS: Final[dict[NcclAlgorithm, str]] = {  # in NCCL's log; NCCL_ALGO takes them in any case
+    "tree": "Tree",
+    "ring": "Ring",
+    "collnet_direct": "CollNetDirect",
+    "collnet_chain": "CollNetChain",
+    "nvls": "NVLS",
+    "nvls_tree": "NVLSTree",
+    "pat": "PAT",
+}
 
 
 class _Named(typing.Protocol):
@@ -126,8 +109,8 @@ Row = TypeVar("Row", bound=_Named)
 def spellings(rows: Iterable[Row], tool: Callable[[Row], str]) -> dict[str, str]:
     """Return a tool's spelling by our name, for the rows that the tool knows.
 
-    >>> spellings(NCCL_PROTOCOLS, lambda row: row.tuner)
-    {'LL': 'll', 'LL128': 'll128', 'Simple': 'simple'}
+    >>> spellings(COLLECTIVES, lambda row: row.msccl)["all_to_all"]
+    'alltoall'
     """
     return {row.name: tool(row) for row in rows if tool(row)}
 

@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, all_differ, distinct
+from simcoll.config.arrays import Numbers, all_differ
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import ALL, NOTHING, collective, contracts
-from simcoll.schedule.ir import AnySchedule, StreamedSchedule
-from simcoll.schedule.steps import Repeat, Step, singles
+from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
+from simcoll.schedule.steps import Repeat, Step
 
 Proof = Literal["full", "fingerprint"]
-SPARSE: Final = 4  # with so many times more places than touched places, only these are numbered
 MOST_BYTES: Final = 1 << 26  # of the state of the chunks that are proved at a time
 
 
@@ -52,48 +51,21 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
 
 
 class Places:
-    """The (participant, slot) pairs that matter, numbered densely.
+    """The (participant, slot) pairs of a proof, numbered: of all slots, or of the `chosen` chunks."""
 
-    All participants have a place for each of `slots`; `others` are the keys, participant × `width` + slot, of further
-    places that are used.
-    """
-
-    def __init__(self, participants: int, width: int, slots: Numbers, others: Numbers | None = None):
-        self.width, self._column = width, np.full(width, -1, np.int64)
+    def __init__(self, source: AnySchedule, chosen: Numbers | None):
+        slots = np.arange(source.n_slots) if chosen is None else chosen
+        self._column = np.full(source.n_slots, -1, np.int64)
         self._column[slots] = np.arange(len(slots))
-        self._columns, self.dense = len(slots), participants * len(slots)
-        self._others = np.zeros(0, np.int64) if others is None else distinct(others)
-        self._others = self._others[self._column[self._others % width] < 0]
-
-    @classmethod
-    def touched(cls, source: AnySchedule, chosen: Numbers | None = None) -> Places:
-        """Return the places that a schedule touches; of the buffer only the slots `chosen`."""
-        buffer = np.arange(source.n_chunks) if chosen is None else chosen
-        width = source.n_slots
-        if width == source.n_chunks:
-            return cls(source.participants, width, buffer)
-        if source.participants * width <= SPARSE * (source.participants * source.n_chunks + source.transfers):
-            return cls(source.participants, width, np.arange(width))
-        return cls(source.participants, width, buffer, distinct(np.concatenate(list(_keys(source, width)))))
+        self._columns, self._count = len(slots), source.participants * len(slots)
 
     def __len__(self) -> int:
-        return self.dense + len(self._others)
+        return self._count
 
     def of(self, participant: NDArray[Any], slot: NDArray[Any]) -> Numbers:
         """Return the numbers of places."""
-        column = self._column[slot]
-        numbers: Numbers = participant.astype(np.int64) * self._columns + column
-        outside = np.flatnonzero(column < 0)
-        if len(outside):
-            keys = participant[outside].astype(np.int64) * self.width + slot[outside]
-            numbers[outside] = self.dense + np.searchsorted(self._others, keys)
+        numbers: Numbers = participant.astype(np.int64) * self._columns + self._column[slot]
         return numbers
-
-
-def _keys(source: AnySchedule, width: int) -> Iterable[Numbers]:
-    for step in singles(source.parts()):
-        yield step.src.astype(np.int64) * width + step.src_slot
-        yield step.dst.astype(np.int64) * width + step.dst_slot
 
 
 def check_shape(source: AnySchedule) -> None:
@@ -210,7 +182,7 @@ def _group_of(schedule: AnySchedule) -> NDArray[np.int64]:
 
 
 def _check_symbols(source: AnySchedule, chosen: Numbers | None) -> None:
-    places, before = Places.touched(source, chosen), contracts(source, "before", chosen)
+    places, before = Places(source, chosen), contracts(source, "before", chosen)
     width = (source.n + 7) // 8
     empty = np.zeros((len(places), width), np.uint8)
     state = _Symbols(np.full(len(places), NOTHING, np.int64), empty, empty.copy())
@@ -300,7 +272,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
-    places = Places.touched(source, chosen)
+    places = Places(source, chosen)
     before, after = contracts(source, "before", chosen), contracts(source, "after", chosen)
     draw = functools.partial(_draw, source.n_chunks)
     state = np.zeros(len(places), np.uint64)

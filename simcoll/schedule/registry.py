@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simcoll.errors import InputError, RefusedError, ScheduleError, SimcollError, did_you_mean
 from simcoll.schedule.collectives import collective as find_collective
-from simcoll.schedule.ir import StreamedSchedule
+from simcoll.schedule.schedule import StreamedSchedule
 from simcoll.schedule.steps import Rotation, StepPattern
 
 Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2, 3))

@@ -6,7 +6,6 @@ of one direction; patterns are those of a shell (`gpu[01]`, `nic*`). Quantities 
 """
 
 import fnmatch
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from simcoll import units
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.field_types import Count, OneOf, text
 from simcoll.config.groups import grouped
-from simcoll.config.lru import LruCache
 from simcoll.config.machine_limits import check_memory
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, TopologyError, did_you_mean
@@ -166,6 +164,11 @@ class SystemFile(MachineFacts):
     dims: tuple[Count, ...] = ()
 
     @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of devices of each kind in a node; empty if the file lists devices one by one."""
+        return self.devices if isinstance(self.devices, dict) else {}
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The keys that the file has beside devices and links, as plain values that make `MachineFacts` again."""
         said = {*MachineFacts.model_fields} & self.model_fields_set
@@ -198,8 +201,6 @@ class MachineFile:
             return CountedMachine(self.file, len({device.node for device in self.file.devices} - {None}) or 1)
 
 
-# Points ask some ten times for the same file. A kept value holds its tree, so that no other tree has that id.
-_READ: Final[LruCache[MachineFile]] = LruCache(64, lambda _: 1)  # as many as `yaml_tree` keeps trees
 _SHIPPED: Final = dict(sorted((path.stem, path) for path in yaml_tree.shipped("topologies").glob("*.yaml")))
 
 
@@ -210,13 +211,20 @@ def shipped_systems() -> dict[str, Path]:
 
 def read_machine(tree: Node) -> MachineFile:
     """Read the tree of a file. Raises InputError with all mistakes, patterns of links excepted (see `template`)."""
-    return _READ.get(id(tree), lambda: MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree))
+    return yaml_tree.once(_machine, tree)
 
 
-@functools.cache  # files that do not change; a point asks some ten times
+def _machine(tree: Node) -> MachineFile:
+    return MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree)
+
+
 def read_shipped(name: str) -> MachineFile:
     """Return the file of a shipped system."""
-    return read_machine(yaml_tree.read(_SHIPPED[name]))
+    return yaml_tree.once(_shipped_machine, name)
+
+
+def _shipped_machine(name: str) -> MachineFile:
+    return _machine(yaml_tree.read(_SHIPPED[name]))
 
 
 def in_place_of(name: str) -> str:

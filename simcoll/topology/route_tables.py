@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Array, Numbers, distinct
-from simcoll.topology.routing import BY_NICS, ENDPOINTS, NextSteps, Route, Router, SearchState
+from simcoll.topology.routing import BY_NICS, ENDPOINTS, NO_HOME, REGIONS, DistanceField, Route, Router, SearchState
 
 MANY: Final = 2_000  # pairs: a search for fewer takes no longer than making the tables
 AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time, so that intermediate arrays stay in the cache
@@ -219,24 +219,13 @@ class RouteTables:
         return self._leg(device, place, owner, number) + self._leg(device, owner, leave, number)
 
 
-class _ToRoot(NamedTuple):
-    """The shortest paths from one switch to another: their length, number and next steps, lowest link first."""
-
-    hops: int
-    paths: int
-    steps: NextSteps
-
-
-_NOWHERE: Final = _ToRoot(0, 0, [])
-
-
 class _Across:
     """Routes between devices that hang on switches of the fabric, over a region of `REGIONS`."""
 
     def __init__(self, router: Router, where: str):
         self.net, self.where = router.net, where
         self.legs = _Legs(self._paths, self._route)
-        self._fields: dict[SearchState, _Field] = {}
+        self._fields: dict[int, DistanceField] = {}
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
         """Return routes up from the first device, across, and down to the last."""
@@ -288,78 +277,19 @@ class _Across:
         return self._passable & hands_on & [node is None for node in self.net.node]
 
     def _paths(self, leaf: int, root: int) -> int:
-        return self._field(self._hubs[root]).ways(self._hubs[leaf]).paths
+        ways = self._field(root).ways(self._hubs[leaf])
+        return ways.paths if ways else 0
 
-    def _route(self, of: int, to: int, number: int) -> Route:
-        leaf, root, route = self._hubs[of], self._hubs[to], list[int]()
+    def _route(self, leaf: int, root: int, number: int) -> Route:
         field = self._field(root)
-        while leaf != root:
-            for link, after in field.ways(leaf).steps:
-                if number < field.ways(after).paths:
-                    route.append(link)
-                    leaf = after
-                    break
-                number -= field.ways(after).paths
-        return tuple(route)
+        ways = field.ways(self._hubs[leaf])
+        return field.route(ways, number) if ways else ()
 
-    def _field(self, root: int) -> _Field:
+    def _field(self, root: int) -> DistanceField:
+        """Return the field of a switch, which all nodes share."""
         if root not in self._fields:
-            self._fields[root] = _Field(root, *self._trunks)
+            self._fields[root] = DistanceField(self.net, self._hubs[root], NO_HOME, REGIONS[self.where])
         return self._fields[root]
-
-    @cached_property
-    def _trunks(self) -> tuple[list[NextSteps], list[NextSteps]]:
-        """Return for each state the links between switches, with their far ends: the links into it, and the links
-        out."""
-        trunks = self._fabric[self.net.ways[1]] & self._fabric[self.net.ways[2]]
-        link, leave, enter = (column[trunks] for column in self.net.ways)
-        return self.net.steps(enter, link, leave), self.net.steps(leave, link, enter)
-
-
-class _Field:
-    """Ways over switches to `root`, found ring by ring, no further than was asked: a ring has all switches that are as
-    many links away. From a switch one looks as far ahead as costs less than the next ring, which may be all leaves."""
-
-    def __init__(self, root: SearchState, into: list[NextSteps], out: list[NextSteps]):
-        self.into, self.out = into, out
-        self.rings: dict[SearchState, _ToRoot] = {root: _ToRoot(0, 1, [])}
-        self.last, self.hops = [root], 0
-        self.near: dict[SearchState, _ToRoot] = {}  # paths of switches outside of the rings
-
-    def ways(self, leaf: SearchState) -> _ToRoot:
-        """Return the shortest paths from a switch."""
-        while (found := self.rings.get(leaf) or self.near.get(leaf) or self._by(leaf, self.rings, self.hops)) is None:
-            if not self.last:
-                return _NOWHERE
-            between = [x for _, x in self.out[leaf]]
-            if sum(len(self.out[x]) for x in between) < sum(len(self.into[x]) for x in self.last):
-                for x in between:
-                    if x not in self.near:
-                        self._by(x, self.rings, self.hops)
-                if found := self._by(leaf, self.near, self.hops + 1):
-                    return found
-            self._widen()
-        return found
-
-    def _by(self, y: SearchState, known: dict[SearchState, _ToRoot], hops: int) -> _ToRoot | None:
-        """Return, and keep, the paths from a switch outside of the rings by known next switches `hops` away."""
-        steps = sorted((link, x) for link, x in self.out[y] if (ways := known.get(x)) and ways.hops == hops)
-        if not steps:
-            return None
-        self.near[y] = _ToRoot(hops + 1, sum(known[x].paths for _, x in steps), steps)
-        return self.near[y]
-
-    def _widen(self) -> None:
-        """Expand the field by the next ring."""
-        steps: dict[SearchState, NextSteps] = {}
-        for x in self.last:
-            for link, y in self.into[x]:
-                if y not in self.rings:
-                    steps.setdefault(y, []).append((link, x))
-        for y, onward in steps.items():
-            paths = sum(self.rings[x].paths for _, x in onward)
-            self.rings[y] = _ToRoot(self.hops + 1, paths, sorted(onward))
-        self.last, self.hops = list(steps), self.hops + 1
 
 
 # --- on a torus ---

@@ -145,12 +145,18 @@ class DistanceField:
         self._passable = net.passing(region)
         self._ways: dict[SearchState, FewestHops] = {target: FewestHops(0, math.inf, 1, [])}
         self._frontier: list[SearchState] = [target]
+        self._near: dict[SearchState, FewestHops] = {}  # of states a step outside of the field
+        self._sources: dict[SearchState, FewestHops] = {}
 
     def ways(self, source: SearchState) -> FewestHops | None:
         """Return the routes from `source`; expands the field until they are known."""
-        while (ways := self._ahead(source, 2)) is None and self._frontier:
-            self._expand()
-        return ways
+        if source not in self._sources:
+            while (ways := self._ahead(source, 2)) is None:
+                if not self._frontier:
+                    return None
+                self._expand()
+            self._sources[source] = ways
+        return self._sources[source]
 
     def _expand(self) -> None:
         steps_of: dict[SearchState, NextSteps] = {}
@@ -165,6 +171,8 @@ class DistanceField:
         """Return the routes from a state up to `look` steps outside of the field."""
         if y in self._ways or not look:
             return self._ways.get(y)
+        if look == 1 and y in self._near:
+            return self._near[y]
         steps, ways = [], []
         for link, x in self.net.out[y]:
             if (x in self._ways or self._passable[x]) and self._may_go(y, x, look == 2):
@@ -172,7 +180,12 @@ class DistanceField:
                 if after is not None:
                     steps.append((link, x))
                     ways.append(after)
-        return self._best(steps, ways) if steps else None
+        if not steps:
+            return None
+        found = self._best(steps, ways)
+        if look == 1:
+            self._near[y] = found
+        return found
 
     def _may_go(self, y: SearchState, x: SearchState, source: bool) -> bool:
         """A source that has but one way out takes it, also to come back into its own node."""
@@ -202,7 +215,7 @@ class DistanceField:
 
     def _branch(self, ways: FewestHops, number: int) -> tuple[int, FewestHops, int]:
         for link, x in ways.steps:
-            after = self._ahead(x, 1)
+            after = self._ways.get(x) or self._near.get(x) or self._ahead(x, 1)
             if after is not None and number < after.paths:
                 return link, after, number
             number -= after.paths if after else 0
@@ -222,8 +235,6 @@ class MachineRoutes:
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
         self.nics = [place for place, kind in enumerate(kinds) if kind == "nic"]
         self._fields: dict[int, DistanceField] = {}
-        self._legs: dict[tuple[int, int], FewestHops | None] = {}
-        self._routes: dict[tuple[int, int, int], Route] = {}
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
@@ -231,20 +242,13 @@ class MachineRoutes:
         if first == last:
             return ()
         ways = self.ways(first, last)
-        if ways is None:
-            return None
-        key = first, last, number % ways.paths
-        if key not in self._routes:
-            self._routes[key] = self._fields[last].route(ways, number)
-        return self._routes[key]
+        return None if ways is None else self._fields[last].route(ways, number)
 
     def ways(self, first: int, last: int) -> FewestHops | None:
         """Return the routes inside the machine."""
-        if (first, last) not in self._legs:
-            if last not in self._fields:
-                self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
-            self._legs[first, last] = self._fields[last].ways(self.net.source[first])
-        return self._legs[first, last]
+        if last not in self._fields:
+            self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
+        return self._fields[last].ways(self.net.source[first])
 
     @cached_property
     def nic_of(self) -> dict[int, int]:

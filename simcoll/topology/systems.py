@@ -129,7 +129,7 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
     if tree.get("file") is not None:
         raise InputError(f"{path}: names another topology file", "name that one in the scenario")
     if not isinstance(tree.value, dict | None):
-        raise InputError([Diagnostic("a topology is a mapping", "write key: value lines", "", tree.place)])
+        raise InputError("a topology is a mapping", "write key: value lines", tree.place)
     over = yaml_tree.parse(yaml_tree.dump(given), "topology")
     merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
     whole = yaml_tree.validate(TopologySpec, [merged])[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,9 +62,12 @@ class _File(Model):
     models: dict[str, _ModelTable]
 
 
-@functools.cache
 def _file() -> _File:
-    return yaml_tree.validate(_File, [yaml_tree.read(Path(__file__).parent / "models.yaml")])[0]
+    return yaml_tree.once(_read, Path(__file__).parent / "models.yaml")
+
+
+def _read(path: Path) -> _File:
+    return yaml_tree.validate(_File, [yaml_tree.read(path)])[0]
 
 
 def gpus() -> dict[str, float]:
@@ -78,7 +80,6 @@ def models() -> Sequence[str]:
     return tuple(_file().models)
 
 
-@functools.cache
 def load_model(name: str) -> NamedModel:
     """Return a named model. Raises KeyError for an unknown name."""
     table = _file().models[name]

@@ -20,9 +20,9 @@ from simcoll.config.field_types import Count, Duration, OneOf, Share, parsed, te
 from simcoll.config.yaml_tree import BelowError, Model
 from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.units import PS_PER_S
 from simcoll.workload.models import gpus, load_model, models
 
-PS_PER_S: Final = 10**12
 FIRST_BUCKET: Final = 2**20  # bytes: PyTorch's default
 BUCKET_CAP: Final = 25 * 2**20  # bytes: PyTorch's default
 

@@ -17,14 +17,14 @@ from nccl_law import BLOCK, EVERYWHERE, KEPT, LAW, asked, call, changed, rated, 
 
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
-from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, ParameterSetting, cost
+from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, cost, with_costs
 from simcoll.accuracy.measured_rows import suspicious
 from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_measured
-from simcoll.scenario.loading import Point
-from simcoll.scenario.profile import load_profile, parse_profile
+from simcoll.scenario.profile import CostSetting, load_profile, parse_profile
+from simcoll.scenario.scenario_files import Point
 
 # --- what costs do ---
 
@@ -47,8 +47,9 @@ def test_what_takes_longer_is_never_faster(which: int, name: str, times: float) 
     """A longer launch, hop, start, or own share never makes a call faster, and those of other blocks change nothing."""
     _, asking = question(which)
     law = parse_profile(LAW, "law.yaml")
-    before = ParameterSetting({}, law.launch, law.links, law.kernels)
-    now, then = asking.time_ps(before), asking.time_ps(before.at({name: times * cost(name, law, Params())}))
+    before = CostSetting({}, law.launch, law.links, law.kernels)
+    slower = with_costs(before, {name: times * cost(name, law, Params())})
+    now, then = asking.time_ps(before), asking.time_ps(slower)
     assert then >= now
     *_, algorithm, protocol = EVERYWHERE[which]
     kind = {"nvls": "NVLS", "direct": "P2P"}.get(algorithm, protocol)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ from command import simcoll
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.accuracy.compare import compared, document
 from simcoll.accuracy.fit.fit_rows import read as fit_rows
 from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
 from simcoll.accuracy.table_join import JoinedPoint, join, select
-from simcoll.config.text_table import render
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
 
@@ -124,12 +121,6 @@ def test_two_measurements_for_a_prediction():
         "choose, e.g. with --where table=a"
     ]
     assert join(rows, [predicted()], {"table": "b"})[0].measured_us == 11
-
-
-def test_duplicates_that_nothing_tells_apart():
-    """Where no column helps, the cure is to remove rows."""
-    (complaint,) = complaints([measured(), measured(time_us=11.0)], [predicted()])
-    assert complaint.endswith("remove the duplicates (--where cannot tell them apart)")
 
 
 def test_where_prefers_what_is_said():
@@ -333,45 +324,3 @@ def test_bounds_of_the_ranking(times: list[tuple[float, float]]):
     assert 0 <= found["regret_mean"] <= found["regret_worst"]
     assert perfect["regret_worst"] == 0
     assert perfect["in_order"] in (100, None)
-
-
-def test_document_is_json():
-    """`compare --json` holds the schema's name, all points, the summary and how many rows had no prediction."""
-    found = json.loads(json.dumps(document(points([0.1]), unmatched=3)))
-    assert (found["schema"], found["unmatched"], len(found["summary"])) == ("simcoll.accuracy.compare/1", 3, 2)
-    assert set(found["points"][0]) == {
-        "collective", "algorithm", "protocol", "ranks", "nodes", "size_bytes", "dtype", "measured_us", "predicted_us",
-        "error", "low_us", "high_us", "confidence", "region",
-    }  # fmt: skip
-
-
-def test_tables_are_right_aligned():
-    """Lines end in one column; names stand above their units; absent is `-`; long numbers are cut to what one reads."""
-    text = render(
-        ["algorithm", "size_bytes", "time_us", "error"],
-        [
-            {"algorithm": "ring", "size_bytes": 1073741824, "time_us": "23456.789012", "error": -0.1234},
-            {"algorithm": None, "size_bytes": 8, "time_us": 5.4321, "error": 0.05},
-        ],
-    )
-    assert text.splitlines() == [
-        "  algorithm    size    time   error",
-        "                       (us)     (%)",
-        "       ring   1 GiB   23457   -12.3",
-        "          -     8 B   5.432     5.0",
-    ]
-
-
-def test_names_of_nccl_are_understood() -> None:
-    """A broadcast that a table says NCCL did by its ring is predicted, as what we call a chain."""
-    header = "collective,ranks,dtype,algorithm,protocol,timing,size_bytes,time_us\n"
-    row = "broadcast,8,float,Ring,Simple,nccl-tests,1048576,80\n"
-    found = compared("system=dgx-a100", header + row, "t.csv", [], [])
-    assert (found["unmatched"], len(found["points"])) == (0, 1)
-
-
-def test_a_column_that_no_row_has_is_told_of_systems_too():
-    """On a system as well an unknown column is an error: nothing is compared unfiltered."""
-    header = "library,collective,ranks,dtype,size_bytes,time_us\n"
-    with pytest.raises(InputError, match="no column 'dtyp'; did you mean 'dtype'"):
-        compared("system=dgx-a100", header + "nccl,all_reduce,8,float16,1024,10\n", "t.csv", ["dtyp=float16"], [])

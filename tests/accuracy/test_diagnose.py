@@ -18,9 +18,8 @@ from command import simcoll
 
 from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.nccl.kernel_costs import BlockCosts
-from simcoll.scenario.profile import find_profile, load_network, load_profile
+from simcoll.scenario.profile import CostSetting, find_profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.systems import load_system
 
@@ -514,22 +513,6 @@ def test_a_single_bad_row_is_told_and_puts_nothing_off(tmp_path: Path):
     assert last[1] == "# verdict: healthy, but for what is to be measured again"
 
 
-def test_bad_rows_of_nccl_tests(tmp_path: Path):
-    """What nccl-tests prints beside sizes and times, counts of elements, does not hide a bad row."""
-    half = "time   algbw   busbw #wrong"
-    lines = [
-        "# nThread 1 nGpus 8 minBytes 1048576 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20",
-        f"#       size         count      type   redop    root     {half}     {half}",
-        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
-    ]
-    for size, time in ((2**20, 25.0), (2**21, 90.0), (2**22, 50.0), (2**26, 320.0)):
-        lines.append(f"{size} {size // 4} float sum -1 {time:.2f} 41.94 73.40 0 {time:.2f} 41.94 73.40 0")
-    path = tmp_path / "printed.txt"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = diagnosed(path, "hgx-h100", "--where", "collective=all_reduce", "--where", "ranks=8")
-    assert [point["bad_row"] for point in found["points"]] == [False, True, False, False]
-
-
 @pytest.mark.parametrize(("factor", "explained"), [(2, True), (9, False)])
 def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, explained: bool):
     """A slow NIC explains large sizes, and leaves small ones off: by twice, and it is named, but by nine times nothing
@@ -575,7 +558,7 @@ def test_what_is_slower_takes_longer(setup: Setup, call: str, sizes: list[str]):
         for point in points:
             changed = [(each, each.scenario(point)) for each in family]
             took = [
-                RetimedPoint(scenario).time_ps(each.setting(ParameterSetting.of(load_profile(scenario.profile))))
+                RetimedPoint(scenario).time_ps(each.setting(CostSetting.of(load_profile(scenario.profile))))
                 for each, scenario in changed
             ]
             longest = np.maximum.accumulate(took)
@@ -681,21 +664,6 @@ def test_one_node_and_several_in_one_table(tmp_path: Path):
     assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)
 
 
-def test_the_last_line_tells_three_regions(tmp_path: Path):
-    """Of many regions that are off the worst are told, and how many more there are."""
-    lines = ["collective,ranks,nodes,dtype,size_bytes,time_us"]
-    took = times(H100, (2**9, 2**29))
-    for factor, dtype in enumerate(("float16", "float32", "bfloat16", "float64"), start=10):
-        lines += [f"all_reduce,8,1,{dtype},{size},{factor * time:.3f}" for size, time in took.items()]
-    path = tmp_path / "many.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = simcoll("diagnose", path, "--topology", "hgx-h100")
-    last = next(line for line in remarks(found.out) if line.startswith("# off: "))
-    assert last.count("times as long") == 3
-    assert last.endswith("; and 5 more")
-    assert "bandwidth-bound: 13.0" in last
-
-
 def test_a_setting_within_the_bands_is_named(tmp_path: Path):
     """Two nodes without NVLS take up to a quarter longer at some sizes, which may leave every region within its band:
     they are named as far likelier than a sound machine."""
@@ -738,18 +706,6 @@ def test_several_nodes_are_judged_by_the_fit_of_their_network(tmp_path: Path, se
         assert region["high"] == pytest.approx(min(1.8, np.exp(band * np.hypot(np.log(widest), 0.05))))
 
 
-def test_series_are_judged_each_for_itself(tmp_path: Path):
-    """A collective that is off is not hidden by many that are not."""
-    path = tmp_path / "two.csv"
-    lines = table(tmp_path, H100, times(H100, LARGE)).read_text(encoding="utf-8").splitlines()
-    slow = [
-        re.sub(r"float16,(\d+),([\d.]+)", lambda m: f"float32,{m[1]},{2 * float(m[2])}", line) for line in lines[-4:]
-    ]
-    path.write_text("\n".join(lines + slow) + "\n", encoding="utf-8")
-    off = [region["dtype"] for region in diagnosed(path, "hgx-h100")["regions"] if region["off"]]
-    assert set(off) == {"float32"}
-
-
 SHIPPED = {
     "a100_sxm_nccl-2.27.3.csv": "dgx-a100",
     "h100_sxm_nccl-2.27.3.csv": "hgx-h100",
@@ -773,51 +729,3 @@ def test_shipped_tables_are_healthy(name: str, where: list[str]):
     profiles were not fitted among them."""
     keep = [word for condition in where for word in ("--where", condition)]
     assert diagnosed(name, SHIPPED[name], *keep)["verdict"] == "healthy"
-
-
-def test_text_ends_with_the_verdict(tmp_path: Path):
-    """The printed table tells each point, regions, hypotheses, and the verdict last."""
-    setup, simulated = FAULTS["nvls off"]
-    found = simcoll("diagnose", table(tmp_path, setup, simulated(tmp_path)), "--topology", setup[0])
-    assert found.status == 1
-    assert found.out.splitlines()[-1].startswith("# verdict: nvls off")
-    assert found.out.splitlines()[-2].startswith("# off: all_reduce on 8, bandwidth-bound: 1.")
-    assert "; nvls off or only ring explains it best." in found.out  # which are one and the same here
-    for word in ("latency-bound", "expected", "slow", "hypothesis", "as it should be"):
-        assert word in found.out
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["nowhere.csv", "--topology", "hgx-h100"], "nowhere.csv"),
-        (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h10"], "did you mean 'hgx-h100'"),
-        (["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h100", "--where", "rank=8"], "ranks"),
-        (
-            ["h100_sxm_nccl-2.27.3.csv", "--topology", "hgx-h100", "--where", "ranks=99"],
-            "--where ranks=99 keeps no row",
-        ),
-        (["h100_sxm_nccl-2.27.3.csv", "--topology", "loopback", "--where", "ranks=8"], "does not say what calls take"),
-    ],
-)
-def test_wrong_input_is_told(words: list[str], complaint: str):
-    """Bad input gets one clear error and status 2."""
-    found = simcoll("diagnose", *words)
-    assert found.status == 2
-    assert complaint in found.err
-    assert "Traceback" not in found.err
-
-
-def test_bytes_that_no_switch_adds_up_go_by_rings() -> None:
-    """Measured all-reduces of int8 on eight H100 take a ring where those of float16 take NVLS. These are
-    healthy; among those, to which the profile was not fitted, none is slow, and no fault is named."""
-    by_dtype = {
-        dtype: diagnosed("h100_sxm_nccl-2.27.3.csv", "hgx-h100", *where.split())
-        for dtype in ("int8", "float16")
-        for where in [f"--where ranks=8 --where collective=all_reduce --where dtype={dtype}"]
-    }
-    assert by_dtype["float16"]["verdict"] == "healthy"
-    assert by_dtype["int8"]["verdict"] in ("healthy", None)
-    assert not [point for point in by_dtype["int8"]["points"] if point["verdict"] == "slow"]
-    largest = {dtype: found["points"][-1]["algorithm"] for dtype, found in by_dtype.items()}
-    assert largest == {"int8": "ring", "float16": "nvls"}

@@ -22,8 +22,8 @@ from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.sweep import run_point
 from simcoll.report.verdicts import of_calibration
-from simcoll.scenario.loading import load
 from simcoll.scenario.profile import find_profile, parse_profile
+from simcoll.scenario.scenario_files import load
 
 SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
 LARGE = "size={from: 4 KiB, to: 4 GiB, factor: 4}"
@@ -409,19 +409,6 @@ def test_a_parameter_at_its_limit_is_an_error(folder: Path):
     )
     with pytest.raises(InputError, match=r"efficiency.nvlink: the rows ask for more than 200 %, its limit"):
         fitted(table, free=["efficiency"])
-
-
-def test_a_table_faster_than_the_model_is_refused(folder: Path) -> None:
-    """Times that lack a factor of ten lead a cost that no call goes without to nothing, and that is said."""
-    table = measured(shipped(), "t.csv", np.random.default_rng(5), 0.0, "collective=all_reduce", "ranks=[2, 8]")
-    with Path(table).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    with Path(table).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows({**row, "time_us": float(row["time_us"]) / 10} for row in rows)
-    with pytest.raises(InputError, match=r"launch: the rows ask for less than 0 us, its limit: they are faster"):
-        fitted(table)
 
 
 @pytest.mark.parametrize(("gone", "refused"), [("grid", False), ("launch", True)])

@@ -13,7 +13,7 @@ from extras import needs_root
 from simcoll.accuracy.scores import crossings
 from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 
 CASE = """
 name: star
@@ -208,23 +208,6 @@ def test_tables_are_taken_from_the_studies_too(studies: Path):
     assert (found.status, found.out.splitlines()[1:]) == (0, ["elsewhere/REPORT.md"])
     assert not Path("elsewhere/measured").exists()
     assert Path("validation/measured/star.csv").read_bytes() == table
-
-
-def test_what_a_device_does_is_taken_from_its_table(studies: Path):
-    """With `--reuse` a device is not measured anew either; a table that cannot be read is one clear error."""
-    pytest.importorskip("torch")
-    from simcoll.measurement.torch_backend.session import gpus
-
-    study("title: A device\nplace: device\n", "device")
-    table = Path(f"validation/measured/device-{'cuda' if gpus() else 'cpu'}.csv")
-    table.write_text("what,dtype,size_bytes,time_us\nreduce,float32,4000,8\n", encoding="utf-8")
-    assert simcoll("validate", "--reuse").status == 0
-    assert "2e+03 ps/B" in report()
-    assert "| reduce | 8 |" in report()
-    table.write_text("what,dtype\nreduce,float32\n", encoding="utf-8")
-    found = simcoll("validate", "--reuse")
-    assert (found.status, found.out) == (2, "")
-    assert found.err.startswith(f"{table}: is no table of what a device does; ")
 
 
 def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):

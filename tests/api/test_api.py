@@ -82,24 +82,6 @@ def test_load_takes_a_path_a_name_and_a_mapping(tmp_path: Path):
     assert all(rows == times[0] for rows in times)
 
 
-def test_load_complains_of_everything():
-    """A mapping with mistakes raises one InputError that holds all of them."""
-    with pytest.raises(simcoll.SimcollError) as caught:
-        simcoll.load({**KEYS, "algorithm": "rng", "size": 3, "sharing": "fair"})
-    assert len(str(caught.value).splitlines()) == 3
-
-
-def test_run_gives_rows():
-    """Rows are dicts with the columns of results.csv, in the order of the scenario, numbers as numbers."""
-    rows = simcoll.run(simcoll.load(KEYS))
-    assert isinstance(rows, simcoll.Results)
-    assert [row["algorithm"] for row in rows] == ["ring", "naive"]
-    assert all(set(result_rows.COLUMNS) <= set(row) for row in rows)
-    assert [row["time_ps"] for row in rows] == [18_000_000, 2 * (3 * 4_000_000 + 2_000_000)]
-    assert [row["time_us"] for row in rows] == [18.0, 28.0]
-    assert rows == simcoll.run(simcoll.load(KEYS), jobs=2)
-
-
 def test_registered_algorithms_in_parallel():
     """An algorithm of one's own runs in worker processes as it does in this one."""
 
@@ -149,40 +131,6 @@ def test_results_with_keys_of_the_user(tmp_path: Path):
     assert (tmp_path / "noted.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
-def test_results_as_a_data_frame():
-    """`to_pandas` gives one row a point with the columns of results.csv."""
-    pytest.importorskip("pandas", reason="pandas is not installed")
-    frame = simcoll.run(simcoll.load(KEYS)).to_pandas()
-    assert list(frame.columns) == list(result_rows.COLUMNS)
-    assert list(frame["messages"]) == [24, 6]
-
-
-def test_predict_shows_everything():
-    """A prediction holds schedule, topology and the time of each transfer."""
-    (point, _) = simcoll.load(KEYS)
-    prediction = simcoll.predict(point.scenario)
-    assert isinstance(prediction, simcoll.Prediction)
-    assert prediction.time_ps == 18_000_000
-    assert prediction.topology.ranks == ("host0", "host1", "host2", "host3")
-    assert prediction.devices == prediction.topology.ranks
-    assert prediction.lower_bound_ps <= prediction.time_ps
-    assert len(prediction.timeline.end) == 24
-
-
-def test_build_and_prove():
-    """A schedule can be built, read row by row, and proved; one that lacks a transfer cannot."""
-    schedule = simcoll.build("all_reduce", "ring", 4)
-    assert isinstance(schedule, simcoll.Schedule)
-    assert (schedule.n_steps, schedule.messages) == (6, 24)
-    assert next(iter(schedule)) == simcoll.Transfer(0, 0, 3, 1, 3, True)
-    simcoll.prove(schedule)
-    rows = [tuple(row) for row in schedule]
-    what = {"collective": "all_reduce", "algorithm": "ring", "n": 4, "n_chunks": 4}
-    assert simcoll.Schedule.from_rows(rows, **what) == schedule
-    with pytest.raises(simcoll.SimcollError, match=r"rank \d.*chunk \d"):
-        simcoll.prove(simcoll.Schedule.from_rows(rows[:-1], **what))
-
-
 def test_a_type_checker_knows_the_public_names(tmp_path: Path):
     """Who imports simcoll has its types, strictly, and no name beside the public ones."""
     lines = ["import simcoll as sc", 'reveal_type(sc.run("quickstart"))', 'reveal_type(sc.Link("1 GB/s", 0))', "sc.no"]
@@ -214,9 +162,3 @@ def test_every_public_name_is_documented():
     for name in simcoll.__all__:
         assert getattr(simcoll, name).__doc__, name
     assert len(COLLECTIVES) == 10
-
-
-def test_a_prediction_shows_itself_in_human_units() -> None:
-    """A switch that reduces is no rank."""
-    shown = repr(simcoll.predict("all_reduce", on="hgx-h100", size="64 MiB", algorithm="nvls", protocol="Simple"))
-    assert re.fullmatch(r"Prediction\(all_reduce, nvls, 64 MiB, 8 ranks, [0-9.]+ us\)", shown)

@@ -66,25 +66,6 @@ def test_an_algorithm(own_algorithm: str, tmp_path: Path):
     assert own_algorithm in {point.scenario.algorithm for point in simcoll.load(scenario, ["algorithm=all"])}
 
 
-def test_an_algorithm_that_is_wrong():
-    """A schedule that does not do what its collective promises is never timed: the error names rank and chunk."""
-
-    @simcoll.register("broadcast", "forgetful")
-    def forgetful(request: simcoll.Request) -> Iterator[simcoll.Step]:
-        """Everyone but the last rank gets it."""
-        yield simcoll.send(0, range(1, request.n - 1), 0)
-
-    try:
-        with pytest.raises(simcoll.SimcollError, match=r"rank 3.*chunk 0"):
-            simcoll.prove(simcoll.build("broadcast", "forgetful", 4))
-        topology = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
-        keys = {"topology": topology, "collective": "broadcast", "algorithm": "forgetful", "size": "1 kB"}
-        with pytest.raises(simcoll.SimcollError, match=r"rank 3.*chunk 0"):
-            simcoll.predict(simcoll.load(keys)[0].scenario)
-    finally:
-        del ALGORITHMS["broadcast"]["forgetful"]
-
-
 DEVICES = """\
 # Two pairs of GPUs, a thin link between the pairs. Every number is an estimate.
 name: two-pairs
@@ -125,25 +106,6 @@ def test_a_topology_file_of_scenario_keys(tmp_path: Path):
     assert (three["ranks"], five["ranks"]) == (3, 5)
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "line", "word"),
-    [
-        ("bandwidth: 100 GB/s", "bandwidth: 100", 7, "no unit"),
-        ("from: gpu0", "from: gpu9", 7, "gpu9"),
-        ("latency: 2 us", "latncy: 2 us", 9, "latency"),
-        ("devices: {gpu: 4", "devices: {gpu: 0", 5, "at least 1"),
-    ],
-)
-def test_mistakes_in_a_topology_file(good: str, bad: str, line: int, word: str, tmp_path: Path):
-    """A mistake in a topology file is located in that file."""
-    file = tmp_path / "wrong.yaml"
-    file.write_text(DEVICES.replace(good, bad, 1), encoding="utf-8")
-    found = command("predict", "all_reduce", "--on", file, "--size", "1 MB")
-    assert (found.status, found.out) == (2, "")
-    assert found.err.startswith(f"{file}:{line}:")
-    assert word in found.err
-
-
 def test_a_networkx_graph():
     """A graph of one's own becomes a topology: an edge is two links, and routes are the shortest."""
     graph: nx.Graph[str] = nx.Graph()
@@ -161,21 +123,6 @@ def test_a_networkx_graph():
 
 _LINK = {"bandwidth": "1 GB/s", "latency": "1 us"}
 _RING = {"collective": "all_reduce", "algorithm": "ring", "size": "4 kB"}
-
-
-def test_a_graph_that_is_no_network():
-    """An edge without a link, or a device without a kind, is an error and never a default."""
-    graph: nx.Graph[str] = nx.Graph()
-    graph.add_node("h0", kind="host")
-    graph.add_node("h1", kind="host")
-    graph.add_edge("h0", "h1")
-    with pytest.raises(simcoll.SimcollError, match="h0->h1"):
-        simcoll.Topology.from_graph(graph)
-    graph.edges["h0", "h1"]["link"] = simcoll.Link(10**9, latency_ps=10**6)
-    simcoll.Topology.from_graph(graph)
-    del graph.nodes["h1"]["kind"]
-    with pytest.raises(simcoll.SimcollError, match="'h1'"):
-        simcoll.Topology.from_graph(graph)
 
 
 def test_a_transport_between_nodes(tmp_path: Path):

@@ -70,30 +70,6 @@ def test_compare_joins_and_sums_up(scenario: Path, measured: Path):
     assert found["summary"][-1]["points"] == 3
 
 
-def test_compare_takes_a_results_file(scenario: Path, measured: Path, tmp_path: Path):
-    """A results.csv compares like the scenario that it came from."""
-    simcoll("run", scenario, "--quiet", "-o", tmp_path / "out")
-    of_file = simcoll("compare", tmp_path / "out/results.csv", measured, "--json").json
-    assert of_file["points"] == simcoll("compare", scenario, measured, "--json").json["points"]
-
-
-def test_compare_where(scenario: Path, measured: Path):
-    """`--where` keeps rows of both tables."""
-    words = ["compare", scenario, measured, "--where", "algorithm=ring", "--where", "size_bytes=65536", "--json"]
-    (point,) = simcoll(*words).json["points"]
-    assert (point["algorithm"], point["size_bytes"], point["measured_us"]) == ("ring", 65536, 10)
-
-
-def test_compare_ambiguous(scenario: Path, tmp_path: Path):
-    """Two predictions for one measured row: exit 2, and the message names --where."""
-    table = tmp_path / "t.csv"
-    table.write_text("collective,ranks,size_bytes,time_us\nall_reduce,4,65536,10\n", encoding="utf-8")
-    found = simcoll("compare", scenario, table)
-    assert (found.status, found.out) == (2, "")
-    assert "--where algorithm=" in found.err
-    assert simcoll("compare", scenario, table, "--where", "algorithm=ring").status == 0
-
-
 def test_compare_max_mape(scenario: Path, measured: Path):
     """`--max-mape` turns the mean error into the exit status; the result is printed all the same."""
     for limit, status in ((1000, 0), (0.001, 1)):
@@ -109,15 +85,6 @@ def test_compare_max_mape_is_a_percentage(scenario: Path, measured: Path, limit:
     found = simcoll("compare", scenario, measured, "--max-mape", limit)
     assert (found.status, found.out) == (2, "")
     assert found.err.startswith(f"--max-mape {limit} is no error in percent; ")
-
-
-def test_compare_a_system():
-    """`system=NAME` predicts every row of the table that names a known collective."""
-    words = ["system=hgx-h100", "h100_sxm_nccl-2.27.3.csv", "--where", "dtype=float16", "--where", "ranks=2"]
-    found = simcoll("compare", *words, "--json").json
-    assert {point["ranks"] for point in found["points"]} == {2}
-    assert {point["dtype"] for point in found["points"]} == {"float16"}
-    assert found["unmatched"] == 0
 
 
 def test_compare_reads_nccl_tests_from_a_pipe(scenario: Path):

@@ -47,14 +47,6 @@ def test_a_tab_completes(shell: str, tmp_path: Path):
     os.close(theirs)
 
 
-def test_fish_completes(tmp_path: Path):
-    """Fish completes a line without a terminal."""
-    line = "simcoll completion fish | source; complete -C 'simcoll run quicks'"
-    how: dict[str, Any] = {"env": _shell("fish", tmp_path), "capture_output": True, "text": True, "timeout": PATIENCE_S}
-    done = subprocess.run(["fish", "--no-config", "-c", line], check=True, **how)
-    assert done.stdout.split() == ["quickstart"]
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete(shell: str, monkeypatch: pytest.MonkeyPatch):
     """The script of each shell asks by a variable, and gets commands, options and shipped names."""

@@ -64,20 +64,6 @@ def test_nics_take_the_nearest_transport(machine: Path, tmp_path: Path, rate: in
     assert about in " ".join(asked.out.partition("#")[0].split()), asked.out
 
 
-def test_every_command_reads_it(machine: Path, tmp_path: Path) -> None:
-    """`compare` and `diagnose` judge a table of H100s, a workload runs, `recommend` and `explain` answer."""
-    table = ["h100_sxm_nccl-2.27.3.csv", "--where", "dtype=float16", "--where", "ranks=8"]
-    assert simcoll("compare", f"system={machine}", *table, "--max-mape", "6").status == 0
-    one = [*table, "--where", "collective=all_reduce"]
-    assert simcoll("diagnose", *one, "--topology", machine, "--json").json["verdict"] == "healthy"
-    scenario, work = tmp_path / "call.yaml", tmp_path / "step.yaml"
-    scenario.write_text(f"topology: {{file: {machine}}}\ncollective: all_reduce\nsize: 1 MiB\n")
-    work.write_text(f"topology: {{file: {machine}, nodes: 2}}\nworkload: {{template: ddp, model: gpt2, gpu: h100}}\n")
-    assert simcoll("run", work, "-o", tmp_path / "out", "--quiet").status == 0
-    assert "NCCL_ALGO" in simcoll("recommend", scenario).out
-    assert simcoll("explain", scenario).status == 0
-
-
 def test_a_cube_mesh_answers_as_the_shipped_one(tmp_path: Path) -> None:
     """What `nvidia-smi topo -m` prints on a DGX-1, imported: pairs without NVLink talk over the same other GPUs."""
     rows = ["X1122000", "1X210200", "12X20010", "212X0001", "2000X112", "02001X21", "001012X2", "0001212X"]

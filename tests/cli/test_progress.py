@@ -16,8 +16,6 @@ from command import PATIENCE_S, SCRIPT, environment, simcoll
 
 import simcoll as package
 from simcoll.cli import _terminal
-from simcoll.prediction import sweep
-from simcoll.scenario.loading import load
 from simcoll.schedule import registry
 
 STAR = "{fabric: single-switch, hosts: 4, link: {bandwidth: 50 GB/s, latency: 0.5 us}}"
@@ -75,32 +73,6 @@ def test_quiet_is_quiet(scenario: Path, lasting: list[str]):
 def test_short_runs_say_nothing(scenario: Path):
     """A run that ends before the first line is due has a result and no progress."""
     assert simcoll("run", scenario, "--set", "algorithm=ring").err == ""
-
-
-def test_a_row_that_came_before_its_beginning():
-    """A cluster may tell that a point is begun after its row has come: such a point is not under way."""
-    watch = _terminal.Watch(2, str)
-    watch.begun(0)
-    watch.finished(1)
-    watch.begun(1)
-    assert str(watch) == "1 of 2 points; 0 for 0 s"
-    watch.finished(0)
-    assert str(watch) == "2 of 2 points"
-
-
-def test_replications_that_are_done_are_counted():
-    """A point of many replications says how many of them are done; each share of them counts in the bar."""
-    (point,) = load("stragglers", ["replications=300", "algorithm=ring", "topology.nodes=1"])
-    watch, heard = _terminal.Watch(1, str, in_turn=True), list[tuple[str, float]]()
-
-    def replicated(index: int, done: int, every: int) -> None:
-        watch.replicated(index, done, every)
-        heard.append((re.sub(r" for \d+ s", "", str(watch)), watch.points_done))
-
-    for index, _, _ in sweep.sweep([point], begun=watch.begun, replicated=replicated):
-        watch.finished(index)
-    assert heard == [(f"0 of 1 points; 0, {done} of 300 replications", done / 300) for done in (256, 300)]
-    assert (str(watch), watch.points_done) == ("1 of 1 points", 1)
 
 
 LASTING = """\

@@ -69,42 +69,6 @@ def test_a_results_csv_of_others_is_not_overwritten(scenario: Path, tmp_path: Pa
     assert [simcoll(*words).status for _ in range(2)] == [0, 0]
 
 
-def test_sizes_are_written_as_short_as_they_are_asked_for():
-    """The remark on links has decimal sizes as such; a size beyond all is refused at once, without its digits."""
-    words = ("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "ring", "--size")
-    assert "# busiest link at 64 MB, 8 ranks" in simcoll(*words, "64 MB").out
-    assert "size: more than can be counted" in simcoll(*words, "1e400 B").err
-    assert "'1e9999999 B' is not a size" in simcoll(*words, "1e9999999 B").err
-
-
-def test_run_prints_a_table(scenario: Path):
-    """A table like nccl-tests': a head that names profile, sharing and what size means; a row a point; what binds."""
-    found = simcoll("run", scenario)
-    assert found.status == 0
-    head = "\n".join(line for line in found.out.splitlines() if line.startswith("#"))
-    for word in ("profile one-port", "sharing fair", "size = ", "busiest link at 1 MiB", "host0->switch", "10^9 B"):
-        assert word in head
-    assert len(re.findall(r"^ +\d+ [KM]?i?B +all_reduce +(?:ring|naive) ", found.out, re.MULTILINE)) == 4
-
-
-def test_run_prints_json(scenario: Path):
-    """`--json`: one document on stdout; rows have the columns of results.csv, numbers are numbers."""
-    found = simcoll("run", scenario, "--json").json
-    assert set(found) == {"schema", "points", "reused"}
-    assert found["reused"] == 0
-    assert [list(row) for row in found["points"]] == [list(result_rows.COLUMNS)] * 4
-    row = found["points"][0]
-    assert (row["algorithm"], row["ranks"], row["size_bytes"], row["status"]) == ("ring", 4, 65536, "ok")
-    assert isinstance(row["time_us"], float)
-
-
-def test_run_quiet(scenario: Path, tmp_path: Path):
-    """`--quiet` says nothing and still writes."""
-    found = simcoll("run", scenario, "--quiet", "-o", tmp_path / "out")
-    assert found == (0, "", "")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.csv", "manifest.json", "plots"}
-
-
 def test_json_says_what_the_file_says(scenario: Path, tmp_path: Path):
     """`--json` and results.csv hold the same numbers; where the files went is told on stderr."""
     found = simcoll("run", scenario, "--json", "-o", tmp_path / "out")
@@ -161,15 +125,6 @@ def test_a_pattern_that_matches_no_link_is_told_once():
     )
 
 
-def test_a_barrier_has_no_size():
-    """`predict` asks for the size of all else, as a file does."""
-    (row,) = simcoll("predict", "barrier", "--on", "hgx-h100", "--profile", "one-port", "--json").json["points"]
-    assert (row["status"], row["size_bytes"]) == ("ok", 0)
-    found = simcoll("predict", "[barrier, all_reduce]", "--on", "hgx-h100")
-    assert (found.status, found.out) == (2, "")
-    assert found.err == "nothing says how large it is; add e.g. --size 64MiB\n"
-
-
 @pytest.mark.parametrize("command", ["run", "explain", "recommend"])
 def test_a_collective_is_asked_for_by_its_name(command: str, tmp_path: Path):
     """As `predict` is: the same options say machine and size, what is missing is named by its option."""
@@ -180,35 +135,6 @@ def test_a_collective_is_asked_for_by_its_name(command: str, tmp_path: Path):
     assert asked.json == simcoll(command, tmp_path / "keys.yaml", "--json").json
     assert simcoll(*words).err == "nothing says how large it is; add e.g. --size 64MiB\n"
     assert simcoll(command, "all_gather", "--size", "1MiB").err.startswith("nothing says which machine; add --on")
-
-
-@pytest.mark.parametrize("algorithm", ["auto", "all", "ring"])
-def test_predict_more_ranks_than_places(algorithm: str):
-    """However the algorithm is chosen, what cannot be placed is a mistake with its reason."""
-    words = ("predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--ranks", 9)
-    found = simcoll(*words, "--algorithm", algorithm)
-    assert found.status == 2
-    assert "9 ranks do not fit 8 places" in found.out + found.err
-
-
-def test_predict_needs_no_file():
-    """A point from options is the point that a scenario file describes."""
-    words = ["predict", "all_reduce", "--on", "hgx-h100", "--nodes", 2, "--ranks", 8, "--size", "[1 MiB, 2 MiB]"]
-    rows = simcoll(*words, "--algorithm", "[ring, tree]", "--json").json["points"]
-    assert [(row["algorithm"], row["size_bytes"]) for row in rows] == [
-        (algorithm, size << 20) for algorithm in ("ring", "tree") for size in (1, 2)
-    ]
-    assert {row["topology"] for row in rows} == {"hgx-h100"}
-    assert {row["ranks"] for row in rows} == {8}
-
-
-def test_predict_on_a_file(tmp_path: Path):
-    """`--on` takes a topology's YAML file."""
-    path = tmp_path / "mine.yaml"
-    path.write_text("{fabric: single-switch, hosts: 3, link: {bandwidth: 1 GB/s, latency: 1 us}}", encoding="utf-8")
-    words = ("predict", "broadcast", "--size", "1 kB", "--algorithm", "naive", "--json")
-    (row,) = simcoll(*words, "--on", path).json["points"]
-    assert (row["time_us"], row["topology"]) == (4.0, "mine")  # two messages of 1 us leave the root, and travel 2 us
 
 
 @pytest.mark.parametrize(
@@ -269,28 +195,6 @@ def test_a_machine_and_a_profile_are_options(command: str):
     assert asked.json == simcoll(command, "quickstart", *SETS, *words).json
     last = simcoll(command, "quickstart", *MACHINE, *words, "--set", "topology.nodes=1").json
     assert all(point["nodes"] == 1 for point in next(iter(value for value in last.values() if isinstance(value, list))))
-
-
-def test_no_scenario_is_needed():
-    """The keys of a scenario may all be options: then there is none to name."""
-    words = ("--on", "dgx-a100", "--set", "collective=all_gather", "--set", "size=1 KiB", "--quiet", "--json")
-    for command, its_own in (("explain", ("--no-what-if",)), ("recommend", ("--among", "ring"))):
-        asked = simcoll(command, *words, *its_own)
-        assert asked.status == 0 and "dgx-a100" in asked.out, asked.err
-
-
-def test_a_rehearsal_is_on_the_machine_asked_for():
-    """`measure` takes `--on` and `--nodes`: as many ranks as the machine has."""
-    asked = simcoll("measure", "quickstart", "--dry-run", "--set", "algorithm=ring", "--on", "dgx-a100", "--nodes", "2")
-    assert asked.status == 0 and "all_reduce/ring, 16 ranks" in asked.out, asked.err
-
-
-def test_predict_takes_several_nodes():
-    """A list as in YAML, with and without brackets, makes a point for each."""
-    words = ("predict", "all_reduce", "--on", "dgx-a100", "--size", "1 KiB", "--profile", "nccl-ampere", "--json")
-    rows = simcoll(*words, "--nodes", "1,2").json["points"]
-    assert [(row["nodes"], row["profile"]) for row in rows] == [(1, "nccl-ampere"), (2, "nccl-ampere")]
-    assert rows == simcoll(*words, "--nodes", "[1, 2]").json["points"]
 
 
 def test_machines_of_a_list_may_be_in_words_and_in_braces() -> None:

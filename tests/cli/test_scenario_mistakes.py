@@ -152,31 +152,6 @@ def test_a_word_without_end_is_said_in_few(word: str) -> None:
     assert all(len(line) < 1000 and "Exceeds the limit" not in line for line in done.err.splitlines())
 
 
-def test_other_commands_say_it_in_few_words_too(tmp_path: Path) -> None:
-    """Numbers of ranks and nodes, and those of files that are no YAML."""
-    (tmp_path / "s.json").write_text(f'{{"collective": "all_reduce", "ranks": {LONG}}}')
-    (tmp_path / "t.csv").write_text(f"collective,ranks,size_bytes,time_us\nall_reduce,{LONG},8,1\n")
-    for words in (
-        ("tune", "hgx-h100", "--nodes", LONG),
-        ("show", "all_reduce/ring", "--ranks", LONG),
-        ("verify", "--schedule", tmp_path / "s.json"),
-        ("diagnose", tmp_path / "t.csv", "--on", "hgx-h100"),
-    ):
-        done = simcoll(*words)
-        assert (done.status, done.out) == (2, "")
-        assert len(done.err) < 500
-        assert "Exceeds the limit" not in done.err
-
-
-def test_a_scenario_of_windows_is_read(tmp_path: Path) -> None:
-    """UTF-16 with its mark, as PowerShell writes it, and lines that end in CR and LF."""
-    for encoding in ("utf-16", "utf-8-sig"):
-        (tmp_path / "s.yaml").write_bytes(GOOD.replace("\n", "\r\n").encode(encoding))
-        assert simcoll("run", tmp_path / "s.yaml", "--json").status == 0
-        (tmp_path / "s.yaml").write_bytes(GOOD.replace("ring", "rng").replace("\n", "\r\n").encode(encoding))
-        assert "s.yaml:4:12: algorithm: 'rng'" in simcoll("run", tmp_path / "s.yaml").err
-
-
 @pytest.mark.parametrize("command", ["explain", "run", "recommend"])
 def test_a_file_of_another_kind_is_called_by_its_kind(
     command: str, scenario: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -221,10 +196,3 @@ def test_a_number_too_large_is_a_mistake_of_its_option(words: list[str], place: 
     refused = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", *words)
     assert (refused.status, refused.out) == (2, "")
     assert refused.err.startswith(place)
-
-
-def test_a_point_too_large_does_not_end_a_sweep() -> None:
-    """Of several numbers of ranks those that fit are answered."""
-    some = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "1MiB", "--set", "ranks=[8, 9]", "--json")
-    assert some.status == 0
-    assert [point["status"].partition(":")[0] for point in some.json["points"]] == ["ok", "refused"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from simcoll import units
 from simcoll.config import text_table, yaml_tree
-from simcoll.config.input_files import ImportLog
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
 from simcoll.scenario.ranges import variants
@@ -77,11 +76,6 @@ def test_every_mistake_is_named_with_its_place_and_cure() -> None:
     ]
 
 
-def test_no_mistake_hides_another() -> None:
-    """A key twice, a range that does not grow and a wrong value of one file are all reported."""
-    assert len(_complaints("size: {from: 1, to: 2, factor: 1}\nname: a\nname: b\ninner: {depth: x}\n")) == 3
-
-
 def test_a_key_twice_is_an_error_that_names_both_places() -> None:
     """The last of two equal keys never wins silently."""
     assert _complaints("size: 1\nname: a\nsize: 2\n") == [
@@ -121,13 +115,6 @@ def test_an_alias_bomb_is_refused() -> None:
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
     with pytest.raises(InputError, match="aliases"):
         yaml_tree.parse("\n".join(lines), "f.yaml")
-
-
-def test_lists_and_ranges_multiply_out_in_the_order_of_the_file() -> None:
-    """The last key varies fastest; both ends of a range count."""
-    tree = yaml_tree.parse("size: [1, 2]\ninner: {depth: {from: 1, to: 8, factor: 2}}", "f.yaml")
-    found = [(o.size, o.inner.depth) for o in yaml_tree.validate(_Outer, variants(tree, frozenset(), []))]
-    assert found == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (2, 8)]
 
 
 def test_ranges_of_quantities_keep_their_unit() -> None:
@@ -188,14 +175,6 @@ def test_numbers_stay_numbers(value: dict[str, float]) -> None:
     assert yaml_tree.parse(yaml_tree.dump(read), "file").plain() == read == value
 
 
-def test_times_that_are_read_together_have_a_unit_each() -> None:
-    """Where one of them is long; alone, the short ones have their unit in the head."""
-    rows = [{"step_us": 1e6, "exposed_us": 10.0}]
-    alone, together = (text_table.render([*rows[0]], rows, names) for names in ((), rows[0]))
-    assert [line.split() for line in together.splitlines()] == [["step", "exposed"], ["1", "s", "10", "us"]]
-    assert alone.splitlines()[-1].split() == ["1", "s", "10"]
-
-
 @pytest.mark.parametrize("columns", [40, 50, 60, 100])
 def test_a_table_is_no_wider_than_a_line(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells are broken at spaces, but no number from its name or unit; every word stays, in its order."""
@@ -206,13 +185,6 @@ def test_a_table_is_no_wider_than_a_line(columns: int, monkeypatch: pytest.Monke
     text = "\n".join(lines)
     assert all(kept in text for kept in ("28 KiB", "contention 62.91,", "latency 2", "and 7 alike"))
     assert (len(lines) == 2) == (columns >= 60)
-
-
-def test_a_plain_model_is_that_of_an_empty_file() -> None:
-    """All defaults, and none of them set."""
-    for model in (_Inner, _Outer):
-        plain, asked = model.plain(), model()
-        assert plain == asked and hash(plain) == hash(asked) and not plain.model_fields_set
 
 
 @given(
@@ -229,12 +201,3 @@ def test_rows_stay_told_apart(keys: list[tuple[str, str, str]], columns: int):
     left = [name for name in ("one", "two", "three") if name in table.split("\n")[0].split()]
     assert {name for name in rows[0] if len({row[name] for row in rows}) > 1} <= {*left}
     assert columns < 200 or (table, remark) == (text_table.render([*rows[0]], rows), "")
-
-
-def test_remarks_of_an_import_fit_the_terminal(monkeypatch: pytest.MonkeyPatch):
-    """However long a remark is, its lines are no wider than the terminal."""
-    log = ImportLog(["word " * 60])
-    log.warn("another " * 40)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert max(map(len, str(log).splitlines())) <= 80
-    assert str(log).count("read: ") == str(log).count("warning: ") == 1

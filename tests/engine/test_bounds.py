@@ -14,7 +14,8 @@ from simcoll.engine.bounds import beaten, lower_bound_ps
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.schedule.ir import Schedule, side_by_side
+from simcoll.schedule.schedule import Schedule
+from simcoll.schedule.side_by_side import joined
 from simcoll.topology.graph import Link, Topology
 
 LINK = Link(50 * GB_PER_S, latency_ps=1000)
@@ -190,7 +191,7 @@ def plans(draw: st.DrawFn) -> Schedule:
     if plan.agents or draw(st.booleans()):
         return plan
     order = draw(st.permutations(range(2 * n)))
-    return side_by_side([plan.on(order[:n], 2 * n), plan.on(order[n:], 2 * n)])
+    return joined([plan.on(order[:n], 2 * n), plan.on(order[n:], 2 * n)])
 
 
 @given(plans(), st.data())

@@ -52,15 +52,6 @@ def test_the_first_to_be_stuck_is_told(name: str, sharing: str) -> None:
     assert waiting(name, 5, ("h3", "switch"), sharing=sharing).startswith("step 0: rank 3, sending chunk")
 
 
-@both_sharings
-def test_a_dead_link_that_nobody_uses(sharing: str) -> None:
-    """What is not on a route holds up nobody."""
-    network = full_mesh(4, LINK, {("h1", "h0"): DEAD})
-    assert makespan("all_reduce/ring", network, 4000, sharing=sharing) == makespan(
-        "all_reduce/ring", full_mesh(4, LINK), 4000, sharing=sharing
-    )
-
-
 @given(st.sampled_from(ENTRIES), st.integers(2, 9), st.data(), st.sampled_from(SHARINGS))
 def test_it_is_always_told(entry: tuple[str, str], n: int, data: st.DataObject, sharing: str) -> None:
     """Whatever uses a dead link raises, naming a rank, a step and the link; what does not use it finishes."""

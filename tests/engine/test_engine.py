@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
@@ -16,7 +17,7 @@ import pytest
 from extras import batches
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import ENTRIES, RANKS_ONLY, devices, program, schedule, star
+from networks import ENTRIES, RANKS_ONLY, program, schedule, star
 from oracle import (
     Change,
     Message,
@@ -41,7 +42,7 @@ from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params, dependencies
 from simcoll.errors import InputError, StuckError
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link as TopologyLink
 
 COMPILED = (False, True) if have_numba() else (False,)
@@ -215,16 +216,6 @@ def test_loops_count_what_is_sent(entry: tuple[str, str], monkeypatch: pytest.Mo
     assert any(lacking) or not may_be_weighted(entry[0])
 
 
-def test_a_chunk_that_nothing_exceeds_changes_nothing() -> None:
-    """The share of the root is not sent, and so asks for no more loops."""
-    plan, topology = schedule("gather", "direct", 4), star(4, TopologyLink(10**11, latency_ps=500_000))
-    ends = [
-        event.run(bind(plan, topology, topology.ranks, params, 10**6, weights=[9, 1, 1, 1])).makespan_ps
-        for params in (Params(o_send=5 * 10**6), Params(o_send=5 * 10**6, chunk=100_000))
-    ]
-    assert ends[0] == ends[1]
-
-
 def within_the_clock(run: Callable[..., Timeline | None], *how: Any) -> Timeline | None:
     """The timeline of a run; None where it takes longer than the clock runs."""
     try:
@@ -252,20 +243,6 @@ def test_runs_beyond_the_clock_end() -> None:
     assert 15 <= beyond <= 45
 
 
-@pytest.mark.skipif(not have_numba(), reason="numba is not installed")
-@pytest.mark.parametrize("entry", ENTRIES, ids="/".join)
-def test_binding_compiled_is_the_same(entry: tuple[str, str]) -> None:
-    """Compiled or not, binding derives the same columns, also where loops interleave and credits are few."""
-    for chunk, channels, slots in ((0, 1, 0), (700, 3, 2), (700, 0, 1)):
-        params = Params(chunk=chunk, channels=channels, slots=slots)
-        plan = schedule(*entry, 6)
-        topology = star(6, TopologyLink(50 * 10**9, latency_ps=500_000))
-        bound = [bind(plan, topology, devices(topology, plan), params, 12_006, compiled=how) for how in (False, True)]
-        for name in ("way", "kind", "channel", "side", "reads", "chain", "credit", "channel_before"):
-            plain, compiled = (getattr(one, name) for one in bound)
-            assert plain.tolist() == compiled.tolist(), name
-
-
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 2, st.integers(0, 3), st.booleans()), max_size=30), st.data())
 def test_slots_may_be_far_apart(ways: list[tuple[int, int, int, bool]], data: st.DataObject) -> None:
     """Dependencies do not depend on the numbers of the slots: spread over 30 bits they are the same."""
@@ -286,7 +263,7 @@ def test_what_sizes_and_slots_share_is_as_bound_anew(channels: int) -> None:
     for slots, nbytes in [(0, 4000), (2, 4000), (1, 9000), (5, 4000), (3, 4000), (4, 4000), (6, 9000), (2, 4000)]:
         params = Params(sharing="fifo", channels=channels, slots=slots, chunk=100)
         shared = bind(made, topology, topology.ranks, params, nbytes)
-        alone = bind(made, topology, topology.ranks, params, nbytes, compiled=False)
+        alone = bind(copy(made), topology, topology.ranks, params, nbytes)
         for name in ("way", "kind", "channel", "side", "reads", "chain", "credit", "channel_before"):
             assert np.array_equal(getattr(shared, name), getattr(alone, name)), (name, slots, nbytes)
         used: dict[tuple[int, int, int], list[int]] = {}

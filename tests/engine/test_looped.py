@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from extras import batches
 from networks import devices, full_mesh, nodes, schedule, star, two_level
 from oracle import random_case
 from oracle_programs import program_of
@@ -20,7 +21,7 @@ from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import Params
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link, Topology
 
 NAMES = (
@@ -146,9 +147,10 @@ def _numbers(totals: Totals | None) -> list[object]:
 
 
 @pytest.mark.usefixtures("from_the_start")
-def test_loops_end_as_the_whole_program() -> None:
+@batches(1, 30)
+def test_loops_end_as_the_whole_program(batch: int) -> None:
     """Of 90 random calls on unequal links, with late ranks, many can be run so, and all of these end alike."""
-    assert sum(check(seed) for seed in range(200, 290)) > 30
+    assert sum(check(seed) for seed in range(200 + 90 * batch, 290 + 90 * batch)) > 20
 
 
 def slow(seed: int) -> None:
@@ -216,14 +218,6 @@ def test_sizes_leave_nothing_behind(compiled: bool) -> None:
     """Random calls, each of several sizes in any order, end as they are."""
     for seed in range(40):
         sizes_in_any_order(seed, compiled)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("batch", range(10))
-def test_loops_end_as_the_whole_program_at_length(batch: int) -> None:
-    """The same for 3,000 more."""
-    for seed in range(100 + 300 * batch, 400 + 300 * batch):
-        check(seed)
 
 
 @pytest.mark.long

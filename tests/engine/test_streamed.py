@@ -24,12 +24,10 @@ from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
 from simcoll.schedule.collectives import COLLECTIVES, collective
-from simcoll.schedule.ir import Schedule, StreamedSchedule
 from simcoll.schedule.proof import prove
+from simcoll.schedule.schedule import Schedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Rotation, Step, singles
-from simcoll.topology import systems
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.topology_keys import TopologySpec
 
 RINGS = [
     ("all_reduce", "ring"),
@@ -190,36 +188,6 @@ def test_a_stream_takes_as_long_as_the_schedule(batch: int) -> None:
     assert ways["replay"] >= 20 * len(COMPILED)
 
 
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-@pytest.mark.parametrize("slots", [0, 2])
-@pytest.mark.parametrize("entry", TURNING, ids="/".join)
-def test_rings_are_run_as_columns(entry: tuple[str, str], slots: int, sharing: Any) -> None:
-    """With overheads, a receive side and few messages in flight 24 ranks take what the event engine says; in a ring
-    all links differ and some ranks come late."""
-    rng = random.Random(f"{entry} {slots} {sharing}")
-    plain = star(24, Link(50 * GB_PER_S, latency_ps=500_000))
-    single = entry in RINGS
-    topology = (
-        star(24, Link(50 * GB_PER_S, latency_ps=500_000), {ends: _link(rng) for ends in plain.links})
-        if single
-        else plain
-    )
-    receive = {"o_recv": 10**5, "gamma": 10**11, "slots": slots} if single else {}
-    params = Params(sharing=sharing, o_send=10**5, g=10**4, **receive)
-    source = stream(*entry, 24)
-    late = {3: 10**7, 11: 10**5} if single else {}
-    sizes = streamed.loop_sizes(source, 24 * 50_000, 1, 0)
-    program = bind(source.schedule(), topology, topology.ranks, params, 24 * 50_000, arrivals=late)
-    every = [streamed.run(source, topology, topology.ranks, params, sizes, late, compiled=how) for how in COMPILED]
-    makespan_ps = event.run(program).makespan_ps if any(every) else 0
-    for found in every:
-        if found is None:
-            assert not single
-        else:
-            assert found.makespan_ps == makespan_ps
-            assert found.shortcut == "affine" or not single
-
-
 def test_what_is_remembered_has_room_for_any_schedule() -> None:
     """Where a rank has to remember more versions than the small table holds, a table of all slots takes over."""
     source = stream("all_reduce", "all_pairs", 20)
@@ -230,35 +198,6 @@ def test_what_is_remembered_has_room_for_any_schedule() -> None:
     whole = event.run(bind(source.schedule(), topology, topology.ranks, params, 20_000))
     assert found is not None
     assert found.makespan_ps == whole.makespan_ps
-
-
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-def test_copies_cost_no_overhead(sharing: Any) -> None:
-    """A ring that adds in scratch copies over a slow memory link, without `o_send` and `o_recv`."""
-    link = Link(50 * GB_PER_S, latency_ps=500_000)
-    topology = star(6, link, memory=Link(GB_PER_S, latency_ps=1000))
-    source = stream("all_reduce", "ring_unchunked", 6)
-    params = Params(sharing=sharing, o_send=200_000, o_recv=100_000)
-    found = streamed.run(source, topology, topology.ranks, params, [np.full(1, 9000)])
-    whole = event.run(bind(source.schedule(), topology, topology.ranks, params, 9000))
-    assert found is not None
-    assert found.makespan_ps == whole.makespan_ps
-
-
-def test_a_late_version_is_waited_for_in_the_midst_of_a_ring() -> None:
-    """What comes slowly into a slot to which a ring adds later is waited for: those steps are not run as columns."""
-    n = 12
-    ring = np.arange(n - 1)
-    first = simcoll.send(n - 1, 3, 6)
-    step = simcoll.send(ring, (ring + 1) % (n - 1), (ring - 1) % (n - 1), reduce=True)
-    parts = [first, Repeat(step, n - 3, np.zeros(n - 1, np.int32), n - 1, -1)]
-    source = StreamedSchedule("all_reduce", "late", n, n - 1, lambda: parts)
-    topology = full_mesh(n, Link(50 * GB_PER_S, latency_ps=500_000), {("h11", "h3"): Link(10**8, latency_ps=500_000)})
-    for nbytes in (11_000, 110_000):
-        found = streamed.run(source, topology, topology.ranks, Params(sharing="fifo"), [np.full(n - 1, nbytes)])
-        program = bind(source.schedule(), topology, topology.ranks, Params(sharing="fifo"), nbytes * (n - 1))
-        assert found is not None
-        assert found.makespan_ps == event.run(program).makespan_ps
 
 
 def test_ties_are_not_folded() -> None:
@@ -519,49 +458,6 @@ def test_long_schedules_are_proved_in_full(n: int) -> None:
     scenario = {"topology": {"fabric": "single-switch", "hosts": n, "link": link}, "collective": "all_reduce",
                 "algorithm": ["ring", "recursive_doubling", "tree"], "size": "1 MiB"}  # fmt: skip
     assert {row["proved"] for row in simcoll.run(simcoll.load(scenario))} == {"full"}
-
-
-# --- routes ---
-
-
-@pytest.mark.parametrize("name", ["hgx-h100", "dgx1-v100", "gb200-nvl72", "l40s-pcie"])
-def test_routes_of_many_pairs_are_the_routes_of_each(name: str) -> None:
-    """Laid end to end, for all pairs of ranks, also a rank and itself."""
-    _same_routes(systems.build(TopologySpec.model_validate({"system": name, "nodes": 2})))
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"fabric": "single-switch", "hosts": 9},
-        {"fabric": "fat-tree", "levels": 2, "hosts": 12, "hosts_per_leaf": 4},
-        {"fabric": "fat-tree", "levels": 2, "hosts": 12, "hosts_per_leaf": 4, "routing": "ecmp"},
-        {"fabric": "ring", "hosts": 7},
-        {"fabric": "full-mesh", "hosts": 5},
-    ],
-    ids=lambda spec: f"{spec['fabric']} {spec.get('routing', '')}",
-)
-def test_routes_of_many_pairs_in_fabrics_of_hosts(spec: dict[str, Any]) -> None:
-    """The same for bare hosts, where most routes need no search."""
-    link = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
-    _same_routes(systems.build(TopologySpec.model_validate({**spec, "link": link})))
-
-
-def test_routes_that_are_given_stay_given() -> None:
-    """A detour that the user names is taken by pairs of a star as well."""
-    plain = star(4, Link(50 * GB_PER_S, latency_ps=500_000))
-    graph = plain.graph.copy()
-    graph.add_edge("h0", "h1", link=Link(GB_PER_S, latency_ps=1))
-    _same_routes(Topology.from_graph(graph))
-    _same_routes(Topology.from_graph(graph, routes={"h0->h1": ["switch"]}))
-
-
-def _same_routes(topology: Topology) -> None:
-    ranks = topology.ranks
-    src, dst = np.divmod(np.arange(len(ranks) ** 2), len(ranks))
-    hop, links = topology.routes(ranks, src, dst)
-    for i, (a, b) in enumerate(zip(src, dst, strict=True)):
-        assert tuple(links[hop[i] : hop[i + 1]].tolist()) == topology.route(ranks[a], ranks[b])
 
 
 def test_a_schedule_pulled_as_steps_is_itself() -> None:

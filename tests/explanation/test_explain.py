@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections import Counter
 from itertools import pairwise
@@ -320,19 +319,6 @@ def test_a_step_is_computation_and_exposed_communication() -> None:
     computed = sum(ps for (cause, _), ps in found.shares().items() if cause == "computation")
     assert computed / 1e6 == found.row["compute_us"]
     assert (found.time_ps - computed) / 1e6 == pytest.approx(found.row["exposed_us"])
-
-
-def test_explain_prints_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """`explain --json` prints one document whose shares add up to 1; without --json it is told in words."""
-    run = ["explain", "quickstart", "--set", "algorithm=ring", "--set", "size=[1 KiB, 1 MiB]", "--quiet"]
-    assert main([*run, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], len(found["points"])) == ("simcoll.explain/1", 2)
-    for one in found["points"]:
-        assert sum(row["time_ps"] for row in one["causes"]) == one["time_ps"]
-        assert one["path"][-1]["end_ps"] == one["time_ps"]
-    assert main([*run, "--no-what-if"]) == 0
-    assert "what if" not in capsys.readouterr().out
 
 
 LARGE = [

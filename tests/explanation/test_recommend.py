@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -202,19 +201,6 @@ def test_symmetric_kernels_are_offered_where_nccl_takes_them(keys: dict[str, Any
         advice.simulate(1, lambda: None)
         assert (str(advice.bests[0].winner), advice.bests[0].winner.env) == ("symmetric (nccl)", {})
         assert advice.bests[0].row.time_ps == chosen.time_ps
-
-
-@pytest.mark.parametrize("registered", [True, False])
-def test_a_symmetric_kernel_comes_with_the_way_to_register_buffers(registered: bool) -> None:
-    """No variable asks for it: where it is recommended, and windows were asked for, the lines that make them in torch
-    stand below, and they are Python."""
-    launch = {"graph": True, "registered": registered}
-    call = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "16 MiB", "launch": launch}
-    (advice,) = recommendations(points(call), ["symmetric"] if registered else ["ring"])
-    advice.simulate(1, lambda: None)
-    text = recommendation_text.text([advice.document()], [advice])
-    assert all((line in text.splitlines()) == registered for line in recommendation_text.WINDOWS)
-    assert ast.parse("\n".join(recommendation_text.WINDOWS))
 
 
 def test_variables_are_named_only_where_they_are_better_than_none() -> None:

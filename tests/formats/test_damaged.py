@@ -118,18 +118,12 @@ def check(name: str, numbers: range, folder: Path) -> None:
     assert grown < MIB, f"{name}: {grown:.0f} MiB"
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_some_damaged_files(name: str, tmp_path: Path) -> None:
-    """Twenty damaged files of each kind: a result or one complaint, nothing half written."""
-    check(name, range(20), tmp_path)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("numbers", [range(20), pytest.param(range(20, 1000), marks=pytest.mark.long)], ids=len)
 @pytest.mark.parametrize("name", FILES)
-def test_a_thousand_damaged_files(name: str, tmp_path: Path) -> None:
-    """A thousand damaged files of each kind: none takes 5 s of a processor, nor all together 500 MiB."""
-    check(name, range(1000), tmp_path)
+def test_damaged_files(name: str, numbers: range, tmp_path: Path) -> None:
+    """Damaged files of each kind: a result or one complaint, nothing half written, and all together below 500 MiB."""
+    check(name, numbers, tmp_path)
 
 
 @pytest.mark.parametrize("name", FILES)

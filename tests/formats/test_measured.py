@@ -569,13 +569,6 @@ def test_rows_that_may_mean_two_things_are_not_read() -> None:
         assert "holds no measurement" in complaints(rows, ranks=8)[0]
 
 
-def test_utf_16_without_its_mark(tmp_path: Path):
-    """A terminal's redirection may write UTF-16 and no mark."""
-    path = tmp_path / "log"
-    path.write_bytes(new().encode("utf-16-le"))
-    assert read_measured(path) == parse_measured(new(), "log")
-
-
 def _sound_times() -> list[tuple[int, float]]:
     """Sizes, and times of an all_reduce that eight H100 take."""
     table = read_measured(find_measured("h100_sxm_nccl-2.27.3.csv"))

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -62,6 +63,11 @@ def process(*argv: object, **how: Any) -> Outcome:
     """Run a command in a process of its own."""
     done = python(SCRIPT, argv, **how)
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def command_names() -> list[str]:
+    """The commands that `simcoll --help` lists."""
+    return re.findall(r"^  ([a-z]+)  +\S", simcoll("--help").out.partition("Commands:")[2], re.M)
 
 
 def environment() -> dict[str, str]:

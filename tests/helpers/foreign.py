@@ -12,7 +12,7 @@ from command import Outcome, simcoll
 
 from simcoll.formats import importers
 from simcoll.formats.schedules import msccl, schedule_json
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 MATRIX: Final = "\n".join(
     [

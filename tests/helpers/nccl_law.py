@@ -18,7 +18,7 @@ from simcoll.nccl.protocols import chunk_bytes
 from simcoll.nccl.tuner_constants import read
 from simcoll.prediction.nccl_calls import NcclChannel
 from simcoll.prediction.predict import Prediction, predict
-from simcoll.scenario.loading import Point, load
+from simcoll.scenario.scenario_files import Point, load
 from simcoll.schedule.names import Protocol
 from simcoll.topology.systems import load_system
 

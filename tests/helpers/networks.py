@@ -17,8 +17,8 @@ from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.algorithms import build
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.registry import ALGORITHMS
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link, Topology
 
 GB_PER_S = 10**9

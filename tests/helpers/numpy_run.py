@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import NOTHING, OPERATORS, contracts, cut_slots, scaled
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.proof import Places, check_shape
+from simcoll.schedule.schedule import Schedule
 
 
 def run(
@@ -33,7 +33,7 @@ def run(
     if len(inputs) != schedule.n or len({len(array) for array in inputs}) != 1:
         raise ValueError(f"needs {schedule.n} arrays of one length")
     combine = OPERATORS[op]
-    places, before, after = Places.touched(schedule), contracts(schedule, "before"), contracts(schedule, "after")
+    places, before, after = Places(schedule, None), contracts(schedule, "before"), contracts(schedule, "after")
     cuts = cut_slots(schedule, len(inputs[0]), weights)
     state: list[NDArray[Any] | None] = [None] * len(places)
     held = np.nonzero(before[..., 0] != NOTHING)

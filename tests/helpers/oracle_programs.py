@@ -14,7 +14,7 @@ from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.tasks import Tasks
 from simcoll.engine.timing_model import Dependencies, Params, dependencies
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 Case = tuple[list[Message], list[Link], Rules, dict[int, int]]
 

@@ -7,8 +7,8 @@ from typing import Any
 from simcoll.config import yaml_tree
 from simcoll.errors import Place
 from simcoll.prediction.predict import Prediction, predict
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
+from simcoll.scenario.scenario_files import Point
 
 CABLE = {"bandwidth": "10 GB/s", "latency": "1 us"}
 STAR = {"fabric": "single-switch", "hosts": 4, "link": CABLE}
@@ -32,7 +32,7 @@ def mesh(bandwidth: str = "10 GB/s", latency: str = "1 us", hosts: int = 8) -> d
 def points(keys: dict[str, Any], *sets: str) -> list[Point]:
     """The points of a scenario given as a mapping; what is None is not there."""
     kept = {key: value for key, value in {"name": "test", **keys}.items() if value is not None}
-    return loading.points(yaml_tree.located(kept, Place("test", 1, 1)), sets)
+    return scenario_files.points(yaml_tree.located(kept, Place("test", 1, 1)), sets)
 
 
 def predicted(keys: dict[str, Any]) -> Prediction:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from command import ROOT
-from sources import MODULES, PACKAGE, tree
 
 import simcoll
 from simcoll import api
 
-NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
+PACKAGE = ROOT / "simcoll"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "shipped" not in path.relative_to(PACKAGE).parts)
 HOMES = {  # library: where it may be imported
     "simpy": ["engine/event.py", "engine/_event_servers.py"],
     "matplotlib": ["report/plot/", "api/results.py"],
@@ -46,7 +46,7 @@ def _imports(path: Path) -> list[tuple[int, str]]:
 
 
 def _imported(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree(path)):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

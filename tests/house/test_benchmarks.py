@@ -1,12 +1,10 @@
 """The benchmarks run, and what they compare simcoll with computes the same."""
 
 import importlib
-import subprocess
-import sys
 
 import networkx as nx
 import pytest
-from command import ROOT, environment
+from command import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,17 +51,3 @@ def test_every_kind_of_work_runs() -> None:
     assert work.sweep(cases.sweep(form.sizes), jobs=1)["points"] > 1
     assert work.points(cases.sizes_of(star, form.points, algorithm="ring"), form.points)["ms/point"] > 0
     assert work.points(cases.replicated(form.points), form.points)["ms/point"] > 0
-
-
-@pytest.mark.long
-def test_tables_are_printed_with_a_row_a_point() -> None:
-    """`make bench`, as small as can be: the head says what was run where, each table has the rows of its section."""
-    words = [sys.executable, "-m", "benchmarks", "smoke", "--only", "contention"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=environment())
-    assert not done.returncode, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("# form smoke: ")
-    assert "load average" in lines[0]
-    rows = [line.split() for line in lines if line and not line.startswith("#")]
-    assert rows[0][:4] == ["what", "sharing", "ranks", "messages"]
-    assert len(rows) == 4

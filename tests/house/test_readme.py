@@ -13,15 +13,10 @@ import documents
 import pytest
 from command import ROOT, simcoll
 
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 from simcoll.schedule import registry
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_it_opens_with_the_two_commands():
-    """The first block of commands is make demo and make test."""
-    assert re.findall(r"^\$ (make \w+)", documents.blocks(README, "console")[0], re.M) == ["make demo", "make test"]
 
 
 def test_what_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
@@ -55,12 +50,6 @@ def test_what_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert Path("busbw.svg").exists()
     assert len(own) == 1
     assert all(re.search(rf"^ +64 KiB +{name} ", printed.getvalue(), re.M) for name in ("ring", *own))
-
-
-def test_it_answers_three_questions():
-    """It shows a prediction, why a run takes so long, and a diagnosis."""
-    shown = [line for block in documents.blocks(README, "console") for line in documents.commands(block) if line.sample]
-    assert [line.command.split()[1] for line in shown] == ["predict", "explain", "diagnose"]
 
 
 def test_the_picture_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

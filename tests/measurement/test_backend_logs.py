@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from extras import needs
 
-from simcoll.formats import nccl_log
-from simcoll.formats.nccl_log import choice
 from simcoll.measurement import real_run
 
 pytestmark = needs("torch")
@@ -31,9 +29,14 @@ LINES = [
 
 @pytest.mark.parametrize(("line", "algorithm", "protocol"), LINES)
 def test_lines_of_nccls_log(line: str, algorithm: str, protocol: str):
-    """Names and numbers, of any version; a number that nobody knows stays."""
+    """Names and numbers, of any version; a number that nobody knows stays. The last call counts."""
+    from simcoll.measurement.rank_process import logged_choice
+
     around = "h:1:9 [0] NCCL INFO Connected all rings\n"
-    assert choice(f"{around}{line}\n{around}") == {"algorithm": algorithm, "protocol": protocol}
+    for before in ("", *(line for line, *_ in LINES)):
+        found = logged_choice(f"{before}\n{around}{line}\n{around}")
+        assert found == {"algorithm": algorithm, "protocol": protocol}
+    assert logged_choice(around) == {}
 
 
 SAID = [
@@ -59,8 +62,10 @@ def test_what_a_backend_says(text: str, wanted: str):
 
 def test_where_nccls_log_lies():
     """NCCL names files after host and process."""
-    assert nccl_log.file("log") == Path("log")
-    assert nccl_log.file("a-%h-%p") == Path(f"a-{socket.gethostname().partition('.')[0]}-{os.getpid()}")
+    from simcoll.measurement.rank_process import log_file
+
+    assert log_file("log") == Path("log")
+    assert log_file("a-%h-%p") == Path(f"a-{socket.gethostname().partition('.')[0]}-{os.getpid()}")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for nvidia-smi")
@@ -77,12 +82,3 @@ def test_how_gpus_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         real_run.write(tmp_path / f"{name}.csv", [], backend)  # type: ignore[arg-type]
         assert (tmp_path / f"{name}.csv").exists()
         assert not (tmp_path / f"{name}.txt").exists()
-
-
-def test_what_nccl_chose():
-    """Names and numbers of algorithms and protocols are understood, and the last one counts."""
-    first = "NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n"
-    last = "NCCL INFO AllReduce: 64 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..7}"
-    assert choice(first + last) == {"algorithm": "nvls_tree", "protocol": "Simple"}
-    assert choice("NCCL INFO 1048576 Bytes -> Algo 1 proto 1 time 53.2") == {"algorithm": "ring", "protocol": "LL128"}
-    assert choice("NCCL INFO Connected all rings") == {}

@@ -14,11 +14,10 @@ from extras import Late, needs
 from simcoll.errors import InputError
 from simcoll.measurement import device_probes
 from simcoll.measurement.launcher import on_one_gpu
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 
 pytestmark = needs("torch")
 torch = Late("torch")
-clocks = Late("simcoll.measurement.torch_backend.device")
 session = Late("simcoll.measurement.torch_backend.session")
 
 SIZES = (4096, 1 << 20)
@@ -96,7 +95,9 @@ def test_on_a_gpu(tmp_path: Path):
         pytest.skip("needs a GPU")
     rows = [*device_probes.device("cuda", sizes=SIZES, runs=3), *device_probes.one_rank("nccl", sizes=SIZES, runs=3)]
     device_probes.write(tmp_path / "gpu.csv", rows, "cuda")
-    asked = loading.load(str(ROOT / "validation" / "cases" / "one-gpu.yaml"), ["size=64 KiB", "measure.repeats=4"])
+    asked = scenario_files.load(
+        str(ROOT / "validation" / "cases" / "one-gpu.yaml"), ["size=64 KiB", "measure.repeats=4"]
+    )
     measured = device_probes.several_on_one_gpu(asked, timeout_s=60, limit_s=200)
     assert all(row["verified"] and row["library"] == "nccl" for row in measured)
 
@@ -107,41 +108,3 @@ def test_ranks_on_one_gpu_look_like_hosts():
     assert len({one["NCCL_HOSTID"] for one in seen}) == 4
     assert len({one["CUDA_VISIBLE_DEVICES"] for one in seen}) == 1
     assert all(one["NCCL_NET"] == "Socket" for one in seen)
-
-
-class Stream:
-    """Stands in for a GPU's stream, on which time is counted in ticks of half a microsecond."""
-
-    ticks = 0
-
-    def __init__(self, enable_timing: bool):
-        assert enable_timing
-
-    def record(self, stream: str) -> None:
-        """Whatever is recorded comes after what was recorded before, or at the same tick."""
-        assert stream == "stream of cuda:1"
-        Stream.ticks += 1
-        self.at = Stream.ticks // 2
-
-    def query(self) -> bool:
-        """As soon as another has been recorded."""
-        return Stream.ticks // 2 > self.at
-
-    def elapsed_time(self, later: Stream) -> float:
-        """In ms, as CUDA tells it."""
-        return (later.at - self.at) * 0.0005
-
-
-def test_the_clock_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    """Marks are events, distances ns; the resolution is the least distance of two that differ."""
-    monkeypatch.setattr(torch.cuda, "Event", Stream)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    clock = clocks.EventClock(torch.device("cuda", 1))
-    first = clock.read()
-    assert not clock.over(first)
-    others = [clock.read() for _ in range(8)]
-    assert clock.over(first)
-    assert clock.between(first, others[-1]) == 2000
-    assert clocks.resolution(clock) == 500
-    assert 0 < clocks.resolution(clocks.HostClock()) < 1_000_000

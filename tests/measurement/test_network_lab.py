@@ -14,7 +14,7 @@ from extras import needs, needs_root
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_lab, network_namespaces, real_run
 from simcoll.measurement.network_namespaces import BuiltNetwork
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 from simcoll.topology import systems
 
 pytestmark = needs("torch")
@@ -49,18 +49,6 @@ def test_without_root_it_says_so(scenario: Path, tmp_path: Path, monkeypatch: py
     assert found.err.startswith("the lab cannot be built: ")
     assert not found.out
     assert not (tmp_path / "table.csv").exists()
-
-
-@needs_root
-def test_what_cannot_be_built_is_wrong_input(scenario: Path):
-    """A system of GPUs and switches in a loop are refused with exit status 2."""
-    for topology in (
-        "{system: dgx-a100}",
-        "{fabric: fat-tree, hosts: 8, spines: 2, link: {bandwidth: 1 GB/s, latency: 1 us}}",
-    ):
-        found = simcoll("lab", scenario, "--set", f"topology={topology}")
-        assert found.status == 2
-        assert len(found.err.splitlines()) == 1
 
 
 @needs_root

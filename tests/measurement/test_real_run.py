@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import workloads
 from command import KILLED, PATIENCE_S, ROOT, SCRIPT, Outcome, environment, python, simcoll
@@ -26,10 +25,9 @@ from simcoll.errors import InputError, MeasureError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_namespaces, real_run
 from simcoll.measurement.launcher import Launcher
-from simcoll.measurement.rank_tasks import NOT_BEGUN
 from simcoll.prediction.predict import predict
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS
 
@@ -244,29 +242,6 @@ def test_the_command_writes_a_table_that_can_be_compared(
     assert len(compared.json["points"]) == 2
 
 
-DRY = """Nothing was run: 7 lines of what every rank would do.
-all_reduce/naive, 2 ranks, 8 B float32 (p2p, nccl)
-  rank 0:
-    step 0: reduce chunk 0 (8 B) from 1, tag 0
-    step 1: send chunk 0 (8 B) to 1, tag 1
-  rank 1:
-    step 0: send chunk 0 (8 B) to 0, tag 0
-    step 1: receive chunk 0 (8 B) from 0, tag 1
-Nothing was run: 3 lines of what every rank would do.
-all_reduce/library, 2 ranks, 8 B float32 (library, nccl)
-  rank 0: calls all_reduce in place in 2 buckets among [0, 1]
-  rank 1: calls all_reduce in place in 2 buckets among [0, 1]
-"""
-
-
-def test_dry_run(tmp_path: Path):
-    """What each rank would send to whom, without a GPU, and without running anything."""
-    path = scenario_file(tmp_path, "collective: all_reduce\nalgorithm: naive\nsize: 8 B\n")
-    words = ["measure", path, "--ranks", 2, "--backend", "nccl", "--dry-run"]
-    library = ["--set", "measure={harness: library, buckets: 2}"]
-    assert simcoll(*words).out + simcoll(*words, *library).out == DRY
-
-
 @pytest.mark.parametrize("harness", ["library", "nccl-tests", "graph"])
 @pytest.mark.parametrize("registered", [False, True])
 def test_a_dry_run_and_the_table_say_whether_buffers_are_registered(tmp_path: Path, harness: str, registered: bool):
@@ -276,7 +251,7 @@ def test_a_dry_run_and_the_table_say_whether_buffers_are_registered(tmp_path: Pa
     told = simcoll("measure", path, "--ranks", 2, "--backend", "nccl", "--dry-run").out
     assert told.count("all_reduce in place") == 2
     assert told.count("on registered buffers") == 2 * registered
-    [case] = real_run.cases(loading.load(str(path), ["ranks=2"]), "nccl", pytest.fail)
+    [case] = real_run.cases(scenario_files.load(str(path), ["ranks=2"]), "nccl", pytest.fail)
     assert bool(case.columns.get("launch.registered")) is registered
 
 
@@ -291,7 +266,7 @@ def test_auto_is_what_can_be_sent(tmp_path: Path):
 @pytest.mark.parametrize("path", sorted((ROOT / "validation" / "cases").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_cases_can_be_run(path: Path):
     """Every point of every case is served by gloo, and the first and the last can be predicted."""
-    asked = loading.load(str(path))
+    asked = scenario_files.load(str(path))
     assert real_run.cases(asked, "gloo", pytest.fail)
     assert all(predict(point).time_ps > 0 for point in (asked[0], asked[-1]))
 
@@ -612,42 +587,6 @@ def test_a_rank_that_dies_or_hangs(blow: signal.Signals, said: str):
     transfer = r"^all_reduce/ring.*: rank 0: (transfer \d+ \(step \d: chunk \d: \d→\d( reduce)?\)|\w+)"
     assert re.search(transfer, str(raised.value), re.MULTILINE)
     assert not marked(mark)
-
-
-def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch):
-    """As on a GPU, which works on while its host goes ahead: if it does not get done in time, rank and task are named,
-    and a device that gets done later than its host is waited for."""
-    from torch.distributed import HashStore
-
-    from simcoll.measurement.rank_process import RankProcess
-    from simcoll.measurement.torch_backend.device import HostClock
-    from simcoll.measurement.torch_backend.session import Session
-
-    marks, asked = np.full(3, NOT_BEGUN, np.int64), iter(range(10**9))
-
-    class Late(HostClock):
-        """Comes to a mark when it has been asked often enough."""
-
-        def over(self, mark: int) -> bool:
-            return next(asked) % 3 == 2
-
-    class Stuck(HostClock):
-        """Comes to no mark any more once the first task has begun."""
-
-        def over(self, mark: int) -> bool:
-            return bool(marks[1] == NOT_BEGUN)
-
-    library = {**FEW, "harness": "library"}
-    tasks = [case.task for case in real_run.cases(points(collective="all_reduce", ranks=1, measure=library), "gloo")]
-    with Session("gloo", 0, 1, 0, HashStore(), PATIENCE_S) as session:
-        session.clock = Late()
-        assert len(RankProcess(session, marks).work(tasks).outcomes[0].durations) == 2
-        assert next(asked) > 3 * 30
-        session.clock, session.timeout_s, marks[:] = Stuck(), 0.2, NOT_BEGUN
-        with pytest.raises(MeasureError, match=r"^all_reduce/library.*: rank 0: a call: not over after 0.2 s$"):
-            RankProcess(session, marks).work(tasks)
-        with pytest.raises(RuntimeError, match="the device does not get done"):
-            session.overhead()
 
 
 @needs_proc

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from simcoll.schedule.ir import split
+from simcoll.schedule.schedule import split
 
 
 def test_ci_has_torch():

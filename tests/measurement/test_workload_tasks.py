@@ -17,7 +17,7 @@ from simcoll.formats.measured import read_measured
 from simcoll.measurement import real_run, run_cases
 from simcoll.measurement.rank_tasks import Job, Report, TaskResult
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import Point, load
+from simcoll.scenario.scenario_files import Point, load
 from simcoll.workload.workload_keys import SMALL, TEMPLATES
 
 pytestmark = needs("torch")

@@ -273,13 +273,6 @@ def test_a_plugin_asks_for_variables() -> None:
     assert rows({}, **{**mega, "profile": "one-port"}, algorithm="ring")[0]["time_us"] > 0
 
 
-def test_variables_are_swept() -> None:
-    """Values of a variable make points, and a column."""
-    found = rows({"NCCL_ALGO": ["Tree", "Ring"], "NCCL_MAX_NCHANNELS": [2, 4]}, size="1 GiB")
-    columns = [(row["env.NCCL_ALGO"], row["env.NCCL_MAX_NCHANNELS"], row["algorithm"]) for row in found]
-    assert columns == [("Tree", 2, "tree"), ("Tree", 4, "tree"), ("Ring", 2, "ring"), ("Ring", 4, "ring")]
-
-
 @pytest.mark.parametrize(
     ("system", "profile", "library"), [("mi300x", "rccl-cdna3", "rccl"), ("hgx-h100", "nccl-hopper", "nccl")]
 )

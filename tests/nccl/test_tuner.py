@@ -77,15 +77,6 @@ def test_every_choice_is_as_restated(system: str, nodes: int) -> None:
                 )
 
 
-def test_the_sentence_speaks_of_each_number_of_nodes() -> None:
-    """What is chosen on one node and on two stands in the first lines, each as the call of that number says it."""
-    both = " ".join(simcoll("tune", "hgx-h100", "--nodes", "[1, 2]").out.partition("\n# ")[0].split())
-    for nodes, ranks in ((1, 8), (2, 16)):
-        alone = " ".join(simcoll("tune", "hgx-h100", "--nodes", nodes).out.partition("\n# ")[0].split())
-        assert f"on {ranks} ranks on {nodes} node" in both
-        assert alone.partition(": ")[2].removesuffix(".") in both
-
-
 # --- equal to what logs print ---
 
 LOGGED = {  # NCCL 2.29.2, so many H100 of a machine: tree and ring with LL, LL128, Simple, and NVLS: latency, bandwidth
@@ -571,41 +562,6 @@ def test_small_calls_get_few_channels() -> None:
 # --- the command ---
 
 
-def test_tune_prints_table_and_choice() -> None:
-    """As text: graphs, the table, and a line a size with the choice of each collective."""
-    told = simcoll("tune", "hgx-h100", "--nodes", 2, "--version", "2.29.2")
-    lines = told.out.splitlines()
-    assert told.status == 0 and "NCCL 2.29.2   16 ranks on 2 nodes" in told.out
-    assert any(line.split() == ["all_reduce", "ring", "Simple", "131.6", "204.8"] for line in lines)
-    assert lines[-1].split()[:4] == ["8", "GiB", "nvls_tree/Simple", "34959"]
-    assert sum(line.split()[0].isdecimal() for line in lines if line) == len(SIZES)
-
-
-def test_tune_reads_own_machines(tmp_path: Path) -> None:
-    """A topology file with a key `nccl` is tuned like a shipped system; a mistake in it is found there."""
-    text = """\
-name: pair
-cpu: {vendor: intel}
-gpu: {model: T4, generation: turing, compute_capability: 75}
-devices: {gpu: 2}
-links: [{from: gpu0, to: gpu1, bandwidth: 12 GB/s, latency: 1 us}]
-nccl:
-  source: a log
-  graphs:
-    - {graph: ring, nodes: one, gpus: 2, channels: 1, intra: 12, pattern: ring, type_intra: PHB}
-"""
-    (tmp_path / "pair.yaml").write_text(text)
-    told = simcoll("tune", tmp_path / "pair.yaml", "--json").json
-    assert told["channels"] == 2 and told["graphs_source"] == "a log"
-    (tmp_path / "pair.yaml").write_text(text.replace("PHB", "PHX"))
-    wrong = simcoll("tune", tmp_path / "pair.yaml")
-    assert wrong.status == 2 and "pair.yaml:9:93: nccl.graphs.0.type_intra: 'PHX' is not known" in wrong.err
-    row = text.splitlines()[-1]
-    (tmp_path / "pair.yaml").write_text(f"{text}{row.replace('gpus: 2', 'gpus: [1, 4]')}\n")
-    twice = simcoll("tune", tmp_path / "pair.yaml")
-    assert twice.status == 2 and "nccl: two rows for ring on one node with 2 GPUs; keep one of them" in twice.err
-
-
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -644,14 +600,6 @@ def test_the_choice_is_the_least(size: int, name: str, nodes: int) -> None:
         choice = tuner.choose(table, collective, size)
         times = [tuner.time_us(table, *pair, size) for pair in table.entries if pair[0] == collective]
         assert choice is not None and choice.time_us == min(times) and math.isfinite(choice.time_us)
-
-
-def test_a_communicator_counts() -> None:
-    """Ranks a node, generation by capability, and steps of a ring."""
-    graphs = {"ring": ChannelGraph(channels=1, intra=1, inter=1, pattern="ring")}
-    comm = Communicator(12, 3, "nccl", 89, "intel", 0, graphs)
-    assert comm.gpus == 4 and comm.generation == "ampere"
-    assert [comm.ring_steps(c) for c in ("all_reduce", "all_gather", "broadcast")] == [22, 11, 12]
 
 
 def test_ll128_over_c2c_came_with_2_27() -> None:

@@ -146,24 +146,6 @@ def test_a_profile_without_costs_of_loads_names_them(tmp_path: Path):
         ran(profile=str(own), protocol="pull")
 
 
-def test_python_yaml_and_command_line_answer_alike(tmp_path: Path):
-    """To the picosecond."""
-    python = row(ran(algorithm="hierarchical"))
-    words = ("--size", "1 MiB", "--set", "profile=nccl-hopper", "--json")
-    shell = simcoll("predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "hierarchical", *words)
-    named = simcoll(
-        "predict", "all_reduce", "--on", "hgx-h100", "--algorithm", "hierarchical", "--executor", "msccl", *words
-    )
-    file = tmp_path / "file.yaml"
-    file.write_text(
-        "topology: {system: hgx-h100}\ncollective: all_reduce\nalgorithm: hierarchical\n"
-        "size: 1 MiB\nprofile: nccl-hopper\nexecutor: msccl\n"
-    )
-    yaml = simcoll("run", file, "--json")
-    times = [answer.json["points"][0]["time_us"] for answer in (shell, named, yaml)]
-    assert times == [python.time_us] * 3
-
-
 # --- one kernel with NCCL's primitives ---
 
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from command import simcoll
 
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
@@ -17,10 +16,9 @@ from simcoll.prediction.calls_at_best import MOST_SOLVED
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import CallPrediction
-from simcoll.report.plot.style import settings
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule import algorithms, copies, proof, registry
+from simcoll.scenario.scenario_files import Point
+from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import load_system
@@ -43,7 +41,7 @@ def time_ps(topology: dict[str, Any], collective: str, algorithm: str, nbytes: i
 def test_paths_and_cycles_take_every_pair_equally_often(n: int) -> None:
     """Law: over all orders each directed pair of ranks is neighbours equally often, closed for cycles; paths begin, and
     end, at each rank equally often."""
-    for orders, closed in ((copies.paths(n), False), (copies.cycles(n), True)):
+    for orders, closed in ((side_by_side.paths(n), False), (side_by_side.cycles(n), True)):
         taken: dict[tuple[int, int], int] = {}
         for order in orders:
             assert sorted(order) == list(range(n))
@@ -51,7 +49,7 @@ def test_paths_and_cycles_take_every_pair_equally_often(n: int) -> None:
                 taken[pair] = taken.get(pair, 0) + 1
         assert len(taken) == n * (n - 1) and len(set(taken.values())) == 1
     for end in (0, -1):
-        ends = [order[end] for order in copies.paths(n)]
+        ends = [order[end] for order in side_by_side.paths(n)]
         assert {ends.count(rank) for rank in range(n)} == {len(ends) // n}
 
 
@@ -75,7 +73,7 @@ def test_copies_in_any_order_keep_the_contract(collective: str) -> None:
             ]
             if COLLECTIVES[collective].rooted:
                 orders = [order[order.index(root) - root :] + order[: order.index(root) - root] for order in orders]
-            both = copies.in_copies(alone.schedule(), orders)
+            both = side_by_side.in_copies(alone.schedule(), orders)
             proof.prove(both)
             assert len(both) == 3 * alone.transfers and both.n_steps == alone.n_steps
 
@@ -86,7 +84,7 @@ def test_groups_take_turns_with_their_switches(groups: list[list[int]]) -> None:
     same, which those of one copy do not."""
     n, of = sum(map(len, groups)), {rank: number for number, ranks in enumerate(groups) for rank in ranks}
     alone = algorithms.stream("all_reduce", "nvls_tree", n, groups=groups, agents=len(groups)).schedule()
-    turned = copies.in_copies(alone, copies.of_groups(groups))
+    turned = side_by_side.in_copies(alone, side_by_side.of_groups(groups))
     proof.prove(turned)
     sent = Counter(
         of[rank] for rank, dst in zip(turned.src.tolist(), turned.dst.tolist(), strict=True) if rank < n and dst < n
@@ -101,7 +99,7 @@ def test_a_copy_with_the_root_elsewhere_is_found() -> None:
     """An order that moves the root breaks the contract, and the proof says so."""
     alone = algorithms.stream("broadcast", "chain", 4).schedule()
     with pytest.raises(ScheduleError):
-        proof.prove(copies.in_copies(alone, [(0, 1, 2, 3), (1, 2, 3, 0)]))
+        proof.prove(side_by_side.in_copies(alone, [(0, 1, 2, 3), (1, 2, 3, 0)]))
 
 
 # --- the figures of the issue ---
@@ -162,68 +160,49 @@ def beaten(system: str, nodes: int, sizes: Sequence[int], called: Sequence[Calle
     return found
 
 
-@pytest.mark.parametrize(
-    ("system", "nodes"),
-    [
-        ("hgx-h100", 2),
-        ("mi300x", 1),
-        ("gb200-nvl72", 2),
-        pytest.param("dgx1-v100", 1, marks=pytest.mark.long),
-        pytest.param("a100-pcie", 1, marks=pytest.mark.long),
-    ],
-)
-def test_no_fitted_time_is_shorter(system: str, nodes: int) -> None:
-    """Law: `ideal` is at most what the system's fitted profile gives the algorithm of NCCL of this name, and at most
-    what one port gives its schedule; also where one copy stands for too many to run."""
-    served = {"ring"} if system == "gb200-nvl72" else {"ring", "tree", "nvls_tree", "p2p"}
-    assert beaten(system, nodes, [2**28], of_nccl(served)) == []
-
-
-@pytest.mark.parametrize(
-    ("system", "nodes", "called"),
-    [
-        ("hgx-h100", 8, [("broadcast", "ring", "chain")]),
-        ("hgx-a100-4", 16, [("reduce", "ring", "chain")]),  # whose pipeline fills slowly
-        *(
-            pytest.param(system, nodes, of_nccl({"ring", "tree", "nvls_tree", "p2p"}), marks=pytest.mark.long)
-            for system in FITTED
-            for nodes in (8, 16)
-            if load_system(system).nic and (system, nodes) != ("gb200-nvl72", 16)  # over a thousand ranks
-        ),
-    ],
-)
-def test_no_fitted_time_is_shorter_on_many_nodes(system: str, nodes: int, called: list[Called]) -> None:
-    """The same for large calls, whose pieces are many: where too many to be run in all copies, one stands for all."""
-    assert beaten(system, nodes, [2**33] if len(called) == 1 else [2**29, 2**33], called) == []
+SOME_OF_NCCL = {"ring", "tree", "nvls_tree", "p2p"}
+CALLS = [  # system, nodes, sizes, what is called
+    ("hgx-h100", 2, [2**28], of_nccl(SOME_OF_NCCL)),
+    ("mi300x", 1, [2**28], of_nccl(SOME_OF_NCCL)),
+    ("gb200-nvl72", 2, [2**28], of_nccl({"ring"})),
+    # large calls, whose pieces are many: where too many to be run in all copies, one stands for all
+    ("hgx-h100", 8, [2**33], [("broadcast", "ring", "chain")]),
+    ("hgx-a100-4", 16, [2**33], [("reduce", "ring", "chain")]),  # whose pipeline fills slowly
+    # schedules as the msccl executor runs them, in chunks: also where routes go through other GPUs
+    ("dgx1-v100", 1, [2**20, 2**26], [("all_reduce", name, name) for name in MULTIPLIED]),
+    ("hgx-b200", 2, [37 * 2**20], [("all_reduce", name, name) for name in MULTIPLIED[1:]]),
+    # links that carry more than rated let messages meet elsewhere; one copy has more messages than other ways may have
+    ("rtx-4090", 2, [2**10], [("all_to_all", "direct", "direct")]),
+    ("gb200-nvl72", 8, [2**29], [("all_gather", "ring", "ring")]),
+]
+LONG_CALLS = [
+    ("dgx1-v100", 1, [2**20, 2**26, 2**29], of_registry(COLLECTIVES)),
+    ("hgx-b200", 2, [37 * 2**20], of_registry(COLLECTIVES)),
+    ("dgx1-v100", 2, [2**29], of_registry(["all_reduce"])),
+    ("gb200-nvl72", 16, [2**20], [("all_reduce", "tree", "chain_tree")]),  # all flows of a tree share links
+    *(
+        (system, nodes, [2**10, 2**16, 2**20, 2**24, 2**28, 2**30], of_nccl({name for name, _ in SCHEDULES}))
+        for system in FITTED
+        for nodes in (1, 2, 4)
+        if nodes == 1 or load_system(system).nic
+    ),
+    *(
+        (system, nodes, [2**29, 2**33], of_nccl(SOME_OF_NCCL))
+        for system in FITTED
+        for nodes in (8, 16)
+        if load_system(system).nic and (system, nodes) != ("gb200-nvl72", 16)  # over a thousand ranks
+    ),
+]
 
 
 @pytest.mark.parametrize(
     ("system", "nodes", "sizes", "called"),
-    [
-        ("dgx1-v100", 1, [2**20, 2**26], [("all_reduce", name, name) for name in MULTIPLIED]),
-        ("hgx-b200", 2, [37 * 2**20], [("all_reduce", name, name) for name in MULTIPLIED[1:]]),
-        pytest.param("dgx1-v100", 1, [2**20, 2**26, 2**29], of_registry(COLLECTIVES), marks=pytest.mark.long),
-        pytest.param("hgx-b200", 2, [37 * 2**20], of_registry(COLLECTIVES), marks=pytest.mark.long),
-        pytest.param("dgx1-v100", 2, [2**29], of_registry(["all_reduce"]), marks=pytest.mark.long),
-    ],
+    [*CALLS, *(pytest.param(*call, marks=pytest.mark.long) for call in LONG_CALLS)],
 )
-def test_no_kernel_of_a_schedule_is_quicker(system: str, nodes: int, sizes: list[int], called: list[Called]) -> None:
-    """Law: the same for schedules as the msccl executor runs them, in chunks: also where routes go through other GPUs,
-    which pass a chunk on when they have all of it."""
+def test_no_fitted_time_is_shorter(system: str, nodes: int, sizes: list[int], called: list[Called]) -> None:
+    """Law: `ideal` is at most what the system's fitted profile gives the algorithm of NCCL of this name, or the kernel
+    of the msccl executor, and at most what one port gives its schedule."""
     assert beaten(system, nodes, sizes, called) == []
-
-
-@pytest.mark.parametrize(
-    ("system", "nodes", "size", "called"),
-    [
-        ("rtx-4090", 2, 2**10, ("all_to_all", "direct", "direct")),
-        ("gb200-nvl72", 8, 2**29, ("all_gather", "ring", "ring")),
-    ],
-)
-def test_the_plain_way_is_not_the_best_by_default(system: str, nodes: int, size: int, called: Called) -> None:
-    """The same where links that carry more than rated let messages meet elsewhere, and where one copy has more messages
-    than other ways may have: both times only the plain way was tried."""
-    assert beaten(system, nodes, [size], [called]) == []
 
 
 def test_calls_that_meet_share_links_in_one_way() -> None:
@@ -259,12 +238,6 @@ def test_ways_that_are_dear_to_run_are_left_out(monkeypatch: pytest.MonkeyPatch)
     pieces, whole = (each.planned[0].lowered.chosen["chosen.chunk"] for each in found)
     assert pieces != whole == "whole"
     assert found[0].time_ps < found[1].time_ps <= port.time_ps
-
-
-@pytest.mark.long
-def test_ways_of_over_a_thousand_ranks_are_tried_in_seconds() -> None:
-    """Where all flows of a tree share links, which took minutes, and `ideal` is at most the fitted time."""
-    assert beaten("gb200-nvl72", 16, [2**20], [("all_reduce", "tree", "chain_tree")]) == []
 
 
 def test_auto_takes_what_nccl_runs_there() -> None:
@@ -325,27 +298,7 @@ def test_copies_that_use_some_links_more_wait_for_these(
         assert one.time_ps == pytest.approx(whole.time_ps, rel=0.002)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("system", "nodes"),
-    [(system, nodes) for system in FITTED for nodes in (1, 2, 4) if nodes == 1 or load_system(system).nic],
-)
-def test_no_fitted_time_is_shorter_anywhere(system: str, nodes: int) -> None:
-    """The same for all shipped systems, all of NCCL's algorithms and more sizes."""
-    called = of_nccl({name for name, _ in SCHEDULES})
-    assert beaten(system, nodes, [2**10, 2**16, 2**20, 2**24, 2**28, 2**30], called) == []
-
-
 # --- where it shows ---
-
-
-def test_a_bound_is_called_one() -> None:
-    """Console and report say that `ideal` is no prediction, and do not say so of another profile."""
-    for profile in ("ideal", "one-port"):
-        asked = ["predict", "all_to_all", "--on", "mi300x", "--size", "1 MiB", "--set", f"profile={profile}"]
-        assert ("ideal: a bound, not a prediction" in simcoll(*asked).out) == (profile == "ideal")
-    rows = [{"topology": "mi300x", "profile": "ideal", "sharing": "fair"}]
-    assert "profile ideal: a bound, not a prediction" in settings(rows)
 
 
 def test_recommend_knows_that_peers_go_at_once() -> None:

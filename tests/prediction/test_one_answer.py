@@ -80,13 +80,6 @@ def test_every_call_takes_as_long_in_a_plan(system: str, nodes: int, collective:
         check_alone_and_in_a_plan(system, nodes, collective, size)
 
 
-def test_a_barrier_has_no_size() -> None:
-    """A size that is given with it changes nothing, alone and in a plan."""
-    plan = {"operations": [operation("call", collective="barrier", size="1 MiB")]}
-    alone = on("hgx-h100", 1, collective="barrier", size="1 MiB").time_ps
-    assert on("hgx-h100", 1, workload=plan).time_ps == alone == on("hgx-h100", 1, collective="barrier").time_ps
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
 def test_what_goes_before_does_not_matter(algorithm: str) -> None:
     """A call after computation, and after another call that is over, takes as long as by itself."""
@@ -142,19 +135,6 @@ def test_a_row_has_the_name_that_was_asked_for(profile: str) -> None:
         for keys in (call, {"workload": {"operations": [operation("call", **call)]}}):
             found = row(predict(Scenario.model_validate({**where, **keys})))
             assert (found.asked, found.algorithm) == (name, name)
-
-
-def test_a_training_step_mixes_all_kinds_of_calls() -> None:
-    """Trees, rings and messages from rank to rank share links in one plan."""
-    step = {"template": "ddp", "model": "gpt2", "gpu": "a100"}
-    assert on("dgx-a100", 2, workload=step).time_ps > 0
-    kinds = [("all_reduce", "tree"), ("all_gather", "ring"), ("all_to_all", "auto")]
-    mixed = [
-        operation(name, collective=name, algorithm=algorithm, size="1 MiB", stream=name) for name, algorithm in kinds
-    ]
-    whole = on("dgx-a100", 2, workload={"operations": mixed}).time_ps
-    each = [on("dgx-a100", 2, collective=name, algorithm=algorithm, size="1 MiB").time_ps for name, algorithm in kinds]
-    assert max(each) < whole < sum(each)
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "nvls_tree"])

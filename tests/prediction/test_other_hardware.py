@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -59,15 +58,6 @@ def test_a_chip_may_be_unlike_its_generation(capability: int, serves: str, tmp_p
     assert capability == 80 or found.err.strip().endswith("; take nccl-pcie")
 
 
-def test_the_command_line_refuses_it() -> None:
-    """Status 2, nothing on stdout, and one line that names the profile that serves."""
-    words = ("predict", "all_reduce", "--on", "dgx-a100", "--size", "[1 KiB, 1 MiB]", "--algorithm", "auto")
-    found = simcoll(*words, "--set", "profile=nccl-hopper")
-    assert (found.status, found.out) == (2, "")
-    assert "nccl-hopper is for GPUs of hopper, and dgx-a100 has ampere; take nccl-ampere" in found.err
-    assert len(found.err.strip().splitlines()) == 1
-
-
 @pytest.mark.parametrize("command", ["diagnose", "compare"])
 def test_measured_tables_are_not_judged_by_it(command: str, tmp_path: Path) -> None:
     """A table of one machine is not held against a profile of another; one without costs judges nothing."""
@@ -81,11 +71,3 @@ def test_measured_tables_are_not_judged_by_it(command: str, tmp_path: Path) -> N
         found = simcoll(command, tmp_path / "t.csv", "--on", "dgx-a100", "--profile", "ideal")
         assert "ideal does not say what calls take" in found.err
         assert "take nccl-ampere" in found.err
-
-
-def test_nodes_are_those_of_rows_that_do_not_say(tmp_path: Path) -> None:
-    """`--nodes 2` leaves rows of two nodes, as they say or as nothing is said."""
-    rows = "all_reduce,16,,float16,1024,30\nall_reduce,16,2,float16,65536,35\nall_reduce,8,1,float16,1024,20\n"
-    (tmp_path / "t.csv").write_text(f"collective,ranks,nodes,dtype,size_bytes,time_us\n{rows}")
-    found = simcoll("compare", tmp_path / "t.csv", "--on", "hgx-h100", "--nodes", "2", "--json")
-    assert [point["nodes"] for point in json.loads(found.out)["points"]] == [2, 2]

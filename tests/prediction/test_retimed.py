@@ -14,9 +14,9 @@ from workloads import STAR, ddp
 from simcoll.config import yaml_tree
 from simcoll.errors import Place
 from simcoll.prediction.predict import predict
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
 from simcoll.scenario.profile import CostSetting, parse_profile
+from simcoll.scenario.scenario_files import Point
 
 KINDS = {"nvls": "NVLS", "direct": "P2P"}
 WAYS: list[dict[str, Any]] = [{}, {"gpus_per_process": 1}, {"gpus_per_process": "all"}, {"graph": True}]
@@ -112,5 +112,5 @@ def test_a_workload(profile: str) -> None:
     """A plan of several operations has another time where its launches and links cost more, which is that of a run."""
     with under(profile):
         keys = {"profile": "law.yaml", "topology": {"system": "hgx-h100"}, "workload": ddp(4), "dtype": "float32"}
-        (point,) = loading.points(yaml_tree.located(keys, Place("step", 1, 1)))
+        (point,) = scenario_files.points(yaml_tree.located(keys, Place("step", 1, 1)))
     check(point, profile, profile.replace("5 us", "9 us").replace("5000000 ps", "9000000 ps").replace("0.9", "0.6"))

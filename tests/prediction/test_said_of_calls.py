@@ -298,13 +298,3 @@ def test_nodes_without_a_rank_change_nothing(nodes: int, ranks: int) -> None:
     if spread:
         spread_out = simcoll_api.run(on="hgx-h100", placement={"per_node": ranks // nodes}, **asked)
         assert spread_out.notes == [] and spread_out["nodes"] == [nodes]
-
-
-def test_what_all_leaves_out_is_said() -> None:
-    """`all` is NCCL's own where its kernels run; a note names what runs every schedule, which has no such note."""
-    keys = {"on": "hgx-h100", "collective": "all_reduce", "size": "1 MiB", "algorithm": "all"}
-    (note,) = simcoll_api.run(**keys).notes
-    assert "executor: msccl" in note
-    every = simcoll_api.run(executor="msccl", **keys)
-    assert not any("executor" in each for each in every.notes) and {"naive", "all_pairs"} <= {*every["asked"]}
-    assert not any("executor" in each for each in simcoll_api.run(profile="ideal", **keys).notes)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.prediction.sweep import Journal, Shard, is_written, logged, ordered, sweep, write
-from simcoll.scenario.loading import load
+from simcoll.scenario.scenario_files import load
 
 SCENARIO = """\
 name: shards
@@ -134,20 +134,6 @@ def test_shards_of_another_scenario(scenario: Path, whole: bytes, tmp_path: Path
     assert simcoll("run", scenario, "-o", tmp_path, "--shard", "2/2").status == 0
     assert _names(tmp_path) == WHOLE
     assert (tmp_path / "results.csv").read_bytes() == whole
-
-
-def test_a_shard_shows_its_own_rows(scenario: Path, tmp_path: Path):
-    """What a shard prints is what it was asked for: its share, also when it ends the sweep."""
-    shares = [simcoll("run", scenario, "-o", tmp_path, "--json", "--shard", f"{i}/2").json["points"] for i in (1, 2)]
-    assert [len(rows) for rows in shares] == [6, 6]
-
-
-def test_a_share_of_nothing(scenario: Path, tmp_path: Path):
-    """More shards than points: those without a point have nothing to do, and that is no failure."""
-    found = simcoll("run", scenario, "-o", tmp_path, "--shard", "14/14")
-    assert found.status == 0
-    assert found.err.startswith(f"12 of {POINTS} points are missing")
-    assert not _names(tmp_path)
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1/0", "2", "a/b", "1/2/3", "-1/2", "1.0/2", "", "/"])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.replications import part
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.topology.machine_files import shipped_systems
 
 RATIOS = (1, 1.5, 2, 4, 8)

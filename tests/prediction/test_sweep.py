@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from command import KILLED, SCRIPT, python, simcoll, start
+from command import KILLED, SCRIPT, python, simcoll
 
-from simcoll.config.yaml_tree import shipped
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow, write_atomically
 from simcoll.prediction.sweep import LOG, Journal
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point, load
 
 SCENARIO = """\
 name: sweep
@@ -142,12 +139,6 @@ def test_a_changed_file_is_noticed(scenario: Path, tmp_path: Path):
     assert [row["time_us"] for row in found["points"]] != before  # type: ignore[attr-defined]
 
 
-def test_a_changed_system_is_noticed(scenario: Path):
-    """The file of a shipped system decides a row like a file of one's own."""
-    (point,) = load(str(scenario), ["topology={system: hgx-h100}", "algorithm=ring", "size=1 KiB"])
-    assert shipped("topologies") / "hgx-h100.yaml" in point.scenario.files()
-
-
 @pytest.mark.parametrize("profile", shipped_profiles())
 def test_a_profile_hangs_on_all_files_that_it_takes_costs_from(profile: str, tmp_path: Path):
     """Law: the files of a point are all that the costs of its profile, own or shipped, are written in: those that it is
@@ -167,24 +158,6 @@ def test_a_profile_hangs_on_all_files_that_it_takes_costs_from(profile: str, tmp
         own = shipped_files[profile] if of_nics else find_profile(name)
         assert wanted | {own} <= set(point.files())
         assert all(path.read_text("utf-8") in point.contents() for path in wanted | {own})
-
-
-def test_another_scenario_replaces(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """Another scenario in the same folder leaves its own results only."""
-    folder, _, whole = logged
-    other = tmp_path / "other.yaml"
-    other.write_text(
-        SCENARIO.replace("sweep", "other")
-        .replace("all_reduce", "reduce")
-        .replace("ring", "chain")
-        .replace("tree, ", "")
-    )
-    assert len(_run(other, folder)["points"]) == 8  # type: ignore[arg-type]
-    text = (folder / "results.csv").read_text(encoding="utf-8")
-    assert "all_reduce" not in text
-    assert text.count("\n") == 9
-    _run(scenario, folder)
-    assert (folder / "results.csv").read_bytes() == whole
 
 
 def test_extending_a_sweep_keeps_order(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
@@ -229,41 +202,6 @@ def test_a_run_that_is_killed_again_and_again_goes_on(
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "results.csv"]
 
 
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A scenario of sixteen points that take a while, and its results.csv."""
-    folder = tmp_path_factory.mktemp("slow")
-    text = SCENARIO.replace("hosts: 8", "hosts: 32").replace("[ring, ", "[all_pairs, ring, ") + "engine: event\n"
-    (folder / "slow.yaml").write_text(text, encoding="utf-8")
-    _run(folder / "slow.yaml", folder / "whole")
-    return folder / "slow.yaml", (folder / "whole/results.csv").read_bytes()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("words", [[], ["--jobs", 2], ["--shard", "1/1"]], ids=["alone", "jobs", "shard"])
-def test_a_run_killed_at_any_moment_goes_on(words: list[object], slow: tuple[Path, bytes], tmp_path: Path):
-    """The same with SIGKILL at six moments of the clock, as the run starts too."""
-    scenario, whole = slow
-    rng, known = random.Random(str(words)), set[str]()
-    for _ in range(6):
-        more = rng.randrange(6)
-        with start("run", scenario, "-o", tmp_path, "--quiet", *words, stderr=subprocess.DEVNULL) as process:
-            while process.poll() is None and len(_kept(tmp_path)) < len(known) + more:
-                time.sleep(0.02)
-            time.sleep(rng.uniform(0, 0.2))
-            process.kill()
-        if late := (tmp_path / "results.csv").exists():  # a busy machine may let this process strike when all is done
-            break
-        keys = _kept(tmp_path)
-        assert len(set(keys)) == len(keys)
-        assert known <= set(keys)
-        known = set(keys)
-    reused = _run(scenario, tmp_path)["reused"]
-    assert late or reused == len(known) > 0
-    assert (tmp_path / "results.csv").read_bytes() == whole
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "results.csv"]
-
-
 HALF = """
 import os, pathlib, signal, sys
 from simcoll.prediction.result_rows import ResultRow, write_atomically
@@ -304,20 +242,6 @@ def test_a_full_disk(room: int, scenario: Path, logged: tuple[Path, list[str], b
     assert (folder / "results.csv").read_bytes() == whole
 
 
-def test_a_disk_that_is_full_at_the_end(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """If results.csv cannot be written it is not there, and the log still is."""
-    _, lines, whole = logged
-    folder = tmp_path / "full"
-    folder.mkdir()
-    (folder / LOG).write_text("".join(lines), encoding="utf-8")
-    done = python(FULL_DISK + SCRIPT, [1000, "run", scenario, "-o", folder])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert str(folder / "results.csv") in done.stderr
-    assert [path.name for path in folder.iterdir()] == [LOG]
-    assert _run(scenario, folder)["reused"] == POINTS
-    assert (folder / "results.csv").read_bytes() == whole
-
-
 def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path):
     """A run that ends between table and plots has its rows: the next one only plots."""
     (tmp_path / "plots").touch()
@@ -326,16 +250,6 @@ def test_rows_are_kept_until_the_plots_are_there(scenario: Path, tmp_path: Path)
     (tmp_path / "plots").unlink()
     assert _run(scenario, tmp_path, "--set", "plots=[busbw, latency]")["reused"] == POINTS
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["busbw.png", "latency.png"]
-
-
-def test_a_reader_that_goes_away_costs_no_plots(scenario: Path, tmp_path: Path):
-    """`simcoll run … | head` ends quietly and leaves what it would have left."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with start("run", scenario, "-o", tmp_path / "out", "--set", "plots=[busbw]", stdout=writing) as process:
-        os.close(writing)
-    assert process.returncode == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "plots", "results.csv"]
 
 
 def test_points_together_are_points_one_by_one():
@@ -379,18 +293,6 @@ def test_a_sweep_that_grows_has_all_columns(scenario: Path, tmp_path: Path):
     assert _run(scenario, folder, *swept)["reused"] == POINTS
     _run(scenario, tmp_path / "fresh", *swept)
     assert (folder / "results.csv").read_bytes() == (tmp_path / "fresh/results.csv").read_bytes()
-
-
-def test_killed_twice(scenario: Path, logged: tuple[Path, list[str], bytes], tmp_path: Path):
-    """The torn line of a first kill does not spoil the first row after it: a second kill finds that row too."""
-    _, lines, whole = logged
-    folder = tmp_path / "twice"
-    folder.mkdir()
-    (folder / LOG).write_text(lines[0] + lines[1][:20], encoding="utf-8")
-    rows = sweep.sweep(load(str(scenario)), journal=Journal(folder))
-    assert [next(rows)[2] for _ in range(3)] == [True, False, False]
-    assert _run(scenario, folder)["reused"] == 3
-    assert (folder / "results.csv").read_bytes() == whole
 
 
 def test_refusals_and_leavings_are_remembered(scenario: Path, tmp_path: Path):

@@ -20,11 +20,11 @@ from simcoll.explanation.recommendation import recommendations
 from simcoll.prediction.placed_topology import topology_of
 from simcoll.prediction.predict import predict
 from simcoll.prediction.work_limits import FEW, ScheduleWork, grown
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.algorithms import stream
-from simcoll.schedule.ir import StreamedSchedule
 from simcoll.schedule.registry import ALGORITHMS
+from simcoll.schedule.schedule import StreamedSchedule
 
 HOSTS = 1_000_000
 MOST_MADE = 200_000_000  # bytes, while a question is refused: a topology of a million hosts takes ten times as much
@@ -149,19 +149,6 @@ def test_recommend_ends_when_its_runs_take_longer_than_they_may(monkeypatch: pyt
     assert 0 < runs < of
     assert (int(told[1][1]), int(told[1][3])) == (runs, runs + of)
     assert not first.timed and not second.timed
-
-
-def test_who_has_patience_lets_it_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal for time names the variable of the environment that says how long it may take."""
-    messages = 10**12
-    monkeypatch.delenv("SIMCOLL_LONGEST", raising=False)
-    with pytest.raises(InputError, match=r"about 1\.11 h .* at most 10 min .* let SIMCOLL_LONGEST say"):
-        check_steps(messages)
-    monkeypatch.setenv("SIMCOLL_LONGEST", "1 h")
-    with pytest.raises(InputError, match="at most 1 h"):
-        check_steps(messages)
-    monkeypatch.setenv("SIMCOLL_LONGEST", "2 h")
-    check_steps(messages)
 
 
 @pytest.mark.parametrize("value", ["long", "3", "3 parsec", "0", "-1 h", "1e99 h"])

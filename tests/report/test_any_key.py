@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,14 @@ from command import simcoll
 from matplotlib.axes import Axes
 
 import simcoll as sc
-from simcoll.config.yaml_tree import located
-from simcoll.errors import BoundError, InputError, Place
-from simcoll.prediction.predict import predict
+from simcoll.errors import BoundError, InputError
 from simcoll.prediction.predictions import Prediction
-from simcoll.prediction.sweep import run_point
 from simcoll.report import run_plots
 from simcoll.report.html import points as points_of_page
-from simcoll.report.overlap import RankOverlap, summary, union
+from simcoll.report.overlap import RankOverlap, union
 from simcoll.report.plot.any_key import key_figure
-from simcoll.report.plot.curves import size_figure
 from simcoll.report.plot.key_columns import filtered
-from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.steps import overlap_figure
-from simcoll.scenario.loading import load, points
-from simcoll.units import format_duration
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}
 KEYS: dict[str, Any] = {
@@ -63,14 +55,6 @@ def test_any_swept_key_goes_across(rows: sc.Results) -> None:
     assert "Time over oversubscription: all_reduce, 1 MiB, 8 ranks, 8 nodes" in words
 
 
-def test_the_highest_marker_is_whole(rows: sc.Results) -> None:
-    """An axis of values begins at 0 and ends a twentieth above the highest, be the values ever so near each other."""
-    near = rows.where(asked="ring").plot(x="oversubscription", y="algbw", facet="topology.hosts_per_leaf")
-    highest = max(value for axes in near for line in lines(axes) for value in line)
-    for axes in near:
-        assert axes.get_ylim() == (0, pytest.approx(1.05 * highest, rel=0.01))
-
-
 def test_no_row_stands_for_another(rows: sc.Results) -> None:
     """Where rows differ in more than was chosen the picture is refused, and says in which key."""
     with pytest.raises(InputError, match=r"differ in topology.hosts_per_leaf too.*filter={"):
@@ -97,34 +81,11 @@ def test_a_filter_reads_quantities() -> None:
             filtered(rows, {key: [text]})
 
 
-def test_text_is_not_drawn_upwards(rows: sc.Results) -> None:
-    """A column of words is no height, and the error says so."""
-    with pytest.raises(sc.SimcollError, match="confidence is text"):
-        rows.plot(x="size", y="confidence")
-
-
 def test_one_size_is_bars(rows: sc.Results) -> None:
     """A key without an order, or with one value, makes bars: as many as rows, as long as they are."""
     kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)
     (axes,) = key_figure(kept.rows(), "algorithm").axes
     assert [patch.get_width() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
-
-
-def test_intervals_and_equal_lines_are_seen() -> None:
-    """Each line has its interval, also where there are many; a line below an equal one is wider."""
-    rows = [
-        {"collective": "all_reduce", "algorithm": name, "asked": name, "ranks": 8, "nodes": 1, "size_bytes": size}
-        | {"time_us": size / 1024, "busbw_GBps": 1.0, "low_us": size / 2048, "high_us": size / 512, "status": "ok"}
-        for name in ("auto", "ring", "tree", "naive")
-        for size in (1024, 2048, 4096)
-    ]
-    for figure in (size_figure(rows, "latency"), key_figure(rows, "size")):
-        (axes,) = figure.axes
-        assert len(axes.collections) == 4
-        widths = [line.get_linewidth() for line in axes.lines if len(line.get_xdata()) == 3]  # type: ignore[arg-type]
-        assert widths == sorted(widths, reverse=True) and len(set(widths)) == 4
-    (axes,) = crossover_figure(rows).axes
-    assert {text.get_text() for text in axes.texts} == {"tie"}
 
 
 def test_plots_of_a_scenario_and_of_the_command(tmp_path: Path) -> None:
@@ -178,14 +139,6 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
         assert not (tmp_path / "b.png").exists()
 
 
-def test_a_prediction_is_written_and_drawn(tmp_path: Path) -> None:
-    """`predict -o` leaves what `run -o` leaves; one size is drawn as bars."""
-    words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--algorithm", "[ring, tree]"]
-    assert simcoll(*words, "-o", tmp_path, "--format", "pdf").status == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"results.csv", "manifest.json", "plots"}
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"busbw.pdf", "latency.pdf"}
-
-
 def test_the_cure_of_rows_that_differ_helps(rows: sc.Results) -> None:
     """What a refusal says to keep one value of is a column; with one value of each that it names there is a picture."""
     left, named = list(rows), list[str]()
@@ -211,18 +164,6 @@ def test_overlap_adds_up() -> None:
     assert [len(c.get_paths()) for c in figure.axes[0].collections] == [1, 2, 2]
 
 
-def test_the_exposed_share_of_a_step_is_that_of_its_row() -> None:
-    """The line about a rank has the share of the row, too, where the rank is idle besides what it waits for."""
-    keys = {"topology": {"system": "hgx-h100"}, "workload": {"template": "fsdp", "model": "llama3-8b"}}
-    (point,) = points(located(keys, Place("keys", 1, 1)))
-    ran = predict(point)
-    (line,) = summary(ran)
-    assert ran.exposed_ps is not None
-    share = f"{ran.exposed_ps / ran.time_ps:.1%}"
-    assert f"exposed communication {share}" not in line
-    assert f"of the step {share} is exposed" in line
-
-
 @pytest.mark.parametrize("waits", [[], [13]])
 def test_overlap_of_many_ranks_has_the_one_that_is_named(waits: list[int]) -> None:
     """The rank that waits longest, the first of those alike, and as many that wait least, in order."""
@@ -232,55 +173,6 @@ def test_overlap_of_many_ranks_has_the_one_that_is_named(waits: list[int]) -> No
     named = f"rank {waits[0]}" if waits else "rank 0"
     assert any(f"{named}: compute" in text.get_text() for text in figure.texts)
     assert shown == [f"rank {r}" for r in sorted({*range(8 - len(waits)), *waits})]
-
-
-def test_a_timeline_has_the_time_of_its_row(tmp_path: Path) -> None:
-    """A picture of a call says the time of the results, launch and all, and how many channels it is one of."""
-    scenario = tmp_path / "s.yaml"
-    scenario.write_text(
-        "topology: hgx-h100\ncollective: all_reduce\nalgorithm: [ring, naive]\n"
-        "ranks: 4\nsize: 1 MiB\nplots: [timeline]\n"
-    )
-    ran = simcoll("run", str(scenario), "-o", str(tmp_path / "out"), "--format", "svg", "-q")
-    assert ran.status == 0, ran.err
-    for point, about in zip(load(str(scenario)), ("one channel of", ""), strict=True):
-        prediction = predict(point)
-        drawn = (tmp_path / "out" / "plots" / f"timeline-all_reduce-{prediction.algorithm}.svg").read_text("utf-8")
-        assert f"transfers in {format_duration(prediction.time_ps).replace('us', 'µs')}, of which launch" in drawn
-        assert about in drawn
-
-
-@pytest.mark.parametrize(
-    ("key", "values", "said"),
-    [
-        ("topology.oversubscription", [2, 4], "oversubscription 2"),
-        ("topology.hosts", [4, 8], "4 ranks"),
-        ("topology.link.bandwidth", ["10 GB/s", "20 GB/s"], "bandwidth 10 GB/s"),
-        ("dtype", ["float16", "float32"], "float16"),
-        ("model.sharing", ["fifo", "fair"], "sharing fifo"),
-        ("root", [2, 3], "root 2"),
-    ],
-)
-def test_a_picture_of_one_point_says_which(key: str, values: list[Any], said: str) -> None:
-    """Its title has the value of every swept key; no other title speaks of keys that are not swept."""
-    keys = {**KEYS, "topology": STAR, "algorithm": "binomial", "collective": "broadcast"}
-    for swept in ({key: values}, {key: values[0]}):
-        tree = located({**keys, **({} if "." in key else swept)}, Place("test", 1, 1))
-        options = [f"{key}={json.dumps(swept[key])}"] if "." in key else []
-        pictures = dict(run_plots.single_figures(points(tree, options), run_plots.SINGLE))
-        assert [name.partition("-")[0] for name in pictures] == ["timeline", "utilisation"]
-        assert {said in figure.texts[0].get_text() for figure in pictures.values()} == {swept[key] is values}
-
-
-def test_the_title_of_a_step_says_which() -> None:
-    """The overlap is that of the shortest step; its title has the swept values of that step."""
-    asked = load("llama3-step", ["workload.bucket_cap=[4 MiB, 64 MiB]", "ranks=4"])
-    rows = [run_point(point) for point in asked]
-    shortest = run_plots.shortest_step(asked, rows)
-    assert shortest
-    title = run_plots.step_overlap(shortest).texts[0].get_text()
-    best = min(rows, key=lambda row: row.time_ps)["workload.bucket_cap"]
-    assert f", bucket cap {best}:" in title
 
 
 @pytest.mark.parametrize("keys", [{"x": "foo"}, {"x": "oversubscripton"}, {"x": "size", "y": "bandwidth"}])

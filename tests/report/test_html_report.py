@@ -18,12 +18,10 @@ import pytest
 from command import simcoll
 
 from simcoll.explanation.trace import Slice, Trace, Track
-from simcoll.report.html.elements import table
 from simcoll.report.html.points import MOST, timeline
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 LOADS = {"src", "href", "srcset", "action", "poster", "data", "xlink:href"}
-MORE = re.compile(r"\bmore\b")  # the class of a table that goes on
 STAR = "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 10 GB/s, latency: 1 us}}\n"
 RUNS = {
     "collective": STAR + "collective: all_reduce\nalgorithm: [ring, naive]\nsize: [1 KiB, 64 KiB]\n",
@@ -131,18 +129,6 @@ def test_it_is_whole_and_by_itself(name: str, folder_of: Callable[[str], Path]) 
             assert any(cell and abs(number(cell) / float(row["time_us"]) - 1) < 1e-3 for cell in cells)
 
 
-def test_a_closer_look_says_at_what(folder_of: Callable[[str], Path]) -> None:
-    """Of a workload's sweep the shortest step is shown, by the key that was swept; the page says how many points more
-    there are."""
-    folder = folder_of("workload")
-    rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
-    best = min(rows, key=lambda row: float(row["time_us"]))
-    assert best != rows[0]
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    assert re.findall(r"<summary>(ddp[^:]*):", page) == [f"ddp, ring, bucket cap {best['workload.bucket_cap']}"]
-    assert "1 more point of the run" in page
-
-
 @pytest.mark.parametrize(("key", "counts"), [("ranks", [2, 4]), ("topology.hosts", list(range(2, 11)))])
 def test_each_number_of_ranks_is_in_the_report(key: str, counts: list[int], tmp_path: Path) -> None:
     """At its largest size; one of each before the second algorithm of any. Where there are too many, the page names
@@ -160,15 +146,6 @@ def test_each_number_of_ranks_is_in_the_report(key: str, counts: list[int], tmp_
     assert len(shown) == min(MOST, 2 * len(counts))
     assert not named or len(set(shown)) == MOST
     assert f"{2 * len(counts)} more points of the run" in words
-
-
-def test_long_times_have_their_units() -> None:
-    """Where one time of a table is long, each has its unit; what sorts remains a number."""
-    long, short = (
-        table(["step_us", "compute_us"], [{"step_us": time_us, "compute_us": 15.0}]) for time_us in (2e6, 9.0)
-    )
-    assert [cell[:2] for cell in long.rows[0]] == [(2e6, "2 s"), (15.0, "15 us")]
-    assert ([unit for _, unit, _ in long.head], [unit for _, unit, _ in short.head]) == (["", ""], ["(us)", "(us)"])
 
 
 def test_the_same_run_gives_the_same_page(folder_of: Callable[[str], Path]) -> None:
@@ -218,15 +195,6 @@ def test_what_a_scenario_says_cannot_run(tmp_path: Path) -> None:
     assert len(page.scripts) == len(plain.scripts)
     assert len(page.loads) == len(plain.loads)
     assert evil in "".join(page.words)
-
-
-def test_the_quickstart_is_small(tmp_path: Path) -> None:
-    """The report of the shipped quickstart has at most 600 KB, and shows each of its five algorithms."""
-    done = simcoll("run", "quickstart", "--report", tmp_path / "q.html", "--quiet")
-    assert done.status == 0
-    assert (tmp_path / "q.html").stat().st_size <= 600_000
-    text = (tmp_path / "q.html").read_text(encoding="utf-8")
-    assert text.count('class="lanes-of-a-point"') == 5
 
 
 @pytest.mark.parametrize(("name", "complaint"), [("report.pdf", "end its name in .html"), ("no/r.html", "")])
@@ -303,41 +271,3 @@ def test_what_is_too_large_is_cut() -> None:
         100: (10, False), 99: (9, True), 90: (9, True), 89: (3, True),
         30: (3, True), 29: (2, True), 10: (1, True), 9: (0, True),
     }  # fmt: skip
-
-
-@pytest.mark.browser
-def test_nothing_is_lost_at_the_side_or_on_paper(chromium: Any, folder_of: Callable[[str], Path]) -> None:
-    """A table that is wider than its box fades where it goes on, and can be scrolled to its end; what is told by colour
-    alone is printed in colour, and on paper nothing fades."""
-    from playwright.sync_api import expect
-
-    page = chromium.new_page(viewport={"width": 700, "height": 800})
-    page.goto((folder_of("as NCCL") / "report.html").as_uri())
-    box = page.locator(".wide").first
-    faded = "box => getComputedStyle(box).maskImage !== 'none'"
-    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
-    expect(box).to_have_class(MORE)
-    assert box.evaluate(faded)
-    page.emulate_media(media="print")
-    assert not box.evaluate(faded)
-    coloured = page.locator(".bar span, .swatch").evaluate_all(
-        "all => all.map(e => getComputedStyle(e).printColorAdjust)"
-    )
-    assert coloured and set(coloured) == {"exact"}
-    page.emulate_media(media="screen")
-    expect(box).to_have_class(MORE)
-    box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
-    expect(box).not_to_have_class(MORE)
-    assert not box.evaluate(faded)
-    page.close()
-
-
-def test_a_run_says_its_notes_once(tmp_path: Path) -> None:
-    """What drawing has to say is said once, though pictures stand in the folder and in the report, which is the same
-    without a folder."""
-    (tmp_path / "step.yaml").write_text(RUNS["workload"])
-    page, alone = tmp_path / "page.html", tmp_path / "alone.html"
-    done = simcoll("run", tmp_path / "step.yaml", "-o", tmp_path / "out", "--report", page)
-    assert (done.status, (done.out + done.err).count("waits longest")) == (0, 1)
-    assert simcoll("run", tmp_path / "step.yaml", "--report", alone).status == 0
-    assert alone.read_bytes() == page.read_bytes()

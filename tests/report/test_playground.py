@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 import shutil
 from collections.abc import Iterator
@@ -83,45 +82,6 @@ def test_a_size_is_that_of_a_scenario(page: Any) -> None:
         assert {row["algorithm"] for row in rows} & set(shown)
 
 
-@pytest.mark.browser
-def test_the_keyboard_stays_where_it_is_and_no_number_is_ignored(page: Any) -> None:
-    """An algorithm that is pressed keeps the focus; a number that cannot be is refused in words, until it is mended."""
-    button = page.locator("#simcoll-playground tbody button").nth(3)
-    name = button.inner_text()
-    button.focus()
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.textContent") == name
-    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-    refused = page.locator("#simcoll-playground .refused")
-    for label, wrong in (("latency (us)", "-1"), ("latency (us)", ""), ("bandwidth (GB/s)", "0")):
-        page.get_by_label(label).fill(wrong)
-        assert label in refused.inner_text()
-        page.get_by_label(label).fill("2")
-        assert refused.inner_text() == ""
-
-
-@pytest.mark.browser
-def test_it_answers(page: Any) -> None:
-    """What is chosen changes the verdict, the table and the pictures; the gallery has a figure for each algorithm."""
-    verdict = page.locator("#simcoll-playground .verdict")
-    assert "on 8 ranks" in verdict.inner_text()
-    names = page.evaluate("Object.keys(SIMCOLL.broadcast.algorithms)")
-    page.get_by_label("Collective").select_option("broadcast")
-    page.get_by_label("ranks", exact=True).select_option("3")
-    assert "on 3 ranks" in verdict.inner_text() and "broadcast" in verdict.inner_text()
-    assert sorted(page.locator("#simcoll-playground tbody button").all_inner_texts()) == sorted(names)
-    page.get_by_role("button", name="chain").click()
-    shown = page.locator("#simcoll-playground svg.timeline")
-    assert shown.get_attribute("aria-label").startswith("2 transfers between 3 ranks")
-    before = shown.get_attribute("aria-label")
-    page.get_by_label("latency (us)").fill("100")
-    assert page.locator("#simcoll-playground svg.timeline").get_attribute("aria-label") != before
-    drawn = sum(len(entries) for entries in json.loads(page.evaluate(COUNTED)))
-    assert page.locator("#simcoll-gallery figure").count() == drawn
-    assert "`" not in page.locator("body").inner_text()  # which marks code in docstrings
-
-
 SHOWN = """Object.entries(SIMCOLL[document.getElementById("playground-collective").value].algorithms).map(([name]) =>
   [name, Number([...document.querySelectorAll("#simcoll-playground tbody tr")]
     .find(row => row.cells[0].textContent === name).cells[5].dataset.ps)])"""
-COUNTED = "JSON.stringify(Object.values(SIMCOLL).map(each => Object.keys(each.algorithms)))"

@@ -158,19 +158,6 @@ def test_engines_write_the_same(name: str, tmp_path: Path) -> None:
     assert other.replace('"engine": "event"', '"engine": "fast"') == first
 
 
-def test_what_a_workload_shows(tmp_path: Path) -> None:
-    """Each rank has a track for each stream and below them its channels; communication waits for computation."""
-    _, trace, _ = traced(tmp_path, POINTS["workload"].replace("SHARING", "fair"))
-    processes, threads = named(trace, "process"), named(trace, "thread")
-    assert list(processes.values())[:2] == ["rank 0 (host0)", "rank 1 (host1)"]
-    of_first = [name for (pid, _), name in threads.items() if processes[pid].startswith("rank 0 ")]
-    assert of_first[0] == "compute"
-    assert any(name.endswith("channel 1") for name in of_first)
-    cats = Counter(one["cat"] for track in slices(trace).values() for one in track)
-    assert {"compute", "kernel", "send", "receive", "link"} <= set(cats)
-    assert {event["name"] for event in trace["traceEvents"] if event["ph"] == "s"} == {"send", "data", "behind"}
-
-
 def test_faults_are_tracks(tmp_path: Path) -> None:
     """Each fault has a track with the times in which it acts, up to the end of the run; the report shows them first."""
     text = "topology: {fabric: single-switch, hosts: 4, link: {bandwidth: 50 GB/s, latency: 0.5 us}}\n"

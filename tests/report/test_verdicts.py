@@ -14,32 +14,6 @@ from command import simcoll
 import simcoll as sc
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.row_verdicts import of_rows, took
-from simcoll.report import verdicts
-
-
-def test_a_tie_has_no_slowest() -> None:
-    """Algorithms that take the same time are named as equal, and none as slower; of others the verdict says how far."""
-    tied, apart = (
-        sc.run("quickstart", algorithm=algorithms, collective="all_reduce", size="64 MiB", plots=[]).verdict
-        for algorithms in (["nvls", "auto"], ["nvls", "ring"])
-    )
-    assert "nvls or auto (a tie)" in tied
-    assert "slowest" not in tied
-    assert "the slowest takes 1." in apart
-
-
-def test_a_swept_value_has_its_key() -> None:
-    """Whose link is how busy is told by the swept key and its value: a bare number may be a rank or a step."""
-    cable = {"bandwidth": "50 GB/s", "latency": "1 us"}
-    fabric = {"fabric": "fat-tree", "hosts": 32, "oversubscription": [1, 2], "link": cable}
-    text = str(sc.run({"topology": fabric, "collective": "all_to_all", "size": "1 MiB"}))
-    assert "direct oversubscription 1 " in " ".join(text.replace("#", "").split())
-
-
-def test_a_tie_is_not_called_a_win() -> None:
-    """Of all_gather `auto` runs the ring: where the two take the same time, neither is the fastest alone."""
-    asked = {"collective": ["all_reduce", "all_gather"], "algorithm": ["ring", "auto"], "size": "64 MiB", "plots": []}
-    assert "auto is fastest or as fast as another at 2 of 2 questions" in sc.run("quickstart", **asked).verdict
 
 
 @pytest.mark.parametrize(
@@ -61,77 +35,6 @@ def test_every_winner_is_named(winners: str, said: str) -> None:
         for name in ("ring", "tree", "naive")
     ]  # fmt: skip
     assert f"; {said}; " in of_rows(rows)
-
-
-@pytest.mark.parametrize("command", ["predict", "recommend"])
-def test_sizes_may_be_listed_by_commas(command: str) -> None:
-    """`--size 1KiB,1MiB` is a list, as with every option of several values."""
-    asked = [command, "all_reduce", "--on", "hgx-h100", "--json", "--size"]
-    assert simcoll(*asked, "1KiB,1MiB").out == simcoll(*asked, "[1 KiB, 1 MiB]").out != ""
-
-
-def test_a_choice_of_another_executor_is_modelled() -> None:
-    """The profile was fitted to NCCL's own kernels: a schedule for MSCCL's executor is called modelled at once."""
-    asked = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_to_all", "size": "64 KiB"}
-    modelled, fitted = (sc.recommend(**asked, executor=executor).verdict for executor in ("msccl", "nccl"))
-    assert "fitted to" in modelled
-    assert modelled.endswith("modelled.")
-    assert "modelled" not in fitted
-
-
-def test_one_point_is_healthy_as_many_are() -> None:
-    """The verdict of a diagnosis counts its points in the singular and the plural, and names those outside of their
-    bands, the first four of them."""
-    answer = {
-        "verdict": "healthy",
-        "system": "hgx-h100",
-        "profile": "nccl-hopper",
-        "regions": [],
-        "wrong": None,
-        "other_gpus": None,
-    }
-    point = {"collective": "all_reduce", "size_bytes": 2**28, "single": False}
-    good, slow, fast = ({**point, "verdict": verdict} for verdict in ("inside", "slow", "fast"))
-    by = "as hgx-h100 should be by nccl-hopper"
-    for points, said in (
-        ([good], f"1 point is {by}."),
-        ([good, good], f"2 points are {by}."),
-        ([slow], f"0 of 1 point is {by}; slow: all_reduce 256 MiB."),
-        (
-            [good, {**slow, "single": True}],
-            f"1 of 2 points are {by}; slow: all_reduce 256 MiB; 1 to be measured again.",
-        ),
-        ([good, fast, slow], f"1 of 3 points are {by}; slow: all_reduce 256 MiB; fast: all_reduce 256 MiB."),
-        ([good, *[slow] * 6], f"1 of 7 points are {by}; slow: {', '.join(['all_reduce 256 MiB'] * 4)} and 2 more."),
-    ):
-        assert verdicts.of_diagnosis({**answer, "points": points}) == f"Healthy: {said}"
-
-
-def test_commands_about_files_and_schedules_open_with_a_sentence(tmp_path: Path) -> None:
-    """The first line of show, verify, import and plot is a sentence, whatever view is asked for."""
-    table = tmp_path / "t.csv"
-    table.write_text("collective,ranks,size_bytes,time_us\nall_reduce,8,1024,10\n", encoding="utf-8")
-    out, every = tmp_path / "out", simcoll("verify", "--ranks", 3, "--json").json["rows"]
-    assert simcoll("predict", "all_reduce", "--on", "hgx-h100", "--size", "[1 MiB, 4 MiB]", "-o", out).status == 0
-    for words, said in (
-        (["show", "all_gather/ring", "--ranks", 3, "--data"], "all_gather/ring on 3 ranks: 2 steps"),
-        (["show", "all_gather/ring", "--ranks", 3, "--diagram"], "all_gather/ring on 3 ranks: 2 steps"),
-        (["verify", "all_gather/ring", "--ranks", 3], "Proved: all_gather/ring on 3 ranks does"),
-        (["verify", "--ranks", 3], f"{len(every)} of {len(every)} schedules are proved on 3 ranks"),
-        (["import", table, "-o", tmp_path / "made.csv"], "Read as a measured table, and written to "),
-        (["plot", out, "--x", "size", "-o", tmp_path / "p.svg"], "1 picture of 2 rows: p"),
-    ):
-        first = simcoll(*words).out.splitlines()[0]
-        assert first.startswith(said) and first.endswith("."), first
-
-
-def test_machines_have_a_sentence_each() -> None:
-    """A run over two machines says of each what it would say of it alone."""
-    star = {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "25 GB/s", "latency": "1 us"}}
-    asked = {"collective": "all_reduce", "algorithm": ["ring", "naive"], "size": "1 MiB"}
-    alone = [sc.run(topology=each, **asked).verdict.removeprefix("Fastest: ") for each in (star, "hgx-h100")]
-    both = sc.run(topology=[star, "hgx-h100"], **asked).verdict
-    assert both == f"single-switch: fastest {alone[0]} hgx-h100: fastest {alone[1]}"
 
 
 @pytest.mark.parametrize(
@@ -221,43 +124,6 @@ def test_a_schedule_without_a_proof_is_said() -> None:
     )
     assert not sc.run("all_reduce", **own).notes
     assert not sc.run("all_reduce", **{**own, "algorithm": "ring"}, proof="off").notes
-
-
-def test_what_was_measured_opens_with_a_sentence() -> None:
-    """`measure` and `lab`: one point by itself, of several the ends of the span; and how far runs are apart."""
-    row = {"collective": "all_reduce", "algorithm": "ring", "ranks": 4, "size_bytes": 2**20, "harness": "p2p"}
-    row |= {"backend": "gloo", "time_us": 1500.0, "spread": 0.25}
-    long = {**row, "time_us": 3e6, "spread": 1.5, "algorithm": None, "harness": "library"}
-    one = "all_reduce/ring on 4, 1 MiB"
-    assert verdicts.of_measured([row]) == (
-        f"Measured over gloo: {one}: 1.5 ms; the middle half of its runs spans 25% of that."
-    )
-    ends = f"1.5 ms ({one}) to 3 s (all_reduce/library on 4, 1 MiB)"
-    assert verdicts.of_measured([long, row]) == (
-        f"Measured over gloo: 2 points: {ends}; "
-        "the middle half of the runs of a point spans 150% of its median at most."
-    )
-
-
-def test_a_link_is_said_as_one_says_it() -> None:
-    """Nothing is 0% busy, and of links without a kind of their own one binds by its name."""
-    from simcoll.prediction.row_verdicts import busiest
-
-    assert busiest("node0.gpu0->node0.nvswitch0", 0.001).endswith(" is hardly busy")
-    assert busiest("node0.gpu0->node0.nvswitch0", 0.006).endswith(" is 1% busy")
-    links = {"kind": "link", "link": "host0->switch", "busy": 0.57}
-    assert verdicts._bound({"causes": [], "binds": links}) == "host0->switch binds (57% busy)"
-    assert (
-        verdicts._bound({"causes": [], "binds": {**links, "kind": "pcie"}}) == "PCIe binds (host0->switch is 57% busy)"
-    )
-
-
-def test_an_encoding_without_arrows_has_them_in_ascii() -> None:
-    """What an encoding has not is written as one types it, as wide as it was where it is part of a drawing."""
-    from simcoll.cli._terminal import PLAIN
-
-    assert "auto → ring ●───│".encode("ascii", PLAIN) == b"auto -> ring o---|"
-    assert "é".encode("ascii", PLAIN) == b"?"
 
 
 @pytest.mark.parametrize(

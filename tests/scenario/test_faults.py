@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from simcoll.errors import InputError
 from simcoll.prediction.predict import predict
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario.loading import Point, load
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 
 SHARINGS = pytest.mark.parametrize("sharing", ["fair", "fifo"])
 TREE = {"fabric": "fat-tree", "levels": 2, "hosts": 4, "hosts_per_leaf": 2, "spines": 2, "link": CABLE}
@@ -231,12 +230,6 @@ def test_what_no_memory_holds_is_refused_before_its_topology_is_built(
     assert "no->where" in found["status"]
 
 
-def test_an_unknown_link_is_told() -> None:
-    """With the nearest there is."""
-    found = row({**DOWN, "link": "host2->swich"}, **RING)
-    assert "no link is called 'host2->swich'; did you mean 'host2->switch'?" in found["status"]
-
-
 def test_links_that_fail_do_not_go_with_one_channel_that_stands_for_all() -> None:
     """A profile with kernels takes links that are slow all the time, and no others."""
     with pytest.raises(InputError, match="slow all the time, and no others"):
@@ -272,38 +265,3 @@ def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
     links = {"slow_links": [{"link": "node1.nic5->rail*", "factor": 4}]}
     drawn = run_point(Point(Scenario.model_validate({**point, **call, "variability": links, "replications": 2})))
     assert drawn["time_us_p50"] == slow(5, 4) / 1e6
-
-
-def test_the_shipped_scenario_goes_around() -> None:
-    """With the way around both algorithms end, later than without the fault."""
-    found = {
-        where: [run_point(p) for p in load("faults", more)] for where, more in (("with", []), ("less", ["faults=[]"]))
-    }
-    for hurt, well in zip(found["with"], found["less"], strict=True):
-        assert hurt["status"] == "ok"
-        assert hurt["time_us"] > well["time_us"]
-
-
-def test_a_trace_shows_where_transfers_went(tmp_path: Path) -> None:
-    """Of a run with a fault the trace has the links of the way around, and what its links carry adds up."""
-    dead = trunk()
-    file = tmp_path / "one.yaml"
-    file.write_text(
-        "topology: {fabric: fat-tree, levels: 2, hosts: 4, hosts_per_leaf: 2, spines: 2, link: {bandwidth: 10 GB/s, "
-        "latency: 1 us}}\ncollective: broadcast\nalgorithm: naive\nsize: 1 MB\nplacement: [host0, host2]\n"
-        f"faults: [{{link: '{dead}', kind: down, at: 0 us, on_failure: reroute, detection: 10 us}}]\n"
-    )
-    assert command("run", str(file), "--trace", str(tmp_path / "trace.json")).status == 0
-    told = (tmp_path / "trace.json").read_text()
-    other = dead.replace("spine0", "spine1") if "spine0" in dead else dead.replace("spine1", "spine0")
-    carried = [event["name"] for event in json.loads(told)["traceEvents"] if event["ph"] == "C"]
-    assert other in carried
-    assert dead not in carried
-
-
-def test_explain_tells_of_faults() -> None:
-    """It tells what a fault costs on the critical path, and what it would be without."""
-    said = command("explain", "faults", "--set", "algorithm=ring", "--set", "size=16 MiB")
-    assert said.status == 0
-    assert "no faults" in said.out
-    assert "fault: " in said.out

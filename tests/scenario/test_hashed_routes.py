@@ -19,7 +19,7 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.replications import part
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.hashed_routes import Rails, hashed
-from simcoll.scenario.loading import Point, points
+from simcoll.scenario.scenario_files import Point, points
 
 SPINES = 4
 LINK = "{bandwidth: 50 GB/s, latency: 1 us}"

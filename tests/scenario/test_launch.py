@@ -18,8 +18,8 @@ from simcoll.formats.measured import parse_measured
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.result_rows import read
 from simcoll.scenario.launch import Launch, Process, processes
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile, parse_profile
+from simcoll.scenario.scenario_files import Point
 
 HOST, MESSAGE, EAGER, GRAPHED = 4_000_000, 250_000, 5_000_000, 8_000_000  # ps
 LAW = f"""
@@ -337,27 +337,6 @@ def test_the_host_does_not_vary(tmp_path: Path) -> None:
     assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
 
 
-def test_a_trace_shows_the_wait(tmp_path: Path, law: Path) -> None:
-    """GPUs wait for the host first, then comes the launch, and the last slice ends at the time of the call."""
-    out = tmp_path / "trace.json"
-    sets = [f"profile={law}", "topology={system: dgx-a100}", "algorithm=auto", "size=1 KiB", "plots=[]", gpus("all")]
-    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--trace", out)
-    assert done.status == 0, done.err
-    slices = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("ph") == "X"]
-    waits, launches = ([one for one in slices if one["name"] == name] for name in ("host", "launch"))
-    assert len(waits) == len(launches) == 8
-    assert {one["ts"] for one in waits} == {0}
-    assert {one["ts"] for one in launches} == {one["dur"] for one in waits}
-    assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(8 * HOST / 1e6)
-
-
-def test_steps_of_a_workload_are_not_paced() -> None:
-    """Its calls do not follow each other without a break: to ask for the host's pace is an error."""
-    got = simcoll("run", "ddp-buckets", "--set", gpus(8), "-o", "out")
-    assert got.status == 2
-    assert "a workload's calls are not made back to back; leave out launch.gpus_per_process" in got.err
-
-
 def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> None:
     """Each call of a step takes the graph's launch; a softmax has two, one after the other."""
     path = tmp_path / "step.yaml"
@@ -366,24 +345,6 @@ def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> Non
     done = (simcoll("run", path, *sets, "--json", "-o", tmp_path) for sets in ([], ["--set", "launch.graph=true"]))
     eager, graph = (round(one.json["points"][0]["time_us"] * 10**6) for one in done)
     assert graph - eager == 2 * (GRAPHED - EAGER)
-
-
-def test_explain_tells_the_host_and_what_would_help(law: Path, tmp_path: Path) -> None:
-    """Causes add up to the time, the host among them; other ways of launching are tried."""
-    scenario = tmp_path / "one.yaml"
-    scenario.write_text(
-        f"topology: {{system: dgx-a100}}\ncollective: all_to_all\nsize: 8 KiB\nprofile: {law}\n"
-        "launch: {gpus_per_process: all}\n"
-    )
-    (found,) = json.loads(simcoll("explain", str(scenario), "--json").out)["points"]
-    causes = {row["cause"]: row["time_ps"] for row in found["causes"]}
-    assert sum(causes.values()) == found["time_ps"] == 8 * (HOST + 14 * MESSAGE)
-    alone = predicted("all_to_all", 8 << 10, 8).time_ps
-    assert causes["host"] == found["time_ps"] - alone
-    told = {row["change"]: row["time_us"] for row in found["what_if"]}
-    assert told["launched in a CUDA graph"] == (alone + GRAPHED - EAGER) / 1e6
-    assert told["one GPU a process"] == max(alone, HOST + 14 * MESSAGE) / 1e6
-    assert told["launches take no time"] == found["time_us"]  # of the kernel: the host takes as long
 
 
 # --- tables ---

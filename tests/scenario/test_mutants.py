@@ -256,18 +256,17 @@ def fault_of(*words: object) -> str | None:
     return None
 
 
-def check(numbers: range, folder: Path, made: Callable[[int], dict[str, Any]] = mutant) -> None:
-    """No mutant has a fault."""
-    faults = {number: found for number in numbers if (found := fault(made(number), folder))}
-    assert not faults, "\n".join(f"{number}: {found}\n  {made(number)}" for number, found in faults.items())
-
-
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("numbers", [range(150), pytest.param(range(150, 2000), marks=pytest.mark.long)], ids=len)
-def test_mutants(numbers: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Odd values in valid scenarios: rows, or words about them; none takes 60 s or 1 GiB."""
+@pytest.mark.parametrize("made", [mutant, troubled])
+@pytest.mark.parametrize("numbers", [range(100), pytest.param(range(100, 2000), marks=pytest.mark.long)], ids=len)
+def test_mutants(
+    made: Callable[[int], dict[str, Any]], numbers: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Odd values in valid scenarios, in faults of all kinds, in all workloads, and in what varies: rows, or words about
+    them; none takes 60 s or 1 GiB."""
     monkeypatch.setattr(numba_loader, "have_numba", lambda: False)  # to compile takes long, once, and is no mutant's
-    check(numbers, tmp_path)
+    faults = {number: found for number in numbers if (found := fault(made(number), tmp_path))}
+    assert not faults, "\n".join(f"{number}: {found}\n  {made(number)}" for number, found in faults.items())
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: f"{each['kind']}-{each.get('on_failure')}")
@@ -281,14 +280,6 @@ def test_what_is_mutated_is_valid(fault: dict[str, Any], tmp_path: Path) -> None
         (tmp_path / "valid.yaml").write_text(yaml.safe_dump({**sound, "workload": workload}), encoding="utf-8")
         done = simcoll("run", tmp_path / "valid.yaml", "--json")
         assert done.status == 0, done.err
-
-
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("numbers", [range(60), pytest.param(range(60, 2000), marks=pytest.mark.long)], ids=len)
-def test_mutants_of_faults_and_workloads(numbers: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Odd values in faults of all kinds, in all workloads, and in what varies."""
-    monkeypatch.setattr(numba_loader, "have_numba", lambda: False)
-    check(numbers, tmp_path, troubled)
 
 
 MACHINE = ("predict", "all_reduce", "--size", "1 MiB")

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import simcoll as command
 from workloads import STAR, ddp, points
 
 from simcoll.errors import InputError
 from simcoll.prediction import result_rows
-from simcoll.prediction.replications import _interval, part
+from simcoll.prediction.replications import merged, part
 from simcoll.prediction.sweep import run_point, sweep
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.scenario.variability import CAUSES, Delay, Drawn, Jitter, Slow, Variability
 
 SKEW = {"distribution": "lognormal", "median": "3 us", "sigma": 0.8}
@@ -64,7 +63,8 @@ def test_a_cause_draws_the_same_whatever_the_others_are() -> None:
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
 def test_intervals_of_quantiles_hold(share: float) -> None:
     """Of many samples of 400 some 95 % have the true quantile between the two order statistics."""
-    low, high = _interval(400, share)
+    counted = merged([result_rows.ResultRow(status="ok", times_ps={"": [10**6 * place for place in range(400)]})])
+    low, high = (int(counted[f"time_us_p{100 * share:.0f}_{end}"]) for end in ("low", "high"))
     samples = np.sort(np.random.default_rng(3).random((4000, 400)), axis=1)
     held = ((samples[:, low] <= share) & (share <= samples[:, high])).mean()
     assert 0.94 <= held <= (0.985 if share < 0.99 else 1.0)
@@ -145,23 +145,6 @@ def test_the_result_is_the_same_for_any_number_of_jobs() -> None:
     one, two = ({index: row for index, row, _ in sweep(found, jobs=jobs)} for jobs in (1, 2))
     assert one == two
     assert one[0] == run_point(found[0])
-
-
-def test_results_with_shares_are_read_back(tmp_path: Any) -> None:
-    """What stands in results.csv is what there was."""
-    found = row(**RING, variability={"launch_skew": SKEW})
-    (tmp_path / "results.csv").write_text(result_rows.to_csv([found]))
-    (again,) = result_rows.read(tmp_path / "results.csv")
-    assert again["slowdown_shares"] == found["slowdown_shares"]
-    assert again["time_us_p95"] == pytest.approx(found["time_us_p95"])
-
-
-def test_the_table_tells_quantiles_and_whose_fault() -> None:
-    """`simcoll run` shows them below the table."""
-    said = command("run", "stragglers", "--set", "replications=20", "--set", "algorithm=ring")
-    assert said.status == 0
-    assert "launch_skew" in said.out.splitlines()[-1]
-    assert "slow" in said.out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ from numpy_run import run
 
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
-from simcoll.schedule.ir import Schedule, side_by_side
 from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import ALGORITHMS, Groups
+from simcoll.schedule.schedule import Schedule
+from simcoll.schedule.side_by_side import joined
 from simcoll.schedule.steps import Repeat, send
 
 Array = NDArray[Any]
@@ -209,7 +210,7 @@ def test_sub_groups(collective: str, name: str) -> None:
     own = schedule(collective, name, 4, root)
     members, others = [6, 1, 4, 3], [0, 7, 2, 8]
     parts = [own.on(members, 9)] if own.agents else [own.on(members, 9), own.on(others, 9)]
-    s = side_by_side(parts)
+    s = joined(parts)
     prove(s)
     prove(s, "fingerprint")
     inputs = numbers(9, 22)

@@ -12,12 +12,11 @@ from simcoll.schedule.collectives import COLLECTIVES
 
 
 def test_every_thing_has_one_row() -> None:
-    """The rows are the collectives that have contracts, and NCCL's algorithms and protocols in NCCL's order."""
+    """The rows are the collectives that have contracts, and NCCL's algorithms in NCCL's order."""
     assert {row.name for row in names.COLLECTIVES} == set(COLLECTIVES)
-    assert tuple(row.name for row in names.NCCL_ALGORITHMS) == names.ALGORITHMS
-    assert tuple(row.name for row in names.NCCL_PROTOCOLS) == names.PROTOCOLS
-    for row in names.NCCL_ALGORITHMS:
-        assert names.squashed(row.nccl) == names.squashed(row.name)
+    assert tuple(names.ALGORITHM_SPELLINGS) == names.ALGORITHMS
+    for name, spelling in names.ALGORITHM_SPELLINGS.items():
+        assert names.squashed(spelling) == names.squashed(name)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,6 @@ def test_every_thing_has_one_row() -> None:
         (names.DTYPES, lambda row: row.nccl_tests),
         (names.DTYPES, lambda row: row.kernel),
         (names.DTYPES, lambda row: row.torch),
-        (names.NCCL_PROTOCOLS, lambda row: row.tuner),
     ],
 )
 def test_spellings_lead_back(rows: Any, tool: Callable[[Any], str]) -> None:

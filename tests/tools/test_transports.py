@@ -127,34 +127,6 @@ def test_a_record_is_read_as_it_is_written() -> None:
     assert set(known.intervals) == set(COSTS) - set(transports.OF_SOME)  # which InfiniBand does not have
 
 
-def test_a_fit_ends_where_a_fit_from_elsewhere_ends(together: Together) -> None:
-    """Rows and what is believed have one best answer: a fit goes on until it is there, though logarithms of costs in ps
-    are 15 and a move by a hundredth of that is one by a seventh of the cost."""
-    _, share = transports._measured(together.clusters)
-    belief = together.common.belief(together.start["b"], together.known["b"], share)
-    alone = np.array([name == "transport.latency" for name in COSTS])
-    slow = [each for each in together.clusters if each.name == "b"]
-    ends = []
-    for factor in (0.9, 1.1):
-        begin = Known(together.known["b"].values + alone * np.log(factor), together.known["b"].widths)
-        ends.append(transports._found(slow, together.start["b"], belief, begin)[1])
-    apart = np.abs(ends[0].values - ends[1].values)
-    assert (apart <= 0.05 * belief.widths).all()
-
-
-def test_what_no_other_has_is_open_and_not_nothing() -> None:
-    """Where a profile says that messages come unexpected, a fit without rows takes them to cost something, of which it
-    is not sure, so that rows on two nodes can show it; where none does, they cost nothing."""
-    start, names = networks(), ("ib-ndr", "ib-hdr", "slingshot-ofi")
-    known = {name: transports.recorded(start[name]) for name in names if name != "slingshot-ofi"}
-    family = transports._first({name: transports.recorded(start[name]) for name in names}, start)
-    shared, at = transports.common(known, start, family), COSTS.index("transport.unexpected")
-    missed, without = (shared.of(start[name]) for name in ("slingshot-ofi", "ib-ndr"))
-    assert missed.costs["transport.unexpected"] > 0
-    assert missed.widths[at] > 0.5
-    assert (without.costs["transport.unexpected"], without.widths[at]) == (0, 0)
-
-
 @pytest.mark.parametrize("name", sorted(networks()))
 def test_a_transport_has_eight_numbers_at_most(name: str) -> None:
     """Those that it does not share with its family: costs, sizes, and shares of cables."""

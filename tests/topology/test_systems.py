@@ -16,7 +16,6 @@ from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.systems import build, describe, load_system
 from simcoll.topology.topology_keys import TopologySpec
 
-CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 GB = 10**9
 
 COUNTS = {
@@ -306,13 +305,6 @@ routes: {"left->right": [tor]}
     assert topology.ranks == ("left", "right") and topology.nodes == 2
     assert topology.agents_for(topology.ranks) == ("tor",)
     assert [topology.link_names[link] for link in topology.route("left", "right")] == ["left->tor", "tor->right"]
-
-
-def test_own_topology_that_names_a_fabric(tmp_path: Path) -> None:
-    """A topology file may hold what a scenario's `topology` holds; what the scenario adds goes before it."""
-    (tmp_path / "net.yaml").write_text("fabric: ring\nhosts: 4\nlink: {bandwidth: 1 GB/s, latency: 1 us}\n")
-    assert len(make(f"file: {tmp_path}/net.yaml").ranks) == 4
-    assert len(make(f"{{file: {tmp_path}/net.yaml, hosts: 6}}").ranks) == 6
 
 
 @pytest.mark.parametrize(

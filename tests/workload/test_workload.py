@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import devices, program, schedule, star
+from networks import program, star
 from workloads import STAR, ddp, layers, points, predicted
 
 from simcoll.config import yaml_tree
 from simcoll.engine import event, fast
-from simcoll.engine.binding import bind
 from simcoll.engine.joined_program import Operation, join
-from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
-from simcoll.scenario import loading
+from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario import OF_ONE
 from simcoll.topology.graph import Link
 from simcoll.workload.models import load_model, models
@@ -64,32 +61,6 @@ def test_one_operation_is_the_collective(name: str, sharing: str) -> None:
         for column in ("start", "sent", "arrive", "end", "complete", "hop_begin", "hop_end"):
             assert getattr(found, column).tolist() == getattr(alone, column).tolist(), column
         assert found.makespan_ps == alone.makespan_ps
-
-
-@pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(15, 60))])
-def test_the_engines_agree_on_several_collectives(seed: int) -> None:
-    """Random collectives of random groups of ranks, with parameters of their own and computation in between: equal
-    times in both engines. tests/engine/test_engine.py compares random transfers in place of collectives."""
-    rng = random.Random(seed)
-    topology, sharing = star(6, Link(50 * 10**9, latency_ps=500_000)), rng.choice(["fair", "fifo"])
-    operations: list[Operation] = []
-    for number in range(rng.randint(1, 7)):
-        ranks = rng.sample(range(6), rng.randint(2, 6))
-        plan = schedule(*rng.choice(NAMES).split("/"), len(ranks))
-        params = Params(
-            sharing=sharing, chunk=rng.choice([0, 700]), channels=rng.choice([0, 1, 2]), slots=rng.choice([0, 1, 2]),
-            o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
-            gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
-        )  # fmt: skip
-        where = tuple(topology.ranks[rank] for rank in ranks)
-        bound = bind(plan, topology, (*where, *devices(topology, plan)[plan.n :]), params, 16_000 * len(ranks))
-        stream = rng.choice([None, "a", "b"])
-        before = {other for other, op in enumerate(operations) if stream and op.stream == stream}
-        before |= set(rng.sample(range(number), min(number, rng.randint(0, 2))))
-        alone = None if rng.random() < 0.4 else bound
-        operations.append(Operation(np.array(ranks), alone, rng.randint(0, 10**7), tuple(sorted(before)), stream))
-    joined = join(operations, 6, topology)
-    assert fast.run(joined, compiled=False) == event.run(joined)
 
 
 def test_what_operations_cannot_share() -> None:
@@ -358,20 +329,6 @@ def test_operations_have_protocols_of_their_own() -> None:
     assert abs(alone[0] - alone[1]) > US_100TH
 
 
-@pytest.mark.parametrize("size", ["8 KiB", "1 MiB", "64 MiB"])
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "all_to_all"])
-def test_a_call_as_nccl_makes_it_is_predicted_alike(collective: str, size: str) -> None:
-    """Under a profile with kernels a plan of one call takes what the call takes by itself, with its algorithm and
-    protocol."""
-    common = {"topology": {"system": "hgx-h100"}, "profile": "nccl-hopper"}
-    operation = {"name": "a", "collective": collective, "size": size}
-    found = step({"operations": [operation]}, **common)
-    keys = {**common, "collective": collective, "size": size}
-    alone = predicted(keys)
-    assert abs(found.time_ps - alone.time_ps) <= US_100TH
-    assert (found.algorithm, found.columns["protocol"]) == (alone.algorithm, alone.protocol)
-
-
 @pytest.mark.parametrize("template", ["ddp", "fsdp", "tensor_parallel", "pipeline", "moe"])
 @pytest.mark.parametrize("sharing", ["fair", "fifo"])
 def test_both_engines_time_every_template_alike(template: str, sharing: str) -> None:
@@ -465,23 +422,35 @@ def test_a_wrong_workload_is_one_clear_mistake(keys: dict[str, Any], said: str) 
     assert len(error.value.diagnostics) == 1, error.value
 
 
+AMONG = "topology: hgx-h100\nworkload: {operations: [\n  {name: a, time: 1 ms},\n  {name: b, time: 1 ms},\n    "
+GATHERED = "topology: hgx-h100\nworkload:\n  operations:\n  - name: a\n    collective: all_to_all\n    size: 1 MiB\n"
+RING = "algorithm: 'ring' is no algorithm for all_to_all; choose from: "
+
+
 @pytest.mark.parametrize(
-    ("third", "said"),
+    ("text", "said"),
     [
         (
-            "{name: c, time: 1 ms, after: [a, d]}",
-            "5:38: workload.operations.2.after.1: 'c' comes after 'd', and no opera",
+            AMONG + "{name: c, time: 1 ms, after: [a, d]}]}",
+            "5:38: workload.operations.2.after.1: 'c' comes after 'd'",
         ),
-        ("{name: c, time: 1 ms, after: [c]}", "5:35: workload.operations.2.after.0: 'c' comes after 'c', which is not"),
-        ("{name: a, time: 1 ms}", "5:12: workload.operations.2.name: two operations are called 'a'; rename one"),
+        (AMONG + "{name: c, time: 1 ms, after: [c]}]}", "5:35: workload.operations.2.after.0: 'c' comes after 'c', "),
+        (AMONG + "{name: a, time: 1 ms}]}", "5:12: workload.operations.2.name: two operations are called 'a'; "),
+        (GATHERED + "    algorithm: ring\n", f"7:16: workload.operations.0.{RING}"),
+        (GATHERED + "  algorithm: ring\n", f"7:14: workload.{RING}"),
+        (
+            GATHERED + "launch: {gpus_per_process: 8}\n",
+            "7:10: launch.gpus_per_process: a workload's calls are not ",
+        ),
     ],
 )
-def test_a_mistake_between_operations_stands_at_the_later_one(third: str, said: str) -> None:
-    """The name that is wrong is placed, and not the workload."""
-    text = "topology: hgx-h100\nworkload: {operations: [\n  {name: a, time: 1 ms},\n  {name: b, time: 1 ms},\n"
+def test_mistakes_stand_where_they_are_written(text: str, said: str) -> None:
+    """A name that is wrong, an algorithm that its operation's collective has not, and a key beside the workload that
+    its calls cannot have, are reported at their own line, with what could be written."""
     with pytest.raises(InputError) as error:
-        loading.points(yaml_tree.parse(f"{text}    {third}]}}", "f"))
+        scenario_files.points(yaml_tree.parse(text, "f"))
     assert str(error.value).startswith(f"f:{said}")
+    assert RING not in said or {"auto,", "best,"} <= {*str(error.value).split()}
 
 
 @pytest.mark.parametrize("beside", ["algorithm: [auto, ring]", "size: 4 MiB", "root: 1"])
@@ -493,8 +462,10 @@ def test_a_key_that_does_not_go_with_a_workload_is_named_where_it_stands(beside:
     with pytest.raises(
         InputError, match=rf"^f:2:1: {key}: '{key}' does not go with a workload; .*(workload|operations)"
     ):
-        loading.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
-    assert len(loading.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+        scenario_files.points(yaml_tree.parse("\n".join([machine, beside, work]), "f"))
+    assert (
+        len(scenario_files.points(yaml_tree.parse("\n".join([machine, work, "  algorithm: [auto, ring]"]), "f"))) == 2
+    )
 
 
 @pytest.mark.parametrize("key", OF_ONE)
@@ -502,24 +473,3 @@ def test_a_cure_of_a_key_beside_a_workload_works(key: str) -> None:
     """The key of operations that a refusal names is one; where it names none there is none."""
     fields = OperationSpec.model_fields
     assert OF_ONE[key] in fields if OF_ONE[key] else key not in fields
-
-
-def test_mistakes_stand_where_they_are_written() -> None:
-    """An algorithm that its operation's collective has not, and a key beside the workload that its calls cannot have,
-    are reported at their own line, with all that could be written."""
-    text = (
-        "topology: hgx-h100\nworkload:\n  operations:\n  - name: a\n    collective: all_to_all\n    {}size: 1 MiB\n{}"
-    )
-    for own, beside, said in (
-        (
-            "algorithm: ring\n    ",
-            "",
-            "f:6:16: workload.operations.0.algorithm: 'ring' is no algorithm for all_to_all; ",
-        ),
-        ("", "  algorithm: ring\n", "f:7:14: workload.algorithm: 'ring' is no algorithm for all_to_all; choose from: "),
-        ("", "launch: {gpus_per_process: 8}\n", "f:7:10: launch.gpus_per_process: a workload's calls are not made "),
-    ):
-        with pytest.raises(InputError) as caught:
-            loading.points(yaml_tree.parse(text.format(own, beside), "f"))
-        assert str(caught.value).startswith(said)
-        assert "algorithm" not in said or {"auto,", "best,"} <= {*str(caught.value).split()}

@@ -9,7 +9,7 @@ import numpy as np
 from simcoll import units
 from simcoll.accuracy.studies.baselines import on_logarithms
 from simcoll.formats.measured import MeasuredRow
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.systems import load_system
 

@@ -37,8 +37,8 @@ from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.predict import busiest_link, lent, place, predict
 from simcoll.prediction.predict import row as result_of
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import Profile, find_profile, load_network, load_profile
+from simcoll.scenario.scenario_files import Point
 
 FILE: Final = "clusters.yaml"
 FEW_SIZES: Final = 16  # of a series: three octaves in four decades, which no law of the model passes over

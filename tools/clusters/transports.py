@@ -19,13 +19,13 @@ import numpy as np
 from simcoll.accuracy.fit import least_squares, parameters, posterior_estimate, prior
 from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
-from simcoll.accuracy.fit.parameters import OF_TRANSPORT, ParameterSetting
+from simcoll.accuracy.fit.parameters import OF_TRANSPORT
 from simcoll.config.arrays import Array, Floats
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.between_nodes import OF_FAMILY
 from simcoll.prediction.confidence import NORMAL_90
-from simcoll.scenario.profile import CABLE, LinkScale, Profile
+from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile
 
 SHARE: Final = f"efficiency.{CABLE}"
 COSTS: Final = (*OF_TRANSPORT, SHARE)
@@ -89,7 +89,7 @@ class Known(NamedTuple):
 
     def network(self, like: Profile) -> Profile:
         """A profile of NICs with these costs, else as another."""
-        setting = ParameterSetting.of(like).at(self.costs)
+        setting = parameters.with_costs(CostSetting.of(like), self.costs)
         record = like.calibration.model_copy(update={"intervals": self.intervals}) if like.calibration else None
         links = {**like.links, CABLE: setting.links.get(CABLE, LinkScale())}
         return like.model_copy(update={"transport": setting.transport, "links": links, "calibration": record})
@@ -152,8 +152,8 @@ class ClusterSamples:
 
     def times(self, values: Floats, like: Profile) -> Floats:
         """Predict the rows, in ps, with these logarithms of costs, else as a profile of NICs."""
-        start = replace(ParameterSetting.of(self.profile), transport=like.transport)
-        return self.samples.times(start.at(_costs(values)))
+        start = replace(CostSetting.of(self.profile), transport=like.transport)
+        return self.samples.times(parameters.with_costs(start, _costs(values)))
 
 
 class Common(NamedTuple):

@@ -31,9 +31,9 @@ from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.placed_topology import network_under
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario import caveats
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import Profile, load_profile
 from simcoll.scenario.scenario import ITEMSIZE, Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import COLLECTIVES
 
 WITHOUT_COSTS: Final = ("ideal", "one-port")  # profiles without the costs of calls

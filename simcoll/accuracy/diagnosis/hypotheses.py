@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
 from simcoll import units
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.formats.measured import gpu_names
 from simcoll.nccl import environment, tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
 from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
+from simcoll.nccl.kernel_costs import KINDS
 from simcoll.nccl.within_node import staged
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.placed_topology import machine_of, network_of
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, load_profile
+from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
@@ -59,7 +59,7 @@ class Hypothesis:
     launch: bool = False
     host: HostPacing = "as measured"
     scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
-    setting: Callable[[ParameterSetting], ParameterSetting] = lambda setting: setting
+    setting: Callable[[CostSetting], CostSetting] = lambda setting: setting
 
     @property
     def penalty(self) -> float:
@@ -125,7 +125,7 @@ def candidates(
     nodes = max(nodes_of(scenario.topology) for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
-    nics = system.devices.get("nic", 0) if system and isinstance(system.devices, dict) else 0
+    nics = system.counts.get("nic", 0) if system else 0
     direct = system is not None and (_has(system, "nvlink") or _has(system, "xgmi"))  # then PCIe leads only to NICs
     several: list[Sequence[Hypothesis]] = [
         variants
@@ -202,13 +202,13 @@ def _launched(scenario: Scenario, launch: Launch) -> Scenario:
 # --- hardware ---
 
 
-def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[ParameterSetting], ParameterSetting]:
+def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[CostSetting], CostSetting]:
     """Return a change that reduces links of a kind to a share of their bandwidth.
 
     `served` is the NIC profile's scale of the kind, used if the point's own profile has none.
     """
 
-    def changed(setting: ParameterSetting) -> ParameterSetting:
+    def changed(setting: CostSetting) -> CostSetting:
         link = setting.links.get(kind, served or LinkScale())
         slower = LinkScale(efficiency=link.efficiency * share, latency=link.latency)
         return replace(setting, links={**setting.links, kind: slower})
@@ -271,8 +271,21 @@ def _slow_gpus() -> Iterator[Hypothesis]:
     """Yield slower kernels on links of full speed."""
     text = "kernels slower than they should be: a GPU with low clocks, or one that others use"
     for share in SHARES:
-        slower = functools.partial(ParameterSetting.with_slower_blocks, share=share)
+        slower = functools.partial(_with_slower_blocks, share=share)
         yield Hypothesis("slow gpu", text, f"{share:.0%} of their speed", 2, share, setting=slower)
+
+
+def _with_slower_blocks(setting: CostSetting, share: float) -> CostSetting:
+    """Return the setting with thread blocks at `share` of their speed."""
+    if setting.kernels is None:
+        return setting
+    blocks: dict[str, Any] = {}
+    for kind in KINDS:
+        block = getattr(setting.kernels, kind)
+        times = {name: round(getattr(block, name) / share) for name in ("start", "hop")}
+        rates = {name: round(getattr(block, name) * share) for name in ("first", "rate")}
+        blocks[kind] = block.model_copy(update={**times, **rates})
+    return replace(setting, kernels=setting.kernels.model_copy(update=blocks))
 
 
 def _network(network: Profile) -> Iterator[Hypothesis]:
@@ -287,12 +300,12 @@ def _network(network: Profile) -> Iterator[Hypothesis]:
         yield Hypothesis("gpudirect off", text, setting=functools.partial(_without_gpudirect, network=network))
 
 
-def _by_tcp(setting: ParameterSetting) -> ParameterSetting:
+def _by_tcp(setting: CostSetting) -> CostSetting:
     tcp = load_network("tcp")
     return replace(setting, transport=tcp.transport, links={**setting.links, CABLE: tcp.links[CABLE]})
 
 
-def _without_gpudirect(setting: ParameterSetting, network: Profile) -> ParameterSetting:
+def _without_gpudirect(setting: CostSetting, network: Profile) -> CostSetting:
     """Return the setting under NCCL_NET_GDR_LEVEL=LOC, with its costs from the NICs' profile."""
     return replace(setting, transport=(setting.transport or network.transport or Transport()).without_gpudirect())
 
@@ -327,7 +340,7 @@ def _others(system: SystemFile) -> list[SystemFile]:
 def _differences(system: SystemFile, candidate: SystemFile) -> int:
     """Return the number of differences between two systems in counts of devices, NIC rates and GPU makers."""
     pair = (system, candidate)
-    counts = [set(file.devices.items()) if isinstance(file.devices, dict) else set() for file in pair]
+    counts = [{*file.counts.items()} for file in pair]
     rates = [file.nic.rate if file.nic else "" for file in pair]
     makers = [file.gpu.vendor if file.gpu else "" for file in pair]
     return len(counts[0] ^ counts[1]) + (rates[0] != rates[1]) + (makers[0] != makers[1])

@@ -23,11 +23,11 @@ from simcoll.accuracy.diagnosis.judgement import (
     shifts,
 )
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats, Numbers, distinct
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.algorithm_names import SCHEDULES
+from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 
 # A hypothesis is tried on all points only if its error on the PROBES is below this share of the healthy machine's. The
@@ -38,7 +38,7 @@ PROBES: Final = 8  # number of points on which a hypothesis is tried first
 SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
 ROUNDING: Final = 1e-9  # share by which two sums of the same errors may differ
 SAME: Final = 1e-3  # times that differ by a smaller share count as equal: far below the noise of runs
-ChangedCosts = Callable[[ParameterSetting], ParameterSetting]
+ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
 class HypothesisTimes:
@@ -48,7 +48,7 @@ class HypothesisTimes:
         self._table = table
         self._asked: dict[tuple[Callable[[Scenario], Scenario], int], RetimedPoint] = {}  # by change, and point
         self._points: dict[str, RetimedPoint] = {}  # by scenario, which several changes may give
-        self._settings: dict[tuple[str, ChangedCosts], ParameterSetting] = {}  # by profile, and change
+        self._settings: dict[tuple[str, ChangedCosts], CostSetting] = {}  # by profile, and change
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
 
     def kinds(self, points: Iterable[int]) -> list[str]:

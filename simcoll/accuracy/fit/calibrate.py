@@ -31,7 +31,6 @@ from simcoll.accuracy.fit import (
 )
 from simcoll.accuracy.fit.estimate import Estimate, errors_held_out, estimate, noise_of, own_errors
 from simcoll.accuracy.fit.fit_rows import Samples
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.fit.wrong_machine import OtherNetwork
 from simcoll.accuracy.measured_rows import RowQuestions
 from simcoll.accuracy.scores import Document
@@ -47,7 +46,15 @@ from simcoll.prediction.confidence import fingerprint
 from simcoll.prediction.placed_topology import placed, served_by
 from simcoll.prediction.predict import predict
 from simcoll.scenario.launch import Launch
-from simcoll.scenario.profile import Profile, TableSource, find_profile, load_profile, params_as_written, parse_profile
+from simcoll.scenario.profile import (
+    CostSetting,
+    Profile,
+    TableSource,
+    find_profile,
+    load_profile,
+    params_as_written,
+    parse_profile,
+)
 from simcoll.scenario.profile_choice import UNFITTED
 from simcoll.scenario.scenario import Scenario
 
@@ -205,7 +212,7 @@ def _written(
     head = _beside(begin, texts) if alone else _head(data, chosen, begin, texts)
     served = parse_profile(yaml_tree.dump(head), begin.name)
     freed = {name: getattr(served.model, name) for name in texts if name in parameters.OF_MODEL}
-    predicted = data.times(ParameterSetting.of(served, freed))
+    predicted = data.times(CostSetting.of(served, freed))
     errors = {"fitted": scores_of(predicted, data.measured, chosen)}
     if not chosen.all():
         errors["held_out"] = scores_of(predicted, data.measured, ~chosen)
@@ -260,10 +267,9 @@ def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dic
     start = begin.whole if several else begin.profile
     links = {kind: scale.model_dump() for kind, scale in start.links.items()}
     shares = {kind: {key: f"{100 * value:.6g} %" for key, value in scale.items()} for kind, scale in links.items()}
-    blocks = _blocks(start, texts)
     for name, text in texts.items():
         key, _, kind = name.partition(".")
-        if kind and not (parameters.of_kernels(name) or name in (*parameters.BESIDE, *parameters.OF_TRANSPORT)):
+        if key in parameters.OF_LINKS:
             shares.setdefault(kind, {})[key] = text
     how = "fitted to" if texts else f"{start.name}, unchanged by"
     launch = texts.get("launch", parameters.text("launch", start.launch))
@@ -272,27 +278,14 @@ def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dic
         "description": f"{how} {int(chosen.sum())} rows of the harness {harness} on {Path(topology).stem}",
         "source": f"simcoll calibrate, {time.strftime('%Y-%m-%d')}; see calibration",
         "harness": harness,
-        **({"generations": list(begin.generations)} if blocks and begin.generations else {}),
+        **({"generations": list(begin.generations)} if start.kernels and begin.generations else {}),
         "model": model,
         "launch": launch,
         **_of_launches(begin, texts),
         "links": shares,
-        **({"kernels": blocks} if blocks else {}),
-        **_transport(start, texts),
+        **_of_calls(start, texts),
         "fitted": texts,
     }
-
-
-def _transport(profile: Profile, texts: Mapping[str, str]) -> Document:
-    """Return the key `transport` with the fitted values; empty if the profile has none."""
-    if profile.transport is None:
-        return {}
-    transport, keys = profile.transport, Document()
-    for name in parameters.OF_TRANSPORT:
-        key = name.partition(".")[2]
-        if name in texts or getattr(transport, key):
-            keys[key] = texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
-    return {"transport": {**keys, **transport.settings}}
 
 
 def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
@@ -319,25 +312,26 @@ def _beside(begin: Beginning, texts: Mapping[str, str], about: Document | None =
     return {**first, **own, **{key: begin.file[key] for key in last if key in begin.file}}
 
 
-def _blocks(profile: Profile, texts: dict[str, str]) -> Document:
-    """Return the key `kernels` with the fitted values; empty if the profile has none."""
-    if profile.kernels is None:
-        return {}
-    keys_: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
+def _of_calls(profile: Profile, texts: Mapping[str, str]) -> Document:
+    """Return the keys `kernels` and `transport` with the fitted values, if the profile has such costs."""
+    costs = Document()
 
     def written(name: str) -> str:
         return texts.get(name) or parameters.text(name, parameters.cost(name, profile, Params()))
 
-    for name in parameters.OF_CALLS:
-        keys_[name] = written(name)
-    for kind in parameters.OF_BLOCKS:
-        keys = [
-            key
-            for key in BlockCosts.model_fields
-            if f"{kind}.{key}" in texts or key in getattr(profile.kernels, kind).changed_keys
-        ]
-        keys_[kind] = {key: written(f"{kind}.{key}") for key in keys}
-    return keys_
+    if profile.kernels:
+        kernels: Document = {"library": profile.kernels.library, "version": profile.kernels.version}
+        kernels |= {name: written(name) for name in parameters.OF_CALLS}
+        for kind in parameters.OF_BLOCKS:
+            own = getattr(profile.kernels, kind).changed_keys
+            keys = [key for key in BlockCosts.model_fields if f"{kind}.{key}" in texts or key in own]
+            kernels[kind] = {key: written(f"{kind}.{key}") for key in keys}
+        costs["kernels"] = kernels
+    if profile.transport:
+        names = {name.partition(".")[2]: name for name in parameters.OF_TRANSPORT}
+        used = (key for key, name in names.items() if name in texts or getattr(profile.transport, key))
+        costs["transport"] = {**{key: written(names[key]) for key in used}, **profile.transport.settings}
+    return costs
 
 
 def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
@@ -392,7 +386,7 @@ def _beside_others(
     which = chosen if chosen.all() else ~chosen
     ways = {"plain model": np.array([by_plain_model(point.scenario) for point in data.points])[data.which]}
     if begin.profile.calibration is not None:
-        ways[f"profile {begin.profile.name}"] = data.times(ParameterSetting.of(begin.whole))
+        ways[f"profile {begin.profile.name}"] = data.times(CostSetting.of(begin.whole))
     ways |= {f"with {other.name}": other.times} if other else {}
     ways["fitted"] = fitted
     return [

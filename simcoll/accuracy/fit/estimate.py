@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from simcoll.accuracy.fit import least_squares, parameters, prior
 from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.config.arrays import Floats, Numbers
 from simcoll.config.groups import grouped
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow
 from simcoll.prediction.confidence import Kind, Noise, noise, student
-from simcoll.scenario.profile import Profile
+from simcoll.scenario.profile import CostSetting, Profile
 from simcoll.schedule.collectives import collective
 
 INTERVAL: Final = (5.0, 95.0)  # percentiles: 90 %
@@ -140,14 +139,15 @@ class Fitting:
     """State of a fit: the rows, the costs before it (`null`), the names to fit, and why other names were `left`."""
 
     def __init__(self, samples: Samples, start: Profile, params: Params, free: Sequence[str] = ()):
-        self.samples, self.before = samples, ParameterSetting.of(start)
+        self.samples, self.before = samples, CostSetting.of(start)
         self.null = starting_costs(samples, start, params, free)
         self.names = list(self.null)
         self.left: dict[str, str] = {}
 
     def model(self, costs: Floats) -> Floats:
         """Return the predicted times of the rows at these `costs` (parameters,), in ps."""
-        return self.samples.times(self.before.at(dict(zip(self.names, costs.tolist(), strict=True))))
+        asked = dict(zip(self.names, costs.tolist(), strict=True))
+        return self.samples.times(parameters.with_costs(self.before, asked))
 
     @property
     def bounds(self) -> Bounds:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simcoll.accuracy import table_join
 from simcoll.accuracy.fit.least_squares import Draw
-from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST, ParameterSetting
+from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST
 from simcoll.accuracy.measured_rows import RowQuestions
 from simcoll.config.arrays import Floats, Numbers
 from simcoll.config.groups import grouped
@@ -26,7 +26,7 @@ from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario import caveats
 from simcoll.scenario.launch import Process
-from simcoll.scenario.profile import TableSource, load_profile
+from simcoll.scenario.profile import CostSetting, TableSource, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
 from simcoll.units import float_of
@@ -43,7 +43,7 @@ class RetimedPoint:
     """
 
     def __init__(self, scenario: Scenario):
-        self.scenario, self.setting = scenario, ParameterSetting.of(load_profile(scenario.profile))
+        self.scenario, self.setting = scenario, CostSetting.of(load_profile(scenario.profile))
         self.choices: list[Prediction] = []
         refused: list[RefusedError] = []
         for option in executor(scenario).alternatives(scenario):
@@ -88,7 +88,7 @@ class RetimedPoint:
         """The number of GPUs to which one process uploads its graph for each launch; 0 without a graph."""
         return self._calls[0].uploads
 
-    def time_ps(self, setting: ParameterSetting) -> int:
+    def time_ps(self, setting: CostSetting) -> int:
         """Return the time under a setting of costs, in ps."""
         return min(choice.retimed(setting) for choice in self.choices)
 
@@ -111,7 +111,7 @@ class Samples:
         rows = tuple(row for row, keep in zip(self.rows, chosen.tolist(), strict=True) if keep)
         return Samples(rows, self.measured[chosen], which, tuple(self.points[i] for i in asked))
 
-    def times(self, setting: ParameterSetting) -> Floats:
+    def times(self, setting: CostSetting) -> Floats:
         """Return the predicted time of each row (n,) under a setting of costs, in ps."""
         asked = np.array([point.time_ps(setting) for point in self.points], np.float64)
         times: Floats = asked[self.which]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -65,48 +65,66 @@ _ALWAYS: Final = ("launch", "transport.proxy", "transport.latency")
 LEAST_COSTLY: Final = {"efficiency": 0.5}  # twice the rated bandwidth: beyond, another schedule has run
 
 
-class ParameterSetting(CostSetting):
-    """Costs that a calibration changes."""
-
-    def with_slower_blocks(self, share: float) -> ParameterSetting:
-        """Return the setting with thread blocks at `share` of their speed."""
-        if self.kernels is None:
-            return self
-        blocks = {}
-        for kind in OF_BLOCKS:
-            block = getattr(self.kernels, kind)
-            times = {name: round(getattr(block, name) / share) for name in ("start", "hop")}
-            rates = {name: round(getattr(block, name) * share) for name in ("first", "rate")}
-            blocks[kind] = block.model_copy(update={**times, **rates})
-        return replace(self, kernels=self.kernels.model_copy(update=blocks))
-
-    def at(self, costs: Mapping[str, float]) -> ParameterSetting:
-        """Return the setting with the parameters in `costs` changed to these costs."""
-        links, params, launch, kernels = dict(self.links), dict(self.params), self.launch, self.kernels
-        host, graph, pull, transport = self.host, self.graph, self.pull, self.transport
-        for name, cost in costs.items():
-            key, _, kind = name.partition(".")
-            if name in OF_GRAPH:
-                graph = (graph or CudaGraphCosts.model_construct(launch=self.launch)).model_copy(
-                    update={kind: round(cost)}
-                )
-            elif name in OF_HOST:
-                host = host.model_copy(update={kind: round(cost)})
-            elif name in OF_PULL:
-                changed = {kind: round(cost) if kind != "reach" else 1 / cost}
-                pull = (pull or PullCosts()).model_copy(update=changed)
-            elif key == TRANSPORT:
-                transport = (transport or Transport()).model_copy(update={kind: _value(name, cost)})
-            elif of_kernels(name):
-                kernels = _changed(kernels, name, cost)
-            elif kind:
-                value = 1 / cost if key == "efficiency" else cost
-                links[kind] = links.get(kind, LinkScale()).model_copy(update={key: value})
-            elif name == "launch":
-                launch = round(cost)
+def with_costs(setting: CostSetting, costs: Mapping[str, float]) -> CostSetting:
+    """Return the setting with the parameters in `costs` changed to these costs."""
+    if setting.graph is None and not costs.keys().isdisjoint(OF_GRAPH):
+        setting = replace(setting, graph=_like_other_calls(setting.launch))
+    for name, cost in costs.items():
+        key, _, kind = name.partition(".")
+        value = _value(name, cost)
+        if name == "launch":
+            setting = replace(setting, launch=value)
+        elif name in OF_MODEL:
+            setting = replace(setting, params={**setting.params, name: value})
+        else:
+            owner, attribute = _owner(name, setting)
+            owner = owner.model_copy(update={attribute: value})
+            if key in OF_LINKS:
+                setting = replace(setting, links={**setting.links, kind: owner})
+            elif key in OF_BLOCKS:
+                kernels = setting.kernels or Kernels()
+                setting = replace(setting, kernels=kernels.model_copy(update={key: owner}))
             else:
-                params[name] = round(cost) if name in DURATIONS else _rate(cost)
-        return ParameterSetting(params, launch, links, kernels, host, graph, pull, transport)
+                setting = replace(setting, **{"kernels" if name in OF_CALLS else key: owner})
+    return setting
+
+
+def cost(name: str, profile: Profile, params: Params) -> float:
+    """Return the cost of a parameter before a fit, from the profile or `params`."""
+    if name == "launch":
+        return float(profile.launch)
+    value = getattr(params, name) if name in OF_MODEL else getattr(*_owner(name, profile))
+    above = {"channel_bandwidth": PS_PER_S, "gamma": PS_PER_S, "efficiency": 1.0}.get(family(name))
+    return above / value if above and value else float(value)
+
+
+def _owner(name: str, of: Profile | CostSetting) -> tuple[Any, str]:
+    """Return the part of a profile or setting that has a parameter, and the parameter's attribute there. A part that is
+    missing has its defaults."""
+    key, _, kind = name.partition(".")
+    if key in OF_LINKS:
+        return of.links.get(kind, LinkScale()), key
+    if of_kernels(name):
+        kernels = of.kernels or Kernels()
+        return (getattr(kernels, key), kind) if kind else (kernels, key)
+    if key == "graph":
+        return of.graph or _like_other_calls(of.launch), kind
+    return getattr(of, key) or {"host": HostCosts, "pull": PullCosts, TRANSPORT: Transport}[key](), kind
+
+
+def _like_other_calls(launch: int) -> CudaGraphCosts:
+    """Return the costs of a CUDA graph that is launched like other calls."""
+    return CudaGraphCosts.model_construct(launch=launch)
+
+
+def _value(name: str, cost: float) -> Any:
+    """Convert a cost to the profile's value: a share, a factor, a time in ps, or a rate in B/s."""
+    unit_of = family(name)
+    if unit_of in DURATIONS:
+        return round(cost)
+    if unit_of == "efficiency":
+        return 1 / cost if cost else 1.0
+    return cost if unit_of in ("own", "load", "latency") else _rate(cost)
 
 
 def of_kernels(name: str) -> bool:
@@ -124,49 +142,6 @@ def family(name: str) -> str:
         return "launch"
     key, _, kind = name.partition(".")
     return _AS[kind] if key == TRANSPORT or key in OF_BLOCKS else _OF_CALLS.get(key, key)
-
-
-def _changed(kernels: Kernels | None, name: str, cost: float) -> Kernels:
-    """Return the kernels with one parameter changed to `cost`."""
-    kernels = kernels or Kernels()
-    (block, _, key), value = name.partition("."), _value(name, cost)
-    changed = {key: value} if key else {}
-    update = {block: getattr(kernels, block).model_copy(update=changed)} if key else {name: value}
-    return kernels.model_copy(update=update)
-
-
-def _value(name: str, cost: float) -> float:
-    """Convert a cost to the profile's value: a share, a time or a bandwidth."""
-    values = {"own": cost, "load": cost, "efficiency": 1 / cost if cost else 1.0, "launch": round(cost)}
-    return values.get(family(name), _rate(cost))
-
-
-def _cost(name: str, value: float) -> float:
-    """Convert a profile's value to a cost."""
-    above = {"channel_bandwidth": PS_PER_S, "efficiency": 1.0}.get(family(name))
-    return above / value if above and value else float(value)
-
-
-def cost(name: str, profile: Profile, params: Params) -> float:
-    """Return the cost of a parameter before a fit, from the profile or `params`."""
-    key, _, kind = name.partition(".")
-    if name in OF_GRAPH:
-        return float(getattr(profile.graph or CudaGraphCosts.model_construct(launch=profile.launch), kind))
-    if name in OF_HOST:
-        return float(getattr(profile.host or HostCosts(), kind))
-    if name in OF_PULL:
-        value = float(getattr(profile.pull or PullCosts(), kind))
-        return 1 / value if kind == "reach" else value
-    if key == TRANSPORT:
-        return _cost(name, getattr(profile.transport or Transport(), kind))
-    if of_kernels(name):
-        kernels = profile.kernels or Kernels()
-        return _cost(name, getattr(getattr(kernels, key), kind) if kind else getattr(kernels, key))
-    if kind:
-        scale = profile.links.get(kind, LinkScale())
-        return 1 / scale.efficiency if key == "efficiency" else scale.latency
-    value = profile.launch if name == "launch" else getattr(params, name)
-    return float(value) if name in DURATIONS else PS_PER_S / value if value else 0.0
 
 
 def _rate(cost: float) -> int:

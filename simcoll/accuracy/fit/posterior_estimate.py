@@ -32,6 +32,7 @@ from simcoll.accuracy.fit.estimate import (
 )
 from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Belief, Line
+from simcoll.accuracy.fit.parameters import with_costs
 from simcoll.accuracy.fit.prior import Part
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
@@ -161,7 +162,7 @@ class _FromPrior(Fitting):
         """Return the predicted times of the rows at these costs and the costs found so far, in ps."""
         self.evaluated += 1
         asked = {**self.found, **dict(zip(self.names, costs.tolist(), strict=True))}
-        return self.samples.times(self.before.at(asked))
+        return self.samples.times(with_costs(self.before, asked))
 
     @property
     def _values(self) -> Floats:

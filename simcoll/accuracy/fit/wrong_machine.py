@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy.fit.fit_rows import Samples
-from simcoll.accuracy.fit.parameters import ParameterSetting
 from simcoll.accuracy.scores import Document
 from simcoll.config.arrays import Floats
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.scenario.profile import CABLE, LinkScale, Profile, load_network, shipped_profiles
+from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile, load_network, shipped_profiles
 
 # Rows whose median is off by this factor after a fit are of another machine or launch, or in another unit. Without any
 # fit the worst published table is off by less than a factor of 2: see validation/accuracy.
@@ -106,7 +105,7 @@ def nearer(data: Samples, chosen: NDArray[np.bool_], start: Profile, fitted: Flo
 
 def _by_others(data: Samples, start: Profile) -> list[tuple[str, Floats]]:
     """Return the name and the times (rows,) in ps of each shipped transport other than the profile's."""
-    setting, found = ParameterSetting.of(start), []
+    setting, found = CostSetting.of(start), []
     for name, network in networks().items():
         if network.transport != start.transport:
             links = {**setting.links, CABLE: network.links.get(CABLE, LinkScale())}

@@ -22,7 +22,7 @@ from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.placed_topology import topology_of
-from simcoll.scenario.loading import Point
+from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.systems import load_system
 

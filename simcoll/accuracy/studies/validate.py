@@ -33,9 +33,9 @@ from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction import sweep
 from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario import loading
-from simcoll.scenario.loading import Point
+from simcoll.scenario import scenario_files
 from simcoll.scenario.profile import TableSource, find_profile, load_profile
+from simcoll.scenario.scenario_files import Point
 from simcoll.topology.systems import load_system
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
@@ -160,7 +160,7 @@ def _measured_before(options: StudyOptions, name: str) -> Path | None:
 def _material(study: Study, used: StudyCase, options: StudyOptions) -> Material:
     if used.table:
         return _of_table(used)
-    points = loading.load(str(study_file.case_file(options.folder, str(used.case))))
+    points = scenario_files.load(str(study_file.case_file(options.folder, str(used.case))))
     path = _measured_before(options, str(used.case))
     if path is None:
         path = options.output / MEASURED / f"{used.case}.csv"

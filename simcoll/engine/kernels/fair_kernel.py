@@ -18,7 +18,7 @@ from simcoll.engine.kernels.records import ChangesInTime, FairFabric, FairRun, F
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE
-jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
+jit = jit_for(__name__)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
 
@@ -84,7 +84,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
     return ended, latest
 
 
-@inline
+@jit
 def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None) -> Any:
     """Note that the bytes of transfer `i`, which `began` then, are gone at `t`. Return when it ends, −1 if it has to
     queue at the receive side."""
@@ -103,7 +103,7 @@ def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None
     return arrived
 
 
-@inline
+@jit
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
     """Let transfer `i`, ready at `t`, set out. Return when its bytes are gone (−1 if not known), when it began, and how
     many links are touched."""
@@ -133,7 +133,7 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
     return -1, began, join(c, now, fabric, n_touched)
 
 
-@inline
+@jit
 def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
     """Return `link`, or the link behind the real ones that stands for the cap of channel `c` if that is narrower."""
     return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
@@ -167,7 +167,7 @@ def tightest(c: Any, run: FairRun) -> Any:
     return least
 
 
-@inline
+@jit
 def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> Any:
     """Change links at `t`. Return the next row, and how many links are touched."""
     fabric, n_touched = run.fabric, 0
@@ -192,7 +192,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
     return row, n_touched
 
 
-@inline
+@jit
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
     """Restart flow `c`, on a link found dead, if another way is in force; return how many links are touched."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
@@ -212,7 +212,7 @@ def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n
 # --- max-min fair rates, solved anew for all flows connected with a link where flows come or go ---
 
 
-@inline
+@jit
 def narrower(link: Any, other: Any, capacity: Any) -> Any:
     """Return whether `link` limits more than `other`."""
     return capacity[link] < capacity[other] or (capacity[link] == capacity[other] and link < other)
@@ -253,7 +253,7 @@ def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
     return n_touched
 
 
-@inline
+@jit
 def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
     """Note that a link is to be solved again, once an instant; return how many links are touched."""
     if fabric.marked[link] != now:

@@ -13,7 +13,7 @@ from simcoll.engine.kernels.records import FifoRun, Heaps, LinkHistory
 NEVER = 2**62
 BEYOND = 2**63 - 1
 SIDE = plain_waits.SIDE
-jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
+jit = jit_for(__name__)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
 
@@ -44,7 +44,7 @@ def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
     return ended, max(latest, soonest) if soonest < BEYOND else latest
 
 
-@inline
+@jit
 def earliest(heap: Heaps) -> Any:
     """Return the time of the first event in any part, BEYOND if there is none."""
     soonest = BEYOND
@@ -54,7 +54,7 @@ def earliest(heap: Heaps) -> Any:
     return soonest
 
 
-@inline
+@jit
 def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
     """Let the first event of a part happen. Return how many transfers have ended by then, and the latest time."""
     progress, side, free_side = run.progress, run.plan.side, run.free.side
@@ -85,7 +85,7 @@ def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory
     return ended, latest
 
 
-@inline
+@jit
 def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
     """Move the head of transfer `i` of all, which comes to its next link at `t`, over that link and those that follow
     it. Return whether its tail is behind the last link, when, and the latest time.
@@ -152,7 +152,7 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
 # --- changes ---
 
 
-@inline
+@jit
 def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
     """Return the way that transfer `i` takes at `t`: the one in force."""
     turns = changes.turns

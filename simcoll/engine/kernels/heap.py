@@ -7,10 +7,10 @@ from typing import Any
 from simcoll.config.numba_loader import jit_for
 from simcoll.engine.kernels.records import Heaps
 
-jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
+jit = jit_for(__name__)
 
 
-@inline
+@jit
 def sooner(heaps: Heaps, a: Any, b: Any) -> Any:
     """Return whether entry `a` is before entry `b`: without branches, which a processor would often guess wrong."""
     times, items = heaps.times, heaps.items
@@ -89,13 +89,13 @@ def pop(heaps: Heaps, part: Any) -> None:
         sift_down(heaps, size, 0, top)
 
 
-@inline
+@jit
 def use(heaps: Heaps, part: Any) -> None:
     """Mark the first entry as used up: the next that is entered takes its place."""
     heaps.used[0] = part
 
 
-@inline
+@jit
 def settle(heaps: Heaps) -> None:
     """Drop the entry that is used up, if nothing took its place."""
     part = heaps.used[0]

@@ -16,31 +16,31 @@ from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels.records import Barriers, Costs, Plan, Progress, Repeats, Starts, TaskColumns
 
 SIDE, ENDED, COMPLETE = -1, -2, -3  # where a transfer is; before that, how many links its head has passed
-jit, inline = jit_for(__name__), jit_for(__name__, inline=True)
+jit = jit_for(__name__)
 heaps = load_like(__name__, plain_heap)
 
 
-@inline
+@jit
 def value(column: Any, i: Any) -> Any:
     """Return entry `i` of a column that is left empty where all entries are 0."""
     return column[i] if len(column) else 0
 
 
-@inline
+@jit
 def key_of(row: Any, loop: Any, repeats: Repeats) -> Any:
     """Return the key of a transfer, which orders transfers as their indices in the program of all loops do."""
     step, row_bits, loop_bits = repeats.step, repeats.row_bits, repeats.loop_bits
     return (((value(step, row) + loop) << loop_bits | loop) << row_bits) | row if repeats.loops > 1 else row
 
 
-@inline
+@jit
 def kind_of(row: Any, loop: Any, plan: Plan) -> Any:
     """Return the number of a transfer's size: that of a whole piece, or of the rest in the last loop."""
     kind, whole = plan.kind[row], plan.whole
     return plan.piece if len(whole) and loop < whole[kind] else kind
 
 
-@inline
+@jit
 def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
     """Return how long a transfer keeps its receive side, in ps."""
     took = value(costs.o_recv, plan.way[row])
@@ -81,7 +81,7 @@ def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
         start(row, loop, t, starts)
 
 
-@inline
+@jit
 def start(row: Any, loop: Any, t: Any, starts: Starts) -> None:
     """Start a transfer at `t`."""
     if len(starts.start):
@@ -103,7 +103,7 @@ def begin(progress: Progress) -> None:
     follow_up(progress)
 
 
-@inline
+@jit
 def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
     """Note that a transfer is sent at `t`; its channel is not `ready` for the next before that time."""
     starts, successors, tasks, sent = progress.starts, progress.successors, progress.tasks, progress.times.sent
@@ -174,7 +174,7 @@ def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
         pass_barriers(row, t, starts, progress.barriers)
 
 
-@inline
+@jit
 def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
     """Note that transfer `i` ends at `t`: after the last of its step the next step starts."""
     step, first, left, passed = barriers

@@ -42,7 +42,7 @@ def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic
             continue
         yield dict(zip(header, zip(map(text_table.csv_meaning, texts), where, strict=True), strict=True))
     if empty:
-        raise InputError([Diagnostic("no row follows the header", "give at least one row", "", places[0])])
+        raise InputError("no row follows the header", "give at least one row", places[0])
 
 
 def _header(names: list[str], places: list[Place], given: LocatedCells) -> list[str]:
@@ -70,7 +70,7 @@ def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
             start = reader.line_num
     except csv.Error as error:
         problem = f"not CSV: {error}"
-        raise InputError([Diagnostic(problem, "check commas and quotes", "", Place(source, start + 1, 1))]) from None
+        raise InputError(problem, "check commas and quotes", Place(source, start + 1, 1)) from None
 
 
 def _places(source: str, start: int, line: str, count: int) -> list[Place]:

@@ -65,8 +65,8 @@ MAX_MISTAKES: Final = 20  # listed for one table: a wrong column makes one mista
 _OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs", "wrong")
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
 _DTYPES: Final = names.names_by(names.DTYPES, lambda row: row.measured)
-_ALGORITHMS: Final = names.names_by(names.NCCL_ALGORITHMS, lambda row: [row.nccl.lower()])
-_PROTOCOLS: Final = names.names_by(names.NCCL_PROTOCOLS, lambda row: [row.name.lower()])
+_ALGORITHMS: Final = {spelling.lower(): name for name, spelling in names.ALGORITHM_SPELLINGS.items()}
+_PROTOCOLS: Final = {name.lower(): name for name in names.PROTOCOLS}
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:

@@ -21,12 +21,12 @@ from typing import Final
 
 from simcoll.config.input_files import ImportLog
 from simcoll.engine.timing_model import Dependencies, dependencies
-from simcoll.errors import Diagnostic, InputError, Place, RefusedError, ScheduleError
+from simcoll.errors import InputError, Place, RefusedError, ScheduleError
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import MOST_RANKS, MOST_TRANSFERS, RecordedTransfers, plain
 from simcoll.schedule.collectives import COLLECTIVES, collective
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
+from simcoll.schedule.schedule import Schedule
 
 MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that simcoll did not write
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+([0-9]+)\s*b?(?:\s+(?:to|from)\s+([0-9]+))?(.*)")
@@ -96,34 +96,34 @@ def _parsed(text: str, source: str) -> list[list[_GoalLine]]:
         elif not line or line in ("}", "{"):
             current = None if line == "}" else current
         elif ranks is None:
-            raise InputError([Diagnostic("no num_ranks yet", "begin with num_ranks N", "", place)])
+            raise InputError("no num_ranks yet", "begin with num_ranks N", place)
         elif match := _RANK.fullmatch(line):
             current, labels = ranks[_number(match[1], len(ranks) - 1, place)], {}
         elif current is None:
-            raise InputError([Diagnostic(f"{line[:40]!r} stands outside of a rank", "write rank N {", "", place)])
+            raise InputError(f"{line[:40]!r} stands outside of a rank", "write rank N {", place)
         elif match := _WAITS.fullmatch(line):
             _wait(match, labels, current, place)
         else:
             op = _op(line, len(ranks), place)
             if op.label and labels.setdefault(op.label, len(current)) != len(current):
-                raise InputError([Diagnostic(f"label {op.label!r} stands twice", "name it otherwise", "", place)])
+                raise InputError(f"label {op.label!r} stands twice", "name it otherwise", place)
             current.append(op)
     if not ranks:
-        raise InputError([Diagnostic("no ranks in it", "begin with num_ranks N", "", Place(source, 1, 1))])
+        raise InputError("no ranks in it", "begin with num_ranks N", Place(source, 1, 1))
     return ranks
 
 
 def _number(text: str, most: int, place: Place, least: int = 0) -> int:
     number = int(text) if text.isdecimal() and len(text) < 19 else -1
     if not least <= number <= most:
-        raise InputError([Diagnostic(f"{text[:40]!r} is no number from {least} to {most}", "mend it", "", place)])
+        raise InputError(f"{text[:40]!r} is no number from {least} to {most}", "mend it", place)
     return number
 
 
 def _wait(match: re.Match[str], labels: dict[str, int], ops: list[_GoalLine], place: Place) -> None:
     for label in (match[1], match[3]):
         if label not in labels:
-            raise InputError([Diagnostic(f"there is no {label!r} above", "write the operation first", "", place)])
+            raise InputError(f"there is no {label!r} above", "write the operation first", place)
     ops[labels[match[1]]].waits.append(labels[match[3]])
 
 
@@ -131,7 +131,7 @@ def _op(line: str, n: int, place: Place) -> _GoalLine:
     match = _LINE.fullmatch(line)
     if match is None or (match[2] != "calc" and match[4] is None):
         cure = "write send Nb to R, recv Nb from R, calc N, or A requires B"
-        raise InputError([Diagnostic(f"{line[:60]!r} is not understood", cure, "", place)])
+        raise InputError(f"{line[:60]!r} is not understood", cure, place)
     peer = -1 if match[2] == "calc" else _number(match[4], n - 1, place)
     tag = _TAG.search(match[5])
     return _GoalLine(
@@ -258,7 +258,7 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
         blocked = ((r, i) for r, counts in enumerate(play.left) for i, count in enumerate(counts) if count)
         rank, i = min(waiting) if waiting else next(blocked)
         cure = "for a message that is never sent, or an operation that is never done"
-        raise InputError([Diagnostic(f"rank {rank} waits here for ever", cure, "", ranks[rank][i].place)])
+        raise InputError(f"rank {rank} waits here for ever", cure, ranks[rank][i].place)
     if any(play.ways.values()):
         raise ScheduleError("a message is sent and never received")
     return play.moves.schedule(collective=name, algorithm="goal", n=len(ranks), n_chunks=1, root=root)

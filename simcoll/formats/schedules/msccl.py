@@ -29,8 +29,8 @@ from simcoll.formats.schedules.thread_programs import (
     plain,
 )
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
+from simcoll.schedule.schedule import Schedule
 
 ROOT: Final = "algo"
 _CURE: Final = "give a program as msccl-tools writes it"

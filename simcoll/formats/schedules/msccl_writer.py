@@ -16,8 +16,8 @@ from xml.sax.saxutils import quoteattr
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules.thread_programs import MOST_TRANSFERS
-from simcoll.schedule.ir import Schedule, Transfer
 from simcoll.schedule.names import COLLECTIVES, Protocol, spellings
+from simcoll.schedule.schedule import Schedule, Transfer
 
 MOST_CHANNELS: Final = 32  # of the executors
 MOST_STEPS: Final = 64  # of a thread block, MSCCL_MAX_NUM_STEPS of msccl.h

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from simcoll.config import input_files
 from simcoll.config.input_files import ImportLog
-from simcoll.errors import Diagnostic, InputError, Place, wrong
+from simcoll.errors import InputError, Place, wrong
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import (
     MOST_RANKS,
@@ -29,8 +29,8 @@ from simcoll.formats.schedules.thread_programs import (
     plain,
 )
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import Schedule
 from simcoll.schedule.names import collective_named
+from simcoll.schedule.schedule import Schedule
 
 SIGNALS: Final = frozenset(("signal", "rlxsignal", "pws", "pwsf"))
 WAITS: Final = frozenset(("wait", "rlxwait"))
@@ -113,7 +113,7 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
         raise InputError([replace(each, place=Place(source, 1, 1)) for each in error.diagnostics]) from None
     except ODD as error:
         problem = f"not a plan: {in_words(error)}"
-        raise InputError([Diagnostic(problem, CURE, "", Place(source, 1, 1))]) from None
+        raise InputError(problem, CURE, Place(source, 1, 1)) from None
 
 
 # --- the file ---

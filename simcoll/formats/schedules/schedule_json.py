@@ -13,7 +13,7 @@ from simcoll.config import input_files
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, ScheduleError
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 
 MOST_BYTES: Final = 64 * 2**20  # bounds memory; about two million transfers
 MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may have

@@ -20,7 +20,7 @@ import numpy as np
 from simcoll.errors import ScheduleError
 from simcoll.schedule import proof
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Step
 
 MOST_TRANSFERS: Final = 200_000  # of a schedule that is read

@@ -58,11 +58,6 @@ def check_assumed(source: str, assumed: str | None, contradiction: str) -> None:
         raise SimcollError(f"{source}: it is not like {assumed}: {contradiction}; assume another machine, or none")
 
 
-def gpus_of(system: SystemFile) -> int:
-    """Return the number of GPUs of a machine."""
-    return system.devices.get("gpu", 0) if isinstance(system.devices, dict) else 0
-
-
 def nvlinks(system: SystemFile) -> frozenset[int]:
     """Return the numbers of NVLinks between pairs of GPUs, as `nvidia-smi` counts them; empty without NVLink."""
     each = NVLINK.get((system.gpu.compute_capability if system.gpu else None) or 0, 20.0)
@@ -118,7 +113,7 @@ class LenderSystem:
     def direct(self, bandwidth: float) -> LinkText:
         """Return an NVLink between two GPUs; its latency is that of two NVLinks by way of a switch."""
         speed = self.speed("nvlink", bandwidth)
-        switched = "nvswitch" in dict(self.file.devices if isinstance(self.file.devices, dict) else {})
+        switched = "nvswitch" in self.file.counts
         return dataclasses.replace(speed, latency=round(speed.latency * 2, 6)) if switched else speed
 
 

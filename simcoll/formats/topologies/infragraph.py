@@ -95,7 +95,7 @@ class InfraSketch(Sketch):
 
 
 def _wrong(node: Node, problem: str, cure: str) -> InputError:
-    return InputError([Diagnostic(problem, cure, "", node.place)])
+    return InputError(problem, cure, node.place)
 
 
 def _list(node: Node, key: str) -> list[Node]:

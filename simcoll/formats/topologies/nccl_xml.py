@@ -20,7 +20,6 @@ from simcoll.formats.topologies._sketch import (
     LinkText,
     Sketch,
     check_assumed,
-    gpus_of,
     lender,
     nvlinks,
     system_of,
@@ -172,7 +171,7 @@ def _checked(box: _PcieDevice, sketch: Sketch) -> float:
 def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str | None) -> LenderSystem:
     if skeleton:
         problem = f"a skeleton does not say which {len(gpus)} GPUs these are"
-        return lender(source, assumed, problem, lambda file: gpus_of(file) >= len(gpus))
+        return lender(source, assumed, problem, lambda file: file.counts.get("gpu", 0) >= len(gpus))
     element = gpus[0].gpu
     assert element is not None
     amd, capability = _is_amd(element), element.whole("sm", "70", most=2000)
@@ -330,7 +329,7 @@ def _known_search(gpus: list[str], each: float, sketch: Sketch) -> None:
     joined = all((u, v) in sketch.links or (v, u) in sketch.links for u, v in itertools.combinations(gpus, 2))
     if search is None or not lent.has("xgmi") or not joined or each != lent.speed("xgmi").bandwidth:
         return
-    devices = lent.file.devices if isinstance(lent.file.devices, dict) else {}
+    devices = lent.file.counts
     alike = sketch.counts["nic"] == devices.get("nic") and len(gpus) == devices.get("gpu")
     kept = [row for row in search.graphs if row.gpus[1] <= len(gpus) and (alike or row.nodes == "one")]
     if any(row.gpus[1] == len(gpus) for row in kept):
@@ -353,7 +352,7 @@ def _above(name: str, sketch: Sketch) -> str | None:
 def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
     """Add the pattern's NVLinks to a skeleton, if the pattern has as many GPUs or joins them by a switch."""
     file = sketch.pattern.file
-    counts = file.devices if isinstance(file.devices, dict) else {}
+    counts = file.counts
     if "nvswitch" in counts:
         switch = sketch.add("nvswitch")
         for gpu in gpus:
@@ -386,7 +385,7 @@ def read_graphs(text: str, source: str, assumed: str | None = None) -> Sketch:
         source,
         assumed,
         problem,
-        lambda system: bool(nvlinks(system)) == joined and gpus_of(system) >= file.gpus,
+        lambda system: bool(nvlinks(system)) == joined and system.counts.get("gpu", 0) >= file.gpus,
         lambda system: "its GPUs have NVLinks" if joined and not nvlinks(system) else "",
     )
     sketch = Sketch(pattern)

@@ -39,7 +39,7 @@ def read_graphml(text: str, source: str, assumed: str | None, notes: ImportLog) 
     try:
         graph: Any = nx.parse_graphml(text)  # bounded above, and without entities
     except (nx.NetworkXException, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError([Diagnostic(f"no graph: {error}", _GRAPHML, "", root.place)]) from None
+        raise InputError(f"no graph: {error}", _GRAPHML, root.place) from None
     return _topology_of(graph, assumed, notes, lambda about: _place_of(root, about))
 
 
@@ -66,7 +66,7 @@ def read_node_link(text: str, source: str, assumed: str | None, notes: ImportLog
             raise _wrong(f"edges: {'->'.join(ends)} joins {unknown[0]!r}, which is not among nodes", start)
         if graph.has_edge(*ends):
             cure = "give one link with their summed bandwidth, or put a device of its own on each"
-            raise InputError([Diagnostic(f"edges: {'->'.join(ends)} stands twice", cure, "", start)])
+            raise InputError(f"edges: {'->'.join(ends)} stands twice", cure, start)
         each.pop("key", None)  # of multigraphs
         graph.add_edge(*ends, **each)
     return _topology_of(graph, assumed, notes, lambda _: start)
@@ -85,7 +85,7 @@ def _entries(listed: Any, what: str, needed: tuple[str, ...], start: Place) -> l
 
 
 def _wrong(problem: str, place: Place) -> InputError:
-    return InputError([Diagnostic(problem, _NODE_LINK, "", place)])
+    return InputError(problem, _NODE_LINK, place)
 
 
 # --- the topology ---

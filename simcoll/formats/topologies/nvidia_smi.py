@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
-from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.topologies._sketch import LenderSystem, Sketch, gpus_of, lender, nvlinks
+from simcoll.errors import InputError, Place
+from simcoll.formats.topologies._sketch import LenderSystem, Sketch, lender, nvlinks
 from simcoll.topology.machine_files import SystemFile
 
 MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare
@@ -93,18 +93,14 @@ def parse(text: str, source: str) -> Matrix:
             called[legend[1]] = legend[2]
     missing = [name for name in columns if name not in rows]
     if missing:
-        _wrong(f"there is no row for {missing[0]}", "give the whole matrix", Place(source, start + 1, 1))
+        raise InputError(f"there is no row for {missing[0]}", "give the whole matrix", Place(source, start + 1, 1))
     cells = {(a, b): cell for a, row in rows.items() for b, cell in zip(columns, row, strict=True)}
     for a, b in itertools.combinations(columns, 2):
         if cells[a, b] != cells[b, a]:
             problem = f"{a} to {b} is {cells[a, b]}, and back {cells[b, a]}"
-            _wrong(problem, "give the matrix as it was printed", Place(source, start + 1, 1))
+            raise InputError(problem, "give the matrix as it was printed", Place(source, start + 1, 1))
     gpus = tuple(name for name in columns if _GPU.fullmatch(name))
     return Matrix(gpus, tuple(name for name in columns if name not in gpus), cells, numa, called)
-
-
-def _wrong(problem: str, cure: str, place: Place) -> NoReturn:
-    raise InputError([Diagnostic(problem, cure, "", place)])
 
 
 def _header(line: str, place: Place) -> list[str]:
@@ -113,7 +109,9 @@ def _header(line: str, place: Place) -> list[str]:
     ends = [i for i, word in enumerate(words) if word in ("CPU", "NUMA") or (word == "GPU" and i)]
     columns = words[: min(ends, default=len(words))]
     if len(set(columns)) < len(columns) or len(columns) > MOST_DEVICES:
-        _wrong("a device stands twice, or there are too many", f"give at most {MOST_DEVICES}, each once", place)
+        raise InputError(
+            "a device stands twice, or there are too many", f"give at most {MOST_DEVICES}, each once", place
+        )
     return columns
 
 
@@ -124,10 +122,12 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
     for text, column in parts[: len(columns)]:
         if not _CELL.fullmatch(text):
             where = Place(place.source, place.line, column)
-            _wrong(f"{text!r} is no way between devices", "cells are X, NV#, PIX, PXB, PHB, NODE or SYS", where)
+            raise InputError(
+                f"{text!r} is no way between devices", "cells are X, NV#, PIX, PXB, PHB, NODE or SYS", where
+            )
         cells.append("SYS" if text == "SOC" else text)
     if len(cells) < len(columns):
-        _wrong(f"the row has {len(cells)} cells for {len(columns)} columns", "give whole rows", place)
+        raise InputError(f"the row has {len(cells)} cells for {len(columns)} columns", "give whole rows", place)
     rest = [text for text, _ in parts[len(columns) :]]
     return cells, rest[0] if rest and re.match(r"[0-9]", rest[0]) else ""
 
@@ -143,7 +143,7 @@ def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
         source,
         assumed,
         problem,
-        lambda file: _nvidia(file) and nvlinks(file) == counts and gpus_of(file) >= len(matrix.gpus),
+        lambda file: _nvidia(file) and nvlinks(file) == counts and file.counts.get("gpu", 0) >= len(matrix.gpus),
         lambda file: _contradiction(counts, nvlinks(file)) if _nvidia(file) else "nvidia-smi lists GPUs of NVIDIA",
     )
 

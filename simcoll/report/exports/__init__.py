@@ -15,9 +15,9 @@ from simcoll.formats.schedules import goal, msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read
 from simcoll.report import schedule_view
 from simcoll.report.exports import arrow_and_torch, graph_drawings, nccl_tables
-from simcoll.scenario import loading
-from simcoll.schedule.ir import Schedule
+from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology import systems
 from simcoll.topology.graph import Topology
 
@@ -63,7 +63,7 @@ def _schedule(source: str, options: Options) -> Schedule:
 
 
 def _topology(source: str, options: Options) -> Topology:
-    return systems.build(loading.topology_spec(source, options.nodes))
+    return systems.build(scenario_files.topology_spec(source, options.nodes))
 
 
 def _rows(source: str) -> list[ResultRow]:

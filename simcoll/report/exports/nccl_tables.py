@@ -11,7 +11,7 @@ from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, NCCL_PROTOCOLS, spellings
+from simcoll.schedule.names import ALGORITHMS, COLLECTIVES, DTYPES, PROTOCOLS, spellings
 
 OFTEN: Final = 1000  # launches of a graph, so many that the first does not matter
 STEP: Final = 1 << 20  # bytes: nccl-tests' default step between sizes
@@ -20,7 +20,7 @@ _TYPES: Final = {row.name: row for row in DTYPES}
 _PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
 _UNSAID: Final = ("topology", "profile", "dtype")
 _TUNER: Final = spellings(COLLECTIVES, lambda row: row.tuner)
-_PROTOCOLS: Final = spellings(NCCL_PROTOCOLS, lambda row: row.tuner)
+_PROTOCOLS: Final = {name: name.lower() for name in PROTOCOLS}
 
 
 def timed(rows: Iterable[ResultRow]) -> list[ResultRow]:

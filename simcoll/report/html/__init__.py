@@ -21,8 +21,8 @@ from simcoll.report.html.points import closely
 from simcoll.report.plot.steps import spread_figure
 from simcoll.report.result_tables import SIZE_CONVENTION, values_of
 from simcoll.scenario import caveats
-from simcoll.scenario.loading import Point
 from simcoll.scenario.profile import load_profile
+from simcoll.scenario.scenario_files import Point
 
 
 def report(

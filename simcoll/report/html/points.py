@@ -17,8 +17,8 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.report import point_trace, run_plots
 from simcoll.report.html.elements import interval, picture, rendered, table
 from simcoll.report.plot.topology import topology_figure
-from simcoll.scenario.loading import Point
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario_files import Point
 from simcoll.units import format_duration, short_size
 
 MOST: Final = 8  # points shown in detail

@@ -28,6 +28,7 @@ def save(figure: Figure, path: Path) -> None:
     if kind not in known:
         raise InputError(f"{path}: {kind!r} is no kind of picture", did_you_mean(kind, known))
     file = io.BytesIO()
+    _lay_out(figure)
     figure.savefig(file, format=kind, dpi=150, metadata=_METADATA.get(kind))
     write_atomically(path, file.getvalue())
 
@@ -35,7 +36,15 @@ def save(figure: Figure, path: Path) -> None:
 def drawn(figure: Figure, kind: str) -> bytes:
     """Return a figure as `svg` or `png`; equal figures give equal bytes. Texts stay texts in SVG."""
     file = io.BytesIO()
+    _lay_out(figure)
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": "simcoll"}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll", "font.sans-serif": _FONTS}):
         figure.savefig(file, format=kind, dpi=120, metadata=metadata)
     return file.getvalue()
+
+
+def _lay_out(figure: Figure) -> None:
+    """Arrange a figure once and for all. A figure with a layout engine would be drawn twice, first without output."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine(None)

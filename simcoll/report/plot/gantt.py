@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -28,6 +27,7 @@ from simcoll.units import format_duration
 
 MAX_TRANSFERS: Final = 4000
 MAX_LANES: Final = 64
+MAX_TEXTS: Final = 250  # in bars: matplotlib takes milliseconds for each
 KEPT_LANES: Final = 32  # lanes drawn if there are more than MAX_LANES
 _GLANCES: Final = 1000  # instants at which lanes are compared
 WIDTH: Final = 9.0  # inches
@@ -85,7 +85,7 @@ class Disturbance(NamedTuple):
     hatch: str
 
 
-Color = Callable[[int], str]
+Colors = Mapping[int, str]  # chunk → its colour
 LegendArtists = dict[str, Artist]
 GanttRows = tuple[list[float], list[Bar], list[Bar]]  # edges of lanes, one more than lanes; thick and thin bars
 
@@ -123,9 +123,9 @@ def gantt_figure(
     deep = [edges[-1] for edges, _, _ in placed.values()]
     figure = frame(WIDTH, 0.6 + LANE * sum(deep) + 0.15 * len(deep))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=deep)[:, 0].tolist()
-    color, entries = _colors(figure, grid, sorted(set(chunks)))
+    colors, entries = _colors(figure, grid, sorted(set(chunks)))
     for axes, panel in zip(grid, panels, strict=True):
-        _draw(axes, panel, panels[panel], placed[panel], end_ps, color)
+        _draw(axes, panel, panels[panel], placed[panel], end_ps, colors)
         entries |= _disturb(axes, panels[panel], placed[panel][0], disturbed[panel])
         if launch_ps:
             entries["launch"] = axes.axvspan(0, launch_ps / PS_PER_US, color=FAINT, zorder=0.4, gid="launch")
@@ -300,25 +300,25 @@ def _place(lanes: Sequence[Lane], hair: int) -> GanttRows:
     return edges, thick, thin
 
 
-def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tuple[Color, LegendArtists]:
+def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tuple[Colors, LegendArtists]:
     """Return a colour for each chunk, and its legend if chunks are few; else draw a colour bar beside the panels."""
     if len(chunks) <= len(_FEW):
-        table = dict(zip(chunks, _FEW, strict=False))
-        return table.__getitem__, {f"chunk {chunk}": Patch(facecolor=table[chunk]) for chunk in chunks}
-    shades = ScalarMappable(norm := Normalize(chunks[0], chunks[-1]), cmap := colormaps["viridis"])
+        colors = dict(zip(chunks, _FEW, strict=False))
+        return colors, {f"chunk {chunk}": Patch(facecolor=colors[chunk]) for chunk in chunks}
+    shades = ScalarMappable(Normalize(chunks[0], chunks[-1]), "viridis")
     bar = figure.colorbar(shades, ax=list(grid), pad=0.01, fraction=0.03, aspect=30, ticks=MaxNLocator(8, integer=True))
     bar.set_label("chunk", size=9, color=INK)
     bar.ax.tick_params(labelsize=8, labelcolor=INK)
     bar.outline.set_visible(False)
-    return lambda chunk: to_hex(cmap(float(norm(chunk)))), {}
+    return dict(zip(chunks, map(to_hex, shades.to_rgba(np.asarray(chunks))), strict=True)), {}
 
 
-def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, end_ps: int, color: Color) -> None:
+def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, end_ps: int, colors: Colors) -> None:
     edges, thick, thin = layout
     dress(axes)
-    _bars(axes, thick, color, "sends" if panel == "rank" else "links", NARROW * end_ps // HAIR)
-    _bars(axes, thin, color, "receives", NARROW * end_ps // HAIR)
-    _numbers(axes, thick, color, (WIDTH - 2.0) / (end_ps or 1))
+    _bars(axes, thick, colors, "sends" if panel == "rank" else "links", NARROW * end_ps // HAIR)
+    _bars(axes, thin, colors, "receives", NARROW * end_ps // HAIR)
+    _numbers(axes, thick, colors, (WIDTH - 2.0) / (end_ps or 1))
     axes.set_xlim(0, 1.005 * (end_ps or 1) / PS_PER_US)
     axes.set_ylim(edges[-1], 0)
     axes.set_yticks([(above + below) / 2 for above, below in itertools.pairwise(edges)], [lane.name for lane in lanes])
@@ -328,7 +328,7 @@ def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, end_
     axes.hlines(edges[1:-1], 0, 1, transform=axes.get_yaxis_transform(), color=FAINT, linewidth=0.5, zorder=0.5)
 
 
-def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str, narrow_ps: int) -> None:
+def _bars(axes: Axes, bars: Sequence[Bar], colors: Colors, name: str, narrow_ps: int) -> None:
     """Draw bars with white edges; bars shorter than `narrow_ps`, which they would cover, have edges of their colour."""
     corners = [
         [(x, y) for x, y in ((b, low), (e, low), (e, high), (b, high))]
@@ -336,20 +336,22 @@ def _bars(axes: Axes, bars: Sequence[Bar], color: Color, name: str, narrow_ps: i
             (bar.span.begin / PS_PER_US, bar.span.end / PS_PER_US, bar.bottom, bar.bottom - bar.height) for bar in bars
         )
     ]
-    colors = [color(bar.span.chunk) for bar in bars]
+    faces = [colors[bar.span.chunk] for bar in bars]
     narrow = [bar.span.end - bar.span.begin < narrow_ps for bar in bars]
-    edges = [own if thin else "white" for own, thin in zip(colors, narrow, strict=True)]
+    edges = [own if thin else "white" for own, thin in zip(faces, narrow, strict=True)]
     widths = [EDGE_NARROW if thin else EDGE for thin in narrow]
-    axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors=edges, linewidths=widths, gid=name))
+    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors=edges, linewidths=widths, gid=name))
 
 
-def _numbers(axes: Axes, bars: Iterable[Bar], color: Color, inches_per_ps: float) -> None:
-    """Write the chunk's number, and the rank that it goes to, in each bar with room for them."""
-    for (begin, end, chunk, peer), bottom, height in bars:
+def _numbers(axes: Axes, bars: Iterable[Bar], colors: Colors, inches_per_ps: float) -> None:
+    """Write the chunk's number, and the rank that it goes to, in each bar with room for them, unless bars are many."""
+    texts = []
+    for bar in bars:
+        (begin, end, chunk, peer), bottom, height = bar
         room = ((end - begin) * inches_per_ps - 0.05) / 0.06 if height * LANE > 0.09 else 0.0  # characters
-        texts = [*([f"{chunk}→{peer}"] if peer >= 0 else []), str(chunk)]
-        text = next((text for text in texts if len(text) < room), None)
+        longest_first = [*([f"{chunk}→{peer}"] if peer >= 0 else []), str(chunk)]
+        text = next((text for text in longest_first if len(text) < room), None)
         if text is not None:
-            x, y = (begin + end) / 2 / PS_PER_US, bottom - height / 2
-            ink = contrast(color(chunk))
-            axes.text(x, y, text, ha="center", va="center_baseline", size=6, color=ink, clip_on=True)
+            texts.append(((begin + end) / 2 / PS_PER_US, bottom - height / 2, text, contrast(colors[chunk])))
+    for x, y, text, ink in texts if len(texts) <= MAX_TEXTS else ():
+        axes.text(x, y, text, ha="center", va="center_baseline", size=6, color=ink, clip_on=True)

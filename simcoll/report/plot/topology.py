@@ -214,7 +214,7 @@ def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
     for stroke in sorted(strokes, key=lambda stroke: stroke.order):
-        axes.add_patch(stroke.patch())
+        axes.add_artist(stroke.patch())
     _draw_devices(axes, topology, layout)
     if utilisation is None:
         entries = _entries(topology, layout)
@@ -343,7 +343,7 @@ def _extent(layout: Drawing, strokes: Iterable[DrawnLine]) -> tuple[float, float
 
 def _draw_devices(axes: Axes, topology: Topology, layout: Drawing) -> None:
     for title, left, bottom, right, top in layout.frames:
-        axes.add_patch(_box(left, bottom, right - left, top - bottom, facecolor="#F7F7F7", edgecolor=FAINT, zorder=0.1))
+        _box(axes, (left, bottom), right - left, top - bottom, facecolor="#F7F7F7", edgecolor=FAINT, zorder=0.1)
         axes.text(left + 0.07, bottom + 0.05, title, size=7.5, color=GREY, va="bottom", zorder=4)
     first = min(box.x - box.width / 2 for box in layout.boxes.values()) - 0.16
     for text, y in layout.rows.items():
@@ -353,13 +353,14 @@ def _draw_devices(axes: Axes, topology: Topology, layout: Drawing) -> None:
     for device, box in layout.boxes.items():
         fill = FILLS.get(topology.kinds[device], "#FFFFFF")
         corner = box.x - box.width / 2, box.y - box.height / 2
-        axes.add_patch(_box(*corner, box.width, box.height, facecolor=fill, edgecolor=INK, linewidth=0.6, zorder=3))
+        _box(axes, corner, box.width, box.height, facecolor=fill, edgecolor=INK, linewidth=0.6, zorder=3)
         size = min(7.5, 72 * 0.9 * box.width / (0.6 * max(2, len(box.text))))
         axes.text(box.x, box.y - 0.005, box.text, size=size, color=INK, ha="center", va="center", zorder=4)
 
 
-def _box(x: float, y: float, width: float, height: float, **style: Any) -> FancyBboxPatch:
-    return FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.04", **style)
+def _box(axes: Axes, corner: XY, width: float, height: float, **style: Any) -> None:
+    shape = "round,pad=0,rounding_size=0.04"
+    axes.add_artist(FancyBboxPatch(corner, width, height, boxstyle=shape, **style))  # add_patch would fit the limits
 
 
 # --- colours and legend ---

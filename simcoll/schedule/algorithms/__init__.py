@@ -9,8 +9,8 @@ import operator
 
 from simcoll.errors import InputError
 from simcoll.schedule.algorithms import direct, doubling, hierarchical, naive, nvls, pat, ring, torus, tree
-from simcoll.schedule.ir import Schedule, StreamedSchedule
 from simcoll.schedule.registry import Groups, Request, find
+from simcoll.schedule.schedule import Schedule, StreamedSchedule
 
 __all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "pat", "ring", "stream", "torus", "tree"]
 

@@ -152,10 +152,10 @@ def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] |
     """
     tree = _assigned(tree, options)
     if not isinstance(tree.value, dict):
-        raise InputError([Diagnostic("a scenario is a mapping", "write key: value lines", "", tree.place)])
+        raise InputError("a scenario is a mapping", "write key: value lines", tree.place)
     if not _OF_SCENARIOS & set(tree.value) and _OF_MACHINES & set(tree.value):
         cure = f"give it with --on {tree.place.source}, or as topology: {{file: {tree.place.source}}} of a scenario"
-        raise InputError([Diagnostic("this is a machine, and no scenario", cure, "", tree.place)])
+        raise InputError("this is a machine, and no scenario", cure, tree.place)
     mistakes = [] if mistakes is None else mistakes
     trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
     scenarios = yaml_tree.validate(Scenario, trees, mistakes)

@@ -1,6 +1,6 @@
-"""Learn from measured tables how wrong the model is, and write `simcoll/prediction/confidence.yaml`.
+"""Learn from measured tables how wrong the model is, and write `simcoll/prediction/prediction_errors.yaml`.
 
-    python tools/confidence.py TABLES      the folder of measured tables (nccl-tests, CSV) of several clusters
+    python tools/learn_prediction_errors.py TABLES    TABLES: folder of measured tables (nccl-tests, CSV) of clusters
 
 Run it after every change of the model or of a shipped profile: intervals of predictions are made of these numbers. It
 predicts all tables, fits clusters of many nodes to their rows on one and two, and takes a minute or two of CPU.
@@ -20,11 +20,12 @@ from simcoll.config import yaml_tree
 from simcoll.prediction import confidence
 from simcoll.prediction.result_rows import write_atomically
 
-ABOUT = """# Errors of the model on clusters that others measured: standard deviations of log(measured / predicted). By
-# tools/confidence.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or links between
-# GPUs), on one node whose GPUs the costs are of, kind of collective and how busy links are: nine rows in ten have no
-# larger error, where each cluster counts once. On several nodes a cluster is left out of the fit of its transport;
-# where no other has it, its rows are in the cells of what its family has in common, and in one of its own.
+ABOUT = """\
+# Errors of the model on clusters that others measured: standard deviations of log(measured / predicted). Written by
+# tools/learn_prediction_errors.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or
+# links between GPUs), on one node whose GPUs the costs are of, kind of collective and how busy links are: nine rows in
+# ten have no larger error, where each cluster counts once. On several nodes a cluster is left out of the fit of its
+# transport; where no other has it, its rows are in the cells of what its family has in common, and in one of its own.
 # `left_out`: of fits, where rows have something that the fit has not seen; `nodes`: the most of a cluster.
 """
 

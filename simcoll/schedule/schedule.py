@@ -51,8 +51,27 @@ HELD: Final = 5_000_000  # rows; a stream of at most so many is kept, in parts a
 ROW_BYTES: Final = 21  # of a transfer in a table: five int32 and a bool
 
 
+class _Named:
+    """What schedules have in common, stored or streamed."""
+
+    collective: str
+    algorithm: str
+    n: int
+    agents: int
+
+    @property
+    def name(self) -> str:
+        """`collective/algorithm`."""
+        return f"{self.collective}/{self.algorithm}"
+
+    @property
+    def participants(self) -> int:
+        """Ranks and agents."""
+        return self.n + self.agents
+
+
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(_Named):
     """An immutable list of transfers in columns.
 
     `step` (int32, never decreasing), `src`, `src_slot`, `dst`, `dst_slot` (int32), `reduce` (bool): one entry each.
@@ -143,16 +162,6 @@ class Schedule:
         return tuple(getattr(self, name) for name in COLUMNS)
 
     @property
-    def name(self) -> str:
-        """`collective/algorithm`."""
-        return f"{self.collective}/{self.algorithm}"
-
-    @property
-    def participants(self) -> int:
-        """Ranks and agents."""
-        return self.n + self.agents
-
-    @property
     def n_slots(self) -> int:
         """Buffer and scratch."""
         used = max(self.src_slot.max(initial=-1), self.dst_slot.max(initial=-1)) + 1
@@ -227,23 +236,8 @@ class Schedule:
         return self.replace(n=world, src=to[self.src], dst=to[self.dst], groups=(tuple(members),))
 
 
-def side_by_side(schedules: Sequence[Schedule]) -> Schedule:
-    """Return schedules of disjoint groups in one world as one schedule, run at the same time."""
-    first = schedules[0]
-    if len(schedules) == 1:
-        return first
-    if any(s.agents for s in schedules):
-        raise ScheduleError(f"{first.name}: groups side by side cannot share in-network agents")
-    if len({(s.n_chunks, s.n) for s in schedules}) != 1:
-        raise ScheduleError(f"{first.name}: groups side by side must be of equal size")
-    order = np.argsort(np.concatenate([s.step for s in schedules]), kind="stable")
-    columns = [np.concatenate(column)[order] for column in zip(*(s.columns for s in schedules), strict=True)]
-    groups = tuple(g for s in schedules for g in s.groups)
-    return first.replace(groups=groups, **dict(zip(COLUMNS, columns, strict=True)))
-
-
 @dataclass(frozen=True, eq=False)
-class StreamedSchedule:
+class StreamedSchedule(_Named):
     """A `Schedule` without stored transfers: `make` yields the steps anew each time, see `parts`.
 
     `rotation` is claimed to turn the schedule into itself; users of it verify that first (`Rotation.holds`).
@@ -258,16 +252,6 @@ class StreamedSchedule:
     pipelined: bool = False
     root: int = 0
     rotation: Rotation | None = None
-
-    @property
-    def name(self) -> str:
-        """`collective/algorithm`."""
-        return f"{self.collective}/{self.algorithm}"
-
-    @property
-    def participants(self) -> int:
-        """The number of ranks and agents."""
-        return self.n + self.agents
 
     def parts(self) -> Iterator[StepPattern]:
         """Return steps and repeats in turn, rows in the order of a schedule; short streams keep them."""

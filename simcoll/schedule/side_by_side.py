@@ -1,4 +1,5 @@
-"""Copies of a schedule side by side: each moves its share of the data, with the ranks in another order."""
+"""Schedules side by side, as one: those of disjoint groups, or copies of one schedule, each with its share of the data
+and the ranks in another order."""
 
 from __future__ import annotations
 
@@ -7,10 +8,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from simcoll.config.arrays import Numbers
+from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import collective
-from simcoll.schedule.ir import Schedule
+from simcoll.schedule.schedule import COLUMNS, Schedule
 
 Order = tuple[int, ...]  # the rank that plays each place of a schedule; agents too, if they are moved
+
+
+def joined(schedules: Sequence[Schedule]) -> Schedule:
+    """Return schedules of disjoint groups in one world as one schedule, run at the same time."""
+    first = schedules[0]
+    if len(schedules) == 1:
+        return first
+    if any(s.agents for s in schedules):
+        raise ScheduleError(f"{first.name}: groups side by side cannot share in-network agents")
+    if len({(s.n_chunks, s.n) for s in schedules}) != 1:
+        raise ScheduleError(f"{first.name}: groups side by side must be of equal size")
+    order = np.argsort(np.concatenate([s.step for s in schedules]), kind="stable")
+    columns = [np.concatenate(column)[order] for column in zip(*(s.columns for s in schedules), strict=True)]
+    groups = tuple(g for s in schedules for g in s.groups)
+    return first.replace(groups=groups, **dict(zip(COLUMNS, columns, strict=True)))
+
+
+# --- copies ---
 
 
 def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
