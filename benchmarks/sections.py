@@ -285,7 +285,7 @@ def points(form: Form) -> Iterator[Table]:
         f"steps of {8 * form.ddp[0]} GPUs, compute jitter": steps(compute_jitter={"sigma": 0.05}),
     }
     peer = f"lean SimPy, ring of {form.lean}"
-    todo = {peer: functools.partial(measure, "lean", ranks=form.lean)}
+    todo: dict[str, Callable[[], Found]] = {peer: functools.partial(measure, "lean", ranks=form.lean)}
     for sharing, links in product(("fifo", "fair"), cases.LINKS):
         keys = {**cases.point(cases.star(form.lean, links), sharing), "engine": "event"}
         todo[f"engine event, {sharing}, links {links}"] = point(keys)

@@ -25,6 +25,7 @@ from simcoll.engine.streamed import RoutedParts
 from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
 from simcoll.prediction.predict import predict, row
+from simcoll.prediction.predictions import CallPrediction
 from simcoll.prediction.schedules import FULL_PROOF
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof
@@ -87,6 +88,7 @@ def point(keys: Keys, proved: bool = False) -> Found:
     done["how"] = "event" if found.engine == "event" else str(found.shortcut).replace("none", "heap")
     if proved:
         clock = Clock()
+        assert isinstance(prediction, CallPrediction)
         proof.prove(prediction.source, "full" if prediction.source.n <= FULL_PROOF else "fingerprint")
         done |= {f"proof {name}": value for name, value in clock.read().items()}
     return done
@@ -165,7 +167,7 @@ def _heap_phases(keys: Keys) -> list[Found]:
     schedule = phase.run("schedule made", made.schedule)
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
     phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
-    phase.run("dependencies derived", lambda: dependencies(schedule, compiled=True))
+    phase.run("dependencies derived", lambda: dependencies(schedule))
     network = (topology, topology.ranks, asked.params())
     program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # binding derives them again

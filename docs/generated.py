@@ -295,7 +295,9 @@ def _entry(name: str, value: Any) -> str:
         parts.append(re.sub(r"<function [^>]*( at \w+|>\S* at \w+)>", "…", line))
     parts.append(_docstring(value))
     if inspect.isclass(value):
-        about = {key: _first(each) for key, each in vars(value).items() if key[0] != "_" and _has_text(value, key)}
+        own = [each for each in value.__mro__ if each is value or each.__name__.startswith("_")]  # and private bases
+        members = {key: each for kind in own for key, each in vars(kind).items()}
+        about = {key: _first(each) for key, each in members.items() if key[0] != "_" and _has_text(value, key)}
         parts += ["\n".join(f"* `{key}`: {text}" for key, text in about.items())] * bool(about)
     return "\n\n".join(parts) + "\n"
 

@@ -277,8 +277,8 @@ def answers() -> Iterator[tuple[str, str, dict[str, str]]]:
     for name, work in WORKS.items():
         yield name, "run w.yaml --json", {"w.yaml": f"name: {name}\n{STAR}workload: {{{work}}}\n"}
     for system in SYSTEMS.split():
-        nodes = "" if system in ("loopback", "gb200-nvl72") else "--nodes 2 "
-        once = f"predict all_reduce --on {system} {nodes}--algorithm '[auto, ring, hierarchical]' {AT_TWO_SIZES}"
+        two_nodes = "" if system in ("loopback", "gb200-nvl72") else "--nodes 2 "
+        once = f"predict all_reduce --on {system} {two_nodes}--algorithm '[auto, ring, hierarchical]' {AT_TWO_SIZES}"
         yield f"predict-on-{system}", f"{once}\ntopology show {system} --json", {}
     for profile, systems in KERNELS.items():
         for system in systems.split():
@@ -335,7 +335,7 @@ def api() -> None:
     print([simcoll.predict(point).time_ps for point in points])
     schedule = simcoll.build("all_reduce", "ring", 3)
     print(schedule)
-    print(simcoll.prove(schedule))
+    print(simcoll.prove(schedule))  # type: ignore[func-returns-value]  # prints None where it holds
 
     @simcoll.register("broadcast", "star")
     def star(request: Any) -> Iterator[Any]:
@@ -412,14 +412,15 @@ def run(name: str, text: str, inputs: dict[str, str], out: Path, scratch: Path) 
         if "<" in words:
             source, words = words[-1], words[:-2]
         kept = [scratch / f"{name}.stdout", scratch / f"{name}.stderr"]
-        for number, file in enumerate((Path(source), *kept)):  # as a shell does it, for what is not Python too
-            os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY, 0o600), number)
+        for number, stream in enumerate((Path(source), *kept)):  # as a shell does it, for what is not Python too
+            os.dup2(os.open(stream, os.O_RDWR | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY, 0o600), number)
+        status: object
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3))
         try:
             if "--jobs" in words:  # its workers would outlive a process that was forked
-                status: object = subprocess.run([sys.executable, "-m", "simcoll", *words]).returncode
+                status = subprocess.run([sys.executable, "-m", "simcoll", *words]).returncode
             else:
-                status = main(words) if text else api()
+                status = main(words) if text else api()  # type: ignore[func-returns-value]  # None
         except SystemExit as error:
             status = error.code
         except BaseException:

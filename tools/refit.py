@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import scipy
 from clusters import left_out, transports
 from clusters.rows import ClusterRow, rows_of
 from clusters.transports import ClusterSamples, Known
@@ -252,7 +253,7 @@ def _about(own: Sequence[ClusterSamples], rows: Sequence[ClusterRow], sources: M
         "topology": ", ".join(sorted(systems)),
         "date": time.strftime("%Y-%m-%d"),
         "simcoll": simcoll.__version__,
-        "scipy": least_squares.version(),
+        "scipy": scipy.__version__,
         "seed": 0,
         "files": [source.model_dump() for source in files.values()],
         "split": f"all rows on several nodes of {', '.join(names)}; held out: each of these in turn",

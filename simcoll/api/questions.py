@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 
 def _question(ask: Callable[P, Answer]) -> Callable[P, Answer]:
-    """The function, whose errors name its arguments, not the options of its command."""
+    """Return the function with errors that name its arguments in place of the options of its command."""
 
     @functools.wraps(ask)
     def asked(*args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -40,7 +40,7 @@ def _question(ask: Callable[P, Answer]) -> Callable[P, Answer]:
 
 @_question
 def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -> list[Point]:
-    """The points of a scenario: a YAML file, the name of a shipped one, or its keys as a dict.
+    """Return the points of a scenario: a YAML file, the name of a shipped one, or its keys as a dict.
 
     `assignments` are `--set`-like "path=value". Raises InputError with every mistake. `Sweep` takes keys as keywords.
 
@@ -54,11 +54,11 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
 
 @_question
 def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **keys: Any) -> Results:
-    """Simulate a sweep, or points, in order; an impossible one is a row whose `status` says why.
+    """Simulate a sweep, or points; return a row for each, in order. The `status` of an impossible point says why.
 
-    `keys` are those of a scenario, and come on top of `asked`; see `Sweep`. `jobs` processes share the work (-1: one a
-    core), or the workers of the Dask scheduler at the address `cluster`. Raises InputError for wrong keys, and where
-    what they name is wrong at every point, as a file that is not there.
+    `keys` are keys of a scenario and override those of `asked`; see `Sweep`. The work is shared by `jobs` processes
+    (-1: one for each core), or by the workers of the Dask scheduler at the address `cluster`. Raises InputError for
+    wrong keys, and for a value that is wrong at every point, such as a file that does not exist.
 
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
@@ -74,7 +74,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
 
 @_question
 def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -> Prediction:
-    """Simulate one point with everything that happens in it; a `topology` of your own takes the place of its own.
+    """Simulate one point and return everything that happens in it. `topology` replaces the topology of the point.
 
     Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
 
@@ -97,7 +97,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
 
 @_question
 def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Reply:
-    """The critical path of each point, the links that bind, and what would make it faster, each simulated.
+    """Return the critical path of each point, the links that bind, and simulated changes that would make it faster.
 
     Raises InputError and RefusedError as `predict` does.
 
@@ -126,9 +126,9 @@ def _check_jobs(jobs: object) -> None:
 
 @_question
 def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Reply:
-    """The best algorithm, protocol and settings by ranges of sizes, of all that serves, or of those `among`.
+    """Return the best algorithm, protocol and settings for ranges of sizes, of all algorithms or of those in `among`.
 
-    Raises InputError for keys and names that do not fit, RefusedError if nothing serves.
+    Raises InputError for keys and names that do not fit, RefusedError if no algorithm can serve.
 
     >>> keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": "64 MiB", "executor": "nccl"}
     >>> advice = recommend(keys, among=["ring", "tree"])
@@ -155,10 +155,10 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
 def compare(
     measured: Measured, asked: Asked = None, /, *, on: Machine | None = None, where: Where | None = None, **keys: Any
 ) -> Reply:
-    """Predictions against a measured table: the error of each point, by region, and what intervals are worth.
+    """Compare predictions with a measured table: errors by point and by region, and how often intervals are right.
 
-    `on` predicts every row on that machine, and `nodes` and `collective` say of which rows, where these do not; else
-    `asked` has the predictions. Raises InputError where nothing of the two fits together.
+    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows, and hold for rows that do
+    not name their own. Without `on`, `asked` names the predictions. Raises InputError if no row has a prediction.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept)["summary"][-1]["points"]
@@ -179,11 +179,10 @@ def compare(
 
 @_question
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
-    """Whether measured times are what this hardware should give, and if not, what explains them best.
+    """Return whether measured times are normal for this hardware, and if not, which faults explain them best.
 
-    `nodes` and `collective` keep rows as `where` does; rows that do not say are of these.
-
-    Raises InputError for tables and topologies that cannot be read, and where nothing can be predicted.
+    `nodes` and `collective` select rows as `where` does, and hold for rows that do not name their own. Raises
+    InputError for tables and topologies that cannot be read, and if no row can be predicted.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict
@@ -210,10 +209,10 @@ def calibrate(
     seed: int = 0,
     **keys: Any,
 ) -> Reply:
-    """Fit a profile to measured tables; `output` is its file, and `profile` of the answer its text.
+    """Fit a profile to measured tables; write it to the file `output` if given. The reply has it as `profile_text`.
 
-    `where` keeps rows, `fit` are those to fit (default: every second size), `free` the parameters. Needs the extra
-    `fit`. Raises InputError for wrong input, and where rows do not determine a parameter that was asked for.
+    `where` selects rows, `fit` the rows to fit (default: every second size), `free` the parameters to fit. Raises
+    InputError for wrong input, and if the rows do not determine a parameter of `free`.
 
     >>> kept = {"ranks": 8, "collective": "all_gather", "dtype": "float16"}
     >>> fitted = calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept, free=["launch"])
@@ -246,10 +245,10 @@ def measure(
     timeout_s: float = 60.0,
     **keys: Any,
 ) -> list[dict[str, Any]]:
-    """Run points for real with torch.distributed on this machine: rows of a measured table, which `output` keeps.
+    """Run points for real with torch.distributed on this machine; return the rows of a measured table.
 
-    Raises SimcollError without torch, InputError for what cannot be run here, MeasureError when a rank dies, hangs or
-    computes a wrong result.
+    The table is also written to the file `output` if given. Raises SimcollError without torch, InputError for points
+    that cannot run here, MeasureError if a rank dies, hangs or computes a wrong result.
 
     >>> hosts = {"fabric": "single-switch", "hosts": 2, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
     >>> rows = measure(topology=hosts, collective="all_reduce", algorithm="ring", size="1 KiB")  # doctest: +SKIP
@@ -268,12 +267,12 @@ def measure(
 
 @_question
 def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -> str | bytes:
-    """A `Schedule`, a `Topology`, or `Results` in a format of another program; `path` is a file that is written.
+    """Return a `Schedule`, a `Topology` or `Results` in the format of another program; write it to `path` if given.
 
     Formats and `options` are those of `simcoll export`: `msccl`, `goal` of schedules, `graphviz`, `graphml` of
     topologies, `nccl-tests`, `nccl-tuner`, `parquet`, … of results; `protocol` of a schedule, `nbytes` of a buffer.
-    Warns (`UserWarning`) of what the other program would not take. Raises InputError for an unknown format,
-    RefusedError for what the format cannot hold.
+    Warns (`UserWarning`) of contents that the other program would reject. Raises InputError for an unknown format,
+    RefusedError for contents that the format cannot hold.
 
     >>> from simcoll import build
     >>> export(build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]
@@ -297,7 +296,7 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
 
 
 def _named_machine(on: Machine | None) -> str:
-    """The machine of a measured table, which nothing but `on` names; raises InputError if it does not."""
+    """Return the machine of a measured table as text; raises InputError without `on`."""
     if on is None:
         cure = 'add on=, e.g. on="hgx-h100" (`simcoll list topologies` has all), a file, or a Topology'
         raise InputError("nothing says what it was measured on", cure)
@@ -308,7 +307,7 @@ Measured = Any  # a file, a shipped table, the text of one, rows, or a data fram
 
 
 def table(measured: Measured) -> tuple[str, str]:
-    """The text of a measured table, and its name in messages; raises InputError."""
+    """Return the text of a measured table, and its name in messages; raises InputError."""
     from simcoll.formats.measured import find_measured
 
     if isinstance(measured, str) and "\n" in measured:
@@ -332,14 +331,14 @@ def table(measured: Measured) -> tuple[str, str]:
 
 
 def _of_rows(where: Where | None, keys: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The conditions of rows, `nodes` and `collective` among them as with the options of the commands; the other keys
-    as `--set` has them."""
+    """Return conditions on rows, of `where` and of the keys `nodes` and `collective`, and the other keys as `--set` has
+    them."""
     rows = {key: value for key, value in keys.items() if key in ("nodes", "collective")}
     return [*conditions(rows), *conditions(where)], sets_of({k: v for k, v in keys.items() if k not in rows})
 
 
 def conditions(where: Where | None) -> list[str]:
-    """Conditions as `--where` has them. Raises InputError for what is no mapping."""
+    """Return conditions as `--where` has them. Raises InputError if `where` is no mapping."""
     if where is not None and not isinstance(where, Mapping):
         texts = [where] if isinstance(where, str) else [str(each) for each in where]
         meant = {column: value for column, equals, value in (text.partition("=") for text in texts) if equals}

@@ -33,12 +33,12 @@ class Results(list[dict[str, Any]]):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns, as in results.csv and a data frame: all that rows may have, and swept keys."""
+        """The names of all columns, in the order of results.csv, and the swept keys."""
         return [*COLUMNS, *dotted(self)]
 
     @property
     def notes(self) -> list[str]:
-        """Remarks on the rows, as that a release is newer than all known, and why some have no time."""
+        """Remarks on the rows: e.g. that a release is newer than all known ones, or why some rows have no time."""
         from simcoll.prediction.row_verdicts import unanswered
 
         return [*self._said, *unanswered(self.rows())]
@@ -50,8 +50,8 @@ class Results(list[dict[str, Any]]):
     @overload
     def __getitem__(self, which: str) -> list[Any]: ...
     def __getitem__(self, which: Any) -> Any:
-        """A row, a part, or a column by its name; raises KeyError for a name that is no column, InputError for what is
-        none of these."""
+        """Return a row by its number, rows by a slice, or a column by its name. Raises KeyError for an unknown column,
+        InputError for any other key."""
         if isinstance(which, str):
             name = self._column(which)
             return [row.get(name) for row in self]
@@ -64,11 +64,11 @@ class Results(list[dict[str, Any]]):
         return Results(found, self._said) if isinstance(which, slice) else found
 
     def where(self, filter: Mapping[str, Any] | None = None, /, **conditions: Any) -> Results:
-        """The rows whose columns have these values, or one of a list of them, as `simcoll plot --filter` keeps them.
+        """Return the rows whose columns have the given values; a list means any of its values.
 
-        Columns, swept keys, or words for one; a dot of a name is two underscores, or all is a mapping. Sizes may be
-        texts (`size="1 MiB"`), `algorithm` may be what was asked for (`auto`) or what ran. Raises InputError for no
-        column, and where no row is left.
+        Names are columns, swept keys, or words for one. Two underscores stand for a dot; a mapping may have dots.
+        Sizes may be texts (`size="1 MiB"`), `algorithm` what was asked for (`auto`) or what ran. Raises InputError for
+        an unknown column, and if no row is left.
         """
         from simcoll.api.sweeps import python_words
         from simcoll.report.plot.key_columns import filtered
@@ -110,7 +110,7 @@ class Results(list[dict[str, Any]]):
         return f"<Results, {rows}: {self.verdict} print() shows them>"
 
     def _repr_html_(self) -> str:
-        """The answer and the table, for notebooks."""
+        """Return the answer and the table as HTML, for notebooks."""
         from html import escape
 
         from simcoll.report.html import fragment
@@ -127,11 +127,11 @@ class Results(list[dict[str, Any]]):
         filter: Mapping[str, Any] | None = None,
         **where: Any,
     ) -> Axes | list[Axes]:
-        """`y` over `x`, a line for each value of `group` (default: algorithms), a panel for each value of `facet`.
+        """Draw `y` over `x`: a line for each value of `group` (default: algorithms), a panel for each of `facet`.
 
-        Columns, swept keys, or the last part of one; `filter` and `where` keep rows as the method `where` does. Returns
-        the axes, a list where there are several; `axes.figure.savefig("plot.svg")` writes them. Raises InputError where
-        rows differ in more than what is chosen.
+        Names are columns, swept keys, or the last part of one; `filter` and `where` select rows as `Results.where`
+        does. Returns the axes, or a list of several; `axes.figure.savefig("plot.svg")` writes the picture. Raises
+        InputError if rows at one place of the picture differ in a column that is not chosen.
         """
         from simcoll.api.sweeps import python_words
         from simcoll.report.plot.any_key import key_figure
@@ -145,14 +145,14 @@ class Results(list[dict[str, Any]]):
         return drawn[0] if len(drawn) == 1 else list(drawn)
 
     def rows(self) -> list[ResultRow]:
-        """The rows as records, for pictures and files."""
+        """Return the rows as records, for pictures and files."""
         known = {*COLUMNS, *dotted(self), "time_ps"}  # keys that a user has added are in no file
         return [
             ResultRow.of({k: value for k, value in row.items() if k in known and value is not None}) for row in self
         ]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A pandas DataFrame, a row a point. Raises SimcollError without pandas."""
+        """Return a pandas DataFrame with a row for each point. Raises SimcollError without pandas."""
         return frame(self, self.columns)
 
     def to_parquet(self, path: str | Path | IO[bytes]) -> None:
@@ -170,7 +170,7 @@ class Results(list[dict[str, Any]]):
         return arrow_and_torch.arrow_table(self.rows()).__arrow_c_stream__(requested_schema)
 
     def to_torch(self) -> list[Any]:
-        """A torch.utils.benchmark.Measurement for each row that has a time. Raises SimcollError without torch."""
+        """Return a torch.utils.benchmark.Measurement for each row with a time. Raises SimcollError without torch."""
         from simcoll.report.exports import arrow_and_torch
 
         return arrow_and_torch.measurements(self.rows())
@@ -180,7 +180,7 @@ class Results(list[dict[str, Any]]):
     @overload
     def to_csv(self, path: str | Path | IO[str]) -> None: ...
     def to_csv(self, path: str | Path | IO[str] | None = None) -> str | None:
-        """Write a results.csv, or to a text stream; return its text where there is no path."""
+        """Write the rows as results.csv to a file or a text stream; without a path return the text."""
         if path is None:
             return to_csv(self.rows())
         _write(path, to_csv(self.rows()))
@@ -188,7 +188,7 @@ class Results(list[dict[str, Any]]):
 
 
 class Reply(dict[str, Any]):
-    """The document of a command's `--json`, as a dict; `print` shows what the command prints without it.
+    """A dict with the document that a command prints with `--json`; `print` shows the command's text.
 
     >>> import simcoll as sc
     >>> answer = sc.explain(topology="hgx-h100", collective="all_reduce", algorithm="ring", size="1 MiB", what_if=False)
@@ -216,7 +216,7 @@ class Reply(dict[str, Any]):
 
 
 def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    """Rows as a data frame; raises SimcollError without pandas."""
+    """Return rows as a data frame; raises SimcollError without pandas."""
     try:
         import pandas
     except ImportError:
@@ -225,7 +225,7 @@ def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.D
 
 
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:
-    """Write a file, or to a stream; raises InputError for a stream of the other kind."""
+    """Write to a file or a stream; raises InputError for a stream of the wrong kind."""
     if isinstance(where, str | Path):
         write_atomically(Path(where), body)
         return

@@ -34,7 +34,7 @@ from simcoll.units import MOST_DIGITS, unboxed
 # keys of bytes, of B/s and of seconds: no other mapping of a scenario has them for something else
 _SIZES: Final = frozenset({"size", "chunk", "bucket_cap", "first_bucket", "activations", "parameters"})
 _PREFIX: Final = str(Path(tempfile.gettempdir()) / "simcoll-")  # of the folder with the files of objects
-# … and of a place in one, which its maker has never seen: the name of the object is all that he knows of it
+# … and of a place in such a file: the user knows only the name of the object
 _FILE: Final = rf"{re.escape(_PREFIX)}\w+/[0-9a-f]+/([^/\n]+?)\.(?:json|yaml|csv)(?::\d+:\d+(?=:))?"
 _MOST_BITS: Final = int(MOST_DIGITS * 3.32)  # of a number of as many digits
 _WITHIN: Final = frozenset({"from", "to", "step", "value"})  # keys of a range and of a spread, whose quantity they are
@@ -47,19 +47,18 @@ _TIMES: Final = frozenset({
 
 
 def _name(key: str) -> str:
-    """The key of a scenario that a keyword names."""
+    """Return the key of a scenario that a keyword names."""
     return _OPTIONS.get(key, key).replace("__", ".")
 
 
 class Sweep:
-    """A scenario with lists and ranges: a shipped one, a file, a mapping, a collective, or keys alone; keys given here
-    come on top.
+    """A scenario with lists and ranges: a shipped one, a file, a mapping, a collective, or keys alone. Keys given here
+    override those of the scenario.
 
     Keys are those of a scenario file; one below another is written with two underscores: `model__sharing="fifo"`.
     `on` and `nodes` are, as options of the commands, the machine (`topology`) and the number of its nodes.
     `topology` may be a name, a mapping, a `Topology` or a networkx graph, `algorithm` a name or a `Schedule`. Sizes,
-    bandwidths and times may be numbers of bytes, B/s and seconds. Raises InputError with every mistake when its points
-    are asked for.
+    bandwidths and times may be numbers of bytes, B/s and seconds. Its points raise InputError with every mistake.
 
     >>> sweep = Sweep(topology="hgx-h100", collective="all_reduce", algorithm=["ring", "tree"], size=2**20)
     >>> [point.scenario.algorithm for point in sweep.points]
@@ -120,7 +119,7 @@ Machine = Any  # a name, a file, the key `topology` of a scenario, a Topology, o
 
 
 def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
-    """The points that are asked for, `keys` on top. Raises InputError."""
+    """Return the points of a question; `keys` override its own. Raises InputError."""
     if isinstance(asked, Scenario):
         asked = Point(asked)
     if isinstance(asked, Point):
@@ -137,7 +136,7 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
 
 
 def sets_of(keys: Mapping[str, Any]) -> list[str]:
-    """Keys as `--set` has them; messages call them by their keywords."""
+    """Return keys as `--set` has them; messages call them by their keywords."""
     named = {key: (key.replace("__", "."), value) for key, value in keys.items()}
     plain = {key: (name, spelt(value, name.rsplit(".", 1)[-1])) for key, (name, value) in named.items()}
     return [OptionValue(name, json.dumps(value), f"{key}=") for key, (name, value) in plain.items()]
@@ -150,7 +149,7 @@ _OPTION: Final = r"--set (?=[\w.]+=)|--([a-z][a-z-]*)"
 
 
 def _in_python(text: str) -> str:
-    """A message with the options of the command line as the arguments of Python that they are.
+    """Return a message with options of the command line as arguments of Python.
 
     >>> _in_python("keep one value with --filter ranks=8, or name fewer with --among")
     "keep one value with filter={'ranks': '8'}, or name fewer with among="
@@ -168,7 +167,7 @@ def _in_python(text: str) -> str:
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """Errors name arguments of Python in place of options."""
+    """Make errors name arguments of Python in place of options."""
     try:
         yield
     except InputError as error:
@@ -181,7 +180,7 @@ def python_words() -> Iterator[None]:
 
 
 def _of_objects(wrong: Diagnostic) -> Diagnostic:
-    """A mistake in the words of Python; one in the file of an object stands at the name of this, not at a line."""
+    """Return a mistake with arguments in place of options, and with the name of an object in place of its file."""
     words = {part: named(_in_python(getattr(wrong, part))) for part in ("what", "cure", "path")}
     if wrong.place and (name := named(wrong.place.source)) != wrong.place.source:
         return replace(wrong, **{**words, "path": ": ".join(filter(None, [name, words["path"]]))}, place=None)
@@ -189,7 +188,7 @@ def _of_objects(wrong: Diagnostic) -> Diagnostic:
 
 
 def machine(topology: Machine) -> str:
-    """The text of a topology, as `--on` has it."""
+    """Return a topology as the text that `--on` takes."""
     plain = spelt(topology, "topology")
     if isinstance(plain, str):
         return plain
@@ -199,9 +198,9 @@ def machine(topology: Machine) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """A list of what can be gone through only once (a generator, `map`), and of a view; all else as it is.
+    """Return a list in place of an iterator or a view; any other value unchanged.
 
-    Raises InputError for one without end, and for a set, whose order is another in each process.
+    Raises InputError for an endless iterator, and for a set, whose order differs between processes.
     """
     if isinstance(value, Set) and not isinstance(value, KeysView):
         raise InputError(f"{value!r} has no order", "give a list: sorted(…)")
@@ -215,7 +214,7 @@ def _listed(value: Any) -> Any:
 
 
 def _kept_values(value: Any) -> Any:
-    """Lists in place of what can be gone through only once, also below keys: a sweep is asked more than once."""
+    """Return a value with lists in place of iterators, at any depth, as a sweep reads its keys more than once."""
     value = _listed(value)
     if isinstance(value, Mapping):
         return {name: _kept_values(each) for name, each in value.items()}
@@ -223,7 +222,7 @@ def _kept_values(value: Any) -> Any:
 
 
 def spelt(value: Any, key: str = "") -> Any:
-    """A value as a file has it: objects by their files, numbers of bytes and B/s with their units."""
+    """Return a value as a scenario file has it: files in place of objects, numbers of bytes and B/s with units."""
     value = _listed(unboxed(value))
     if type(value).__module__.startswith("networkx."):  # which is loaded then, and not else
         value = Topology.from_graph(value)
@@ -250,7 +249,7 @@ def spelt(value: Any, key: str = "") -> Any:
 
 
 def file_of(what: Any) -> str:
-    """The file of a schedule, a topology or results; of a text that text."""
+    """Return the file of a schedule, a topology or results; a text unchanged."""
     if isinstance(what, Results):
         return str(_kept(to_csv(what.rows()), "results", ".csv"))
     plain = spelt(what)
@@ -258,7 +257,7 @@ def file_of(what: Any) -> str:
 
 
 def named(answer: Any) -> Any:
-    """An answer with the names of schedules and topologies that were objects, in place of their files."""
+    """Return an answer with the names of schedules and topologies in place of the files that stand for them."""
     if isinstance(answer, str):
         return re.sub(_FILE, r"\1", answer) if _PREFIX in answer else answer
     if isinstance(answer, dict):
@@ -268,12 +267,12 @@ def named(answer: Any) -> Any:
 
 @functools.cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """The files of objects, as long as this process lives."""
+    """Return the folder for files of objects, which lives as long as this process."""
     return tempfile.TemporaryDirectory(prefix=Path(_PREFIX).name)
 
 
 def _kept(text: str, name: str, suffix: str) -> Path:
-    """A file that says this; the same text has the same file."""
+    """Return a file with this text; equal texts share a file."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     file = Path(_folder().name) / digest / f"{name.replace('/', '-')}{suffix}"
     if not file.exists():

@@ -55,14 +55,14 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
     return names
 
 
-class _PlainDigits(click.ParamType):
+class _PlainDigits:
     """Refuses `1_0` and digits of other scripts, which Python reads as numbers."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a word as the type below has it; ends the command if it is not one."""
         if isinstance(value, str) and not in_plain_digits(value):
             raise click.BadParameter(f"{value!r} is not a number.")
-        return super().convert(value, param, ctx)
+        return super().convert(value, param, ctx)  # type: ignore[misc]  # of the number type that follows
 
 
 class Whole(_PlainDigits, click.types.IntParamType):
@@ -93,7 +93,7 @@ _ON = click.option(
     "--on",
     "system",
     metavar="SYSTEM",
-    help="In place of its topology: a shipped system, a file, or keys of a topology in braces.",
+    help="The machine, in place of a scenario's: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
 _NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
@@ -206,6 +206,7 @@ with_profile = _with_keys("profile")
 with_topology = _with_keys("system", "nodes", "size")
 with_machine = _with_keys("system", "nodes", "size", "profile")
 with_algorithm = _with_keys("algorithm")
+with_call = _with_keys("system", "nodes", "algorithm", "size", "profile")
 
 
 def with_measured_on(command: Command) -> Command:
@@ -218,11 +219,6 @@ def with_measured_on(command: Command) -> Command:
         return command(*args, where=(*rows, *where), **options)
 
     return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))
-
-
-def of_nodes(nodes: str | None) -> list[str]:
-    """Return `--nodes` as assignments, in the form of `--set`."""
-    return assigned("topology.nodes", nodes and listed(nodes), "--nodes")
 
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:

@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simcoll.cli._options import (
-    A_SYSTEM,
-    ALGORITHM,
     COLLECTIVE,
     FORMAT,
     JOBS,
     JSON,
     SCENARIO,
     SETS,
-    SIZE,
     Whole,
+    assigned,
     check_format,
     check_jobs,
     completed,
-    listed,
-    of_nodes,
     output_folder,
     read_text,
     with_algorithm,
+    with_call,
     with_machine,
-    with_profile,
 )
 from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
@@ -94,7 +90,7 @@ def run(
     else:
         rows, reused = _simulated(points, quiet, jobs=jobs, cluster=cluster, journal=journal, shard=shard)
     whole = _gathered(points, journal, quiet) if shard and journal else rows
-    command = shlex.join(["simcoll", "run", scenario, *(word for text in sets for word in ("--set", text))])
+    command = _command("run", scenario, sets)
     if journal and whole:
         sweep.write(journal.folder, whole, points, command)
     figures: Sequence[Named] | None = None
@@ -112,17 +108,7 @@ def run(
 
 @click.command()
 @COLLECTIVE
-@click.option(
-    "--on",
-    "system",
-    metavar="SYSTEM",
-    help="A shipped system, a topology's YAML file, or keys of a topology in braces.",
-    shell_complete=completed("file", "system"),
-)
-@click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
 @click.option("--ranks", type=Whole(), help="Number of ranks.  [default: all GPUs]")
-@SIZE
-@ALGORITHM
 @click.option(
     "--executor",
     help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]",
@@ -132,14 +118,10 @@ def run(
 @FORMAT
 @SETS
 @JSON
-@with_profile
+@with_call
 def predict(
     collective: str,
-    system: str | None,
-    nodes: str | None,
     ranks: int | None,
-    size: str | None,
-    algorithm: str | None,
     executor: str | None,
     output: Path | None,
     kind: str,
@@ -147,7 +129,7 @@ def predict(
     as_json: bool,
 ) -> int:
     """Predict one collective without a scenario file."""
-    from simcoll.config.yaml_tree import Node, parse
+    from simcoll.config.yaml_tree import Node
     from simcoll.errors import Place
     from simcoll.prediction import sweep
     from simcoll.prediction.sweep import Journal
@@ -155,40 +137,30 @@ def predict(
     from simcoll.topology.machine_files import shipped_systems
 
     check_format(output)
-    if system is None and collective in shipped_systems():
+    if collective in shipped_systems():
         raise InputError(f"{collective} is a system", f"name a collective, and give e.g. all_reduce --on {collective}")
-    if system is None:
-        raise InputError("nothing says which machine", f"add --on {A_SYSTEM}")
-
-    def given(value: Any, option: str) -> Node:
-        return parse(value, option) if isinstance(value, str) and value.strip() else Node(value, Place(option, 1, 1))
-
-    keys = {
-        "name": given("predict", "predict"),
-        "topology": given(listed(system), "--on"),
-        "collective": given(collective, "COLLECTIVE"),
-        "algorithm": given(listed(algorithm or "auto"), "--algorithm"),
-        "size": given(size and listed(size), "--size"),
-    }
-    keys |= {"ranks": given(ranks, "--ranks")} if ranks is not None else {}
-    keys |= {"executor": given(executor, "--executor")} if executor is not None else {}
-    asked = points_of_call(Node(keys, Place("predict", 1, 1)), [*of_nodes(nodes), *sets])
+    of_ranks = assigned("ranks", None if ranks is None else str(ranks), "--ranks")
+    sets = (*of_ranks, *assigned("executor", executor, "--executor"), *sets)
+    named = assigned("collective", collective, "COLLECTIVE")
+    start = Place("predict", 1, 1)
+    asked = points_of_call(Node({"name": Node("predict", start)}, start), [*named, *sets])
     journal = Journal(output) if output else None
     if journal:
         _say_replaced(journal, asked)
     rows, reused = _simulated(asked, quiet=False, journal=journal)
     if journal:
-        words = ["simcoll", "predict", collective, "--on", system, *(["--size", size] if size else [])]
-        words += [*(["--nodes", nodes] if nodes else []), *(["--ranks", str(ranks)] if ranks is not None else [])]
-        words += ["--algorithm", algorithm or "auto", *(["--executor", executor] if executor is not None else [])]
-        words += [word for text in sets for word in ("--set", text)]
-        sweep.write(journal.folder, rows, asked, shlex.join(words))
+        sweep.write(journal.folder, rows, asked, _command("predict", collective, sets))
     try:
         _show(rows, asked, as_json, False, reused)
     finally:
         if journal:
             _finish(journal, rows, asked, False, kind)
     return _status(rows)
+
+
+def _command(name: str, asked: str, sets: Sequence[str]) -> str:
+    """Return a command that asks for the same points; each option is written as `--set`."""
+    return shlex.join(["simcoll", name, asked, *(word for text in sets for word in ("--set", text))])
 
 
 def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:

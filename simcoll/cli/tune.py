@@ -21,7 +21,7 @@ from simcoll.cli._options import (
     assigned,
     completed,
     counts,
-    of_nodes,
+    listed,
     output_folder,
     unbracketed,
 )
@@ -86,9 +86,10 @@ def tune(
     machine = str(system or on)
     _check(profile, output, graph_file)
     counts(unbracketed(nodes or "1"), "--nodes", "nodes", "give 1, 2, …, or several: '[1, 2]'")
+    machines = (*assigned("topology", machine, "--on"), *assigned("topology.nodes", nodes and listed(nodes), "--nodes"))
     filters = (*assigned("env.NCCL_ALGO", algo, "--algo"), *assigned("env.NCCL_PROTO", proto, "--proto"))
     release = assigned("library_version", version, "--version")
-    scenarios = _scenarios((*assigned("topology", machine, "--on"), *of_nodes(nodes), *release, *filters, *sets))
+    scenarios = _scenarios((*machines, *release, *filters, *sets))
     graphs = graph_xml.read(graph_file) if graph_file else None
     documents, texts = list[dict[str, Any]](), list[str]()
     for scenario in scenarios:

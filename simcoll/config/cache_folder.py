@@ -1,8 +1,9 @@
-"""The folder in which simcoll keeps machine code between runs."""
+"""The folder in which simcoll keeps machine code, and what takes long to find, between runs."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,26 @@ def folder() -> Path | None:
                 return named
         _say(asked)
     return next(filter(_serves, _of_the_user()), None)
+
+
+def kept(name: str) -> bytes | None:
+    """Return the bytes kept under a name; None if there are none, or if they are damaged."""
+    with suppress(OSError, ValueError):
+        if held := folder():
+            check, body = (held / name).read_bytes().split(b"\n", 1)
+            if check == hashlib.sha256(body).hexdigest().encode():
+                return body
+    return None
+
+
+def keep(name: str, body: bytes) -> None:
+    """Keep bytes under a name, if there is a folder for them."""
+    with suppress(OSError):
+        if held := folder():
+            part = held / f"{name}.{os.getpid()}"
+            part.touch(mode=0o600)
+            part.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            part.replace(held / name)
 
 
 def private(name: str) -> Path | None:

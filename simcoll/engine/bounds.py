@@ -11,11 +11,10 @@ optimal all-reduce algorithms for clusters of workstations", 2009).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make 
 MOST_MEASURED: Final = 500_000  # devices to which latencies are measured, over all sources
 
 Sizes = NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,11 @@ class Cuts:
     out: NDArray[np.int64]
     into: NDArray[np.int64]
     alone: int
+
+    @property
+    def weight(self) -> int:
+        """How many places it holds."""
+        return len(self.members)
 
     @cached_property
     def slowest(self) -> int:
@@ -86,8 +91,9 @@ def lower_bound_ps(
     found: list[int] = []
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
-        limits = _LIMITS.get((topology, places, *ends), functools.partial(_limits, *ends, topology, places))
-        found += limits.latency_ps, _bandwidth_ps(schedule, limits.cuts, nbytes, itemsize, weights, reducing)
+        cuts = _once(_cuts, topology, places)
+        latency_ps = _once(_latency_ps, topology, places, *ends)
+        found += latency_ps, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing)
     return max(found, default=0)
 
 
@@ -105,8 +111,7 @@ def beaten(
     most = int(topology.latencies.max(initial=0))
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
-        hops = _HOPS.get((topology.layout, places, *ends), functools.partial(_hops, *ends, topology, places))
-        cuts = _cuts(topology, places)
+        hops, cuts = _once(_hops, topology, places, *ends), _once(_cuts, topology, places)
         if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing=False)):
             bound_ps = lower_bound_ps(schedule, topology, devices, nbytes, itemsize, weights)
             return bound_ps if time_ps < bound_ps else None
@@ -121,28 +126,42 @@ def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str,
             yield places
 
 
-def _hops(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> int:
+class _CutLinks(NamedTuple):
+    """The places that each cut is around, and the links out of it and into it. The first cuts are around one device
+    each; `ranks` is how many places each of them has."""
+
+    places: Sets
+    out: Sets
+    into: Sets
+    ranks: NDArray[np.int64]
+
+    @property
+    def weight(self) -> int:
+        """How many links it holds."""
+        return len(self.out.members) + len(self.into.members)
+
+
+# A sweep asks for the bounds of few topologies again and again; a search for latencies takes a second on large ones.
+_KNOWN: Final[LruCache[Any]] = LruCache(
+    2_000_000, lambda found: found.weight if isinstance(found, Cuts | _CutLinks) else 1
+)
+
+
+def _once(find: Callable[..., T], topology: Topology, *of: Any) -> T:
+    """Return `find(topology, *of)`, found once for each topology, or for its layout if rates do not matter."""
+    known = topology.layout if find in (_hops, _cut_links) else topology
+    found: T = _KNOWN.get((find, known, *of), lambda: find(topology, *of))
+    return found
+
+
+def _hops(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
     """Return the most links on a shortest way between ranks of which one must wait for the other."""
     return _most(topology.least_hops, collective, root, topology, places)
 
 
-class _Limits(NamedTuple):
-    """The part of a bound that does not depend on sizes; `links` is the number of links of the topology."""
-
-    latency_ps: int
-    cuts: Cuts
-    links: int
-
-
-# Caches by topology; an entry keeps its topology alive.
-_HOPS: Final[LruCache[int]] = LruCache(1_000, lambda _: 1)
-_CUTS: Final[LruCache[Cuts]] = LruCache(500_000, lambda found: len(found.members))
-_LIMITS: Final[LruCache[_Limits]] = LruCache(500_000, lambda found: found.links)
-
-
-def _limits(collective: str, root: int, topology: Topology, places: tuple[str, ...]) -> _Limits:
-    latency_ps = _most(topology.least_latencies, collective, root, topology, places)
-    return _Limits(latency_ps, _cuts(topology, places), len(topology.links))
+def _latency_ps(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
+    """Return the largest of the least latencies between ranks of which one must wait for the other, in ps."""
+    return _most(topology.least_latencies, collective, root, topology, places)
 
 
 Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # the least over all ways, by source and target
@@ -179,25 +198,8 @@ def _bandwidth_ps(
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)
 
 
-class _CutLinks(NamedTuple):
-    """The places that each cut is around, and the links out of it and into it. The first cuts are around one device
-    each; `ranks` is how many places each of them has."""
-
-    places: Sets
-    out: Sets
-    into: Sets
-    ranks: NDArray[np.int64]
-
-
-_CUT_LINKS: Final[LruCache[_CutLinks]] = LruCache(4_000_000, lambda cut: len(cut.out.members) + len(cut.into.members))
-
-
 def _cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
-    return _CUTS.get((topology, places), functools.partial(_rated_cuts, topology, places))
-
-
-def _rated_cuts(topology: Topology, places: tuple[str, ...]) -> Cuts:
-    links = _CUT_LINKS.get((topology.layout, places), lambda: _cut_links(topology, places))
+    links = _once(_cut_links, topology, places)
     out, into = links.out.sums(topology.bandwidths), links.into.sums(topology.bandwidths)
     alone = int(out[: len(links.ranks)] @ links.ranks)
     return Cuts(len(places), links.places.members, links.places.first, out, into, alone)

@@ -134,8 +134,7 @@ def composed_ps(
     return took if took is not None and took < NEVER else None
 
 
-@functools.lru_cache(1)  # replications of one plan differ in durations
-def _behind(after: tuple[tuple[int, ...], ...]) -> tuple[Sequence[tuple[int, ...]], Sequence[int]]:
+def _behind(after: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]], Sequence[int]]:
     """Return for each operation the ones that wait for it, in order, and the number of those that it waits for."""
     behind = [list[int]() for _ in after]
     for number, all_before in enumerate(after):
@@ -169,7 +168,7 @@ class _Composition:
         self.until = list[tuple[int, int]]()  # of hidden operations, sorted: latest end, number
         self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
         self.shown = 0  # how often hidden operations became known
-        self.behind, self.awaited = _behind(tuple([op.after for op in operations]))
+        self.behind, self.awaited = _behind([op.after for op in operations])
 
     def took(self) -> int | None:
         """Return the time in ps that everything takes together; None where calls meet."""

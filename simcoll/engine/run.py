@@ -11,7 +11,6 @@ slow, and it explains a deadlock.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -25,11 +24,10 @@ from simcoll.engine.folding import fold
 from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.engine.timing_model import NEVER, Index, Params, RoutedNetwork
+from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
 from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default without a timeline
-MOST_ENDS: Final = 1024  # remembered, of programs that differ in numbers only
 
 Keep = Literal["auto", "totals", "times", "hops"]
 
@@ -128,29 +126,8 @@ def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, unti
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if shortcuts else None
         return totals.makespan_ps if totals else makespan_ps(program.bind(), shortcuts, until)
-    ended = None if program.changes else _end_ps(program, until)
+    ended = None if program.changes else fast.end_ps(program, until)
     return ended or run(program, Policy(shortcuts=shortcuts, keep="totals")).totals.makespan_ps
-
-
-def _end_ps(program: Program, until: int = NEVER) -> int | None:
-    """Return the end of a program in ps: see `fast.end_ps`. It is remembered by columns and numbers, as many
-    explanations of a slow machine slow down the same links."""
-    columns = program.way, program.kind, program.routes, program.reads, program.chain, program.channel, program.side
-    if program.tasks or program.part is not None or program.views > 1:
-        return fast.end_ps(program, until)
-    known: dict[tuple[Params, bytes], tuple[Index, int, int]] = program.once("ends", columns, dict)
-    taken = program.taken
-    numbers = program.sizes, program.bandwidths[taken], program.latencies[taken], program.arrivals
-    key = program.params, hashlib.sha256(b"".join(column.tobytes() for column in numbers)).digest()
-    credit, limit, end = known.get(key, (None, 0, 0))
-    if credit is program.credit and (end <= limit or until <= limit):  # the end is known, or known to be beyond `until`
-        return end
-    ended = fast.end_ps(program, until)
-    if ended is not None:
-        if len(known) >= MOST_ENDS:
-            known.clear()
-        known[key] = program.credit, until, ended
-    return ended
 
 
 def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timeline) -> Outcome:

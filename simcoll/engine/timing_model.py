@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -86,7 +85,6 @@ class RoutedNetwork(Protocol):
         """Return routes from `devices[src[i]]` to `devices[dst[i]]` end to end: where each begins, and the links."""
 
 
-@lru_cache(maxsize=1 << 16)
 def service_ps(nbytes: int, bandwidth: int) -> int:
     """Return how long `nbytes` occupy a server of `bandwidth` B/s: max(1, ⌈nbytes · 10¹² / bandwidth⌉) ps, exactly.
 

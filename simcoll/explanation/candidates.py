@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,6 @@ MOST_ROWS: Final = 1_000_000  # messages of a schedule without repetitions: more
 CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithms if the scenario has no chunk
 CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, if a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
-_VARIABLE: Final[Mapping[str, str]] = {str(name): text for name, text in ALGORITHM_SPELLINGS.items()}  # as in NCCL_ALGO
 _LEFT_TO_NCCL: Final = {"algorithm": "auto", "protocol": "auto"}
 PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
@@ -64,7 +63,7 @@ class Candidate:
     @property
     def env(self) -> dict[str, str]:
         """Return the variables that force NCCL to this choice; empty if they cannot."""
-        algorithm = _VARIABLE.get(self.nccl or "")
+        algorithm = ALGORITHM_SPELLINGS.get(self.nccl or "")
         protocol = {} if self.protocol == "none" else {"NCCL_PROTO": self.protocol}
         return {"NCCL_ALGO": algorithm, **protocol} if algorithm else {}
 

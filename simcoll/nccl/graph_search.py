@@ -14,20 +14,26 @@ Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980)
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
 from simcoll import units
-from simcoll.config import yaml_tree
+from simcoll.config import cache_folder, yaml_tree
 from simcoll.errors import InputError
 from simcoll.nccl.channel_search import Draft, Round
 from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, PIX, PXN, SYS, NodePaths, PathRules
 from simcoll.nccl.tuner_constants import Library
 from simcoll.schedule.algorithms.nvls import MOST_HEADS
+from simcoll.topology import machine_files
 from simcoll.topology.machine_files import SystemFile, template
-from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs, Path
+from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs
+from simcoll.topology.nccl_graphs import Path as PathType
 from simcoll.topology.wiring import Link, Wiring
 
 SOURCES: Final[Mapping[Library, str]] = {  # sources of the search's results, by library
@@ -73,7 +79,7 @@ class SearchSettings:
     use (NCCL_IB_HCA).
     """
 
-    p2p_level: Path | None = None
+    p2p_level: PathType | None = None
     pxn: bool = True
     cross_nic: Literal[0, 1, 2] = 2
     nics: tuple[int, ...] | None = None
@@ -82,7 +88,7 @@ class SearchSettings:
 DEFAULTS: Final = SearchSettings()
 
 
-def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> Path:
+def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> PathType:
     """Return the longest path over which so many `gpus` of a node talk directly, by the settings, else by the
     system's file. By NCCL's default it leads through no host, except for two GPUs that are alone with an AMD host."""
     given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
@@ -99,7 +105,26 @@ def search(system: SystemFile, gpus: int | Sequence[int], across: bool, settings
 
 
 def _found(system: str, gpus: tuple[int, ...], across: bool, settings: SearchSettings) -> Graphs:
-    file = SystemFile.model_validate_json(system, by_name=True)
+    """Return the graphs, of an earlier process if possible: a search takes up to 6 s, and `diagnose` makes 20."""
+    asked = repr((system, gpus, across, settings)).encode()
+    name = f"graphs-{hashlib.sha256(_code() + asked).hexdigest()[:32]}.json"
+    with suppress(ValueError):
+        if body := cache_folder.kept(name):
+            return {kind: ChannelGraph.model_validate(graph) for kind, graph in json.loads(body).items()}
+    found = _searched(SystemFile.model_validate_json(system, by_name=True), gpus, across, settings)
+    cache_folder.keep(name, json.dumps({kind: graph.model_dump() for kind, graph in found.items()}).encode())
+    return found
+
+
+def _code() -> bytes:
+    """Return a digest of the code that decides what a search finds."""
+    folders = (Path(module).parent for module in (__file__, machine_files.__file__))
+    return hashlib.sha256(
+        b"".join(file.read_bytes() for each in folders for file in sorted(each.glob("*.py")))
+    ).digest()
+
+
+def _searched(file: SystemFile, gpus: tuple[int, ...], across: bool, settings: SearchSettings) -> Graphs:
     rules = _rules(file, settings)
     node = _node(file, gpus, across, settings)
     node.find_paths(rules)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
 NcclAlgorithm = Literal["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
@@ -85,7 +85,7 @@ DTYPES: Final = (
 )
 
 
-ALGORITHM_SPELLINGS: Final[dict[NcclAlgorithm, str]] = {  # in NCCL's log; NCCL_ALGO takes them in any case
+ALGORITHM_SPELLINGS: Final[Mapping[str, str]] = {  # in NCCL's log; NCCL_ALGO takes them in any case
     "tree": "Tree",
     "ring": "Ring",
     "collnet_direct": "CollNetDirect",

@@ -151,13 +151,6 @@ def test_what_no_row_says_is_told(tmp_path: Path):
     assert notes == ["2 of 2 rows do not say library_version: taken to be 2.21"]
 
 
-def test_where_compares_numbers_as_numbers():
-    """8, 8.0 and 08 are one number; collectives are compared in our spelling."""
-    predictions = [predicted(seed="3"), predicted(seed="4", size_bytes=2048)]
-    assert [p.size_bytes for p in join([measured(), measured(size_bytes=2048)], predictions, {"seed": "3.0"})] == [1024]
-    assert len(select([measured()], {"ranks": "08", "collective": "allreduce"})) == 1
-
-
 def test_where_is_checked():
     """An unknown column or an impossible value is an error."""
     assert complaints([measured()], [predicted()], algoritm="ring") == [

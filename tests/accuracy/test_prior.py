@@ -26,7 +26,8 @@ from simcoll.scenario.profile import find_profile, parse_profile
 from simcoll.scenario.scenario_files import load
 
 SIZES = "size=[1 KiB, 16 KiB, 256 KiB, 4 MiB, 64 MiB]"
-LARGE = "size={from: 4 KiB, to: 4 GiB, factor: 4}"
+LARGE = "size={from: 4 KiB, to: 256 MiB, factor: 16}"
+MANY = "size={from: 4 KiB, to: 256 MiB, factor: 4}"
 MORE = "size={from: 1 KiB, to: 64 MiB, factor: 2}"
 WHOLE = ("links", "kernels", "launch")
 
@@ -178,9 +179,11 @@ def test_rows_that_agree_do_not_widen_intervals(folder: Path):
     assert all(widths[1][name] < 1.2 * width for name, width in widths[0].items() if name in widths[1])
 
 
-def of_nodes(name: str, chance: np.random.Generator, **costs: str) -> str:
-    """A table of calls of 2 and 4 nodes of eight H100 by the shipped profiles, with other `costs` of the network: rows
-    of 2 nodes with noise, and one in twenty far too long."""
+def of_nodes(
+    name: str, chance: np.random.Generator, nodes: Sequence[int] = (2, 4), sizes: str = LARGE, **costs: str
+) -> str:
+    """A table of calls of `nodes` of eight H100 by the shipped profiles, with other `costs` of the network: rows of 2
+    nodes with noise, and one in twenty far too long."""
     plain = {
         key: value for key, value in yaml_tree.read(find_profile("ib-ndr")).plain().items() if key != "calibration"
     }
@@ -191,22 +194,22 @@ def of_nodes(name: str, chance: np.random.Generator, **costs: str) -> str:
     with Path(name).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
-        for nodes in (2, 4):
+        for count in nodes:
             asked = ["profile=nccl-hopper+net.yaml", "algorithm=auto", "protocol=auto", "dtype=float32"]
             asked += [
-                f"topology={{system: hgx-h100, nodes: {nodes}}}",
+                f"topology={{system: hgx-h100, nodes: {count}}}",
                 "collective=[all_reduce, all_gather, all_to_all]",
             ]
-            for row in (run_point(point) for point in load("quickstart", [*asked, LARGE])):
+            for row in (run_point(point) for point in load("quickstart", [*asked, sizes])):
                 time_us = float(row["time_us"] or 0)
-                if nodes == 2:
+                if count == 2:
                     time_us *= np.exp(0.03 * chance.normal()) * (4 if chance.random() < 0.05 else 1)
                 writer.writerow(
                     [
                         "h100",
                         row["collective"],
-                        8 * nodes,
-                        nodes,
+                        8 * count,
+                        count,
                         *("float32", row["size_bytes"], time_us),
                         "nccl-tests",
                     ]
@@ -215,19 +218,20 @@ def of_nodes(name: str, chance: np.random.Generator, **costs: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("costs", "most"),
+    ("costs", "most", "step"),
     [
-        ({}, 1.0),
-        ({"cable": "70 %", "latency": "9 us", "proxy": "2.8 us"}, 4.0),
-        pytest.param({"cable": "72 %"}, 4.0, marks=pytest.mark.long),
-        pytest.param({"latency": "14 us"}, 4.0, marks=pytest.mark.long),
-        pytest.param({"cable": "85 %", "latency": "6 us", "proxy": "1.2 us"}, 4.0, marks=pytest.mark.long),
+        ({}, 1.0, 16),
+        ({"cable": "70 %", "latency": "9 us", "proxy": "2.8 us"}, 4.0, 16),
+        pytest.param({"cable": "72 %"}, 4.0, 4, marks=pytest.mark.long),
+        pytest.param({"latency": "14 us"}, 4.0, 4, marks=pytest.mark.long),
+        pytest.param({"cable": "85 %", "latency": "6 us", "proxy": "1.2 us"}, 4.0, 4, marks=pytest.mark.long),
     ],
 )
-def test_a_network_of_another_kind_is_found(costs: dict[str, str], most: float, folder: Path):
+def test_a_network_of_another_kind_is_found(costs: dict[str, str], most: float, step: int, folder: Path):
     """Costs of a network that are far from the profile's are found from two nodes, cables that ports hide among them:
     calls of four nodes come out. Where the profile is right, they stay right."""
-    table = of_nodes("t.csv", np.random.default_rng(1), **costs)
+    sizes = f"size={{from: 4 KiB, to: 4 GiB, factor: {step}}}"
+    table = of_nodes("t.csv", np.random.default_rng(1), sizes=sizes, **costs)
     found = fitted(table, "nodes=2")
     assert errors(found)["fitted"] < most < max(errors(found)["profile nccl-hopper"], 1.1)
     ends = {each["name"]: (each["low"], each["high"]) for each in found.document["parameters"]}
@@ -239,11 +243,11 @@ def test_a_network_of_another_kind_is_found(costs: dict[str, str], most: float, 
 def test_a_named_cost_may_be_hidden_where_the_fit_begins(folder: Path):
     """Cables that are slower than ports and blocks of rings, which hide them in the profile, are found where they are
     named; where they are not slower, the refusal says that something else is."""
-    slow = of_nodes("t.csv", np.random.default_rng(1), cable="65 %")
+    slow = of_nodes("t.csv", np.random.default_rng(1), (2,), MANY, cable="65 %")
     (cable,) = fitted(slow, "nodes=2", free=["efficiency.cable"]).document["parameters"]
     assert cable["low"] <= 65 <= cable["high"] and cable["value"] == pytest.approx(65, abs=3)
     with pytest.raises(InputError, match=r"efficiency.cable: changes none of these rows where it stands, as something"):
-        fitted(of_nodes("t.csv", np.random.default_rng(1)), "nodes=2", free=["efficiency.cable"])
+        fitted(of_nodes("t.csv", np.random.default_rng(1), (2,), MANY), "nodes=2", free=["efficiency.cable"])
 
 
 def test_what_rows_do_not_see_stays(folder: Path):

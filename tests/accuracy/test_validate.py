@@ -201,15 +201,6 @@ def test_shipped_studies_name_cases_that_are_there():
             assert study_file.case_file(folder, used.case) if used.case else find_measured(str(used.table))
 
 
-def test_tables_are_taken_from_the_studies_too(studies: Path):
-    """With `--reuse` and a folder of its own the report is made of the tables that lie with the studies."""
-    table = Path("validation/measured/star.csv").read_bytes()
-    found = simcoll("validate", "--reuse", "-o", "elsewhere")
-    assert (found.status, found.out.splitlines()[1:]) == (0, ["elsewhere/REPORT.md"])
-    assert not Path("elsewhere/measured").exists()
-    assert Path("validation/measured/star.csv").read_bytes() == table
-
-
 def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):
     """Of steps that differ in the size of buckets only, the report names the quickest as measured and by the model, and
     what following the model costs; the goal is of the worst."""

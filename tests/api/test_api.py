@@ -101,18 +101,6 @@ def test_registered_algorithms_in_parallel():
         del ALGORITHMS["all_reduce"]["own"]
 
 
-def test_run_tells_of_what_is_impossible():
-    """An impossible point is a row whose status says why, where others have an answer; predict raises the same."""
-    points = simcoll.load({**KEYS, "ranks": 9, "algorithm": "ring"})
-    _, row = simcoll.run([*simcoll.load({**KEYS, "algorithm": "ring"})[:1], *points[:1]])
-    assert row["time_us"] is None
-    with pytest.raises(simcoll.SimcollError, match="9 ranks do not fit 4 places"):
-        simcoll.run(points)
-    with pytest.raises(simcoll.SimcollError, match="9 ranks do not fit 4 places") as caught:
-        simcoll.predict(points[0].scenario)
-    assert str(caught.value) in row["status"]
-
-
 def test_results_are_written_as_by_the_command_line(tmp_path: Path):
     """`to_csv` writes what `simcoll run -o` writes, and it is read back."""
     rows = simcoll.run(simcoll.load(KEYS))
@@ -120,15 +108,6 @@ def test_results_are_written_as_by_the_command_line(tmp_path: Path):
     back = result_rows.read(tmp_path / "new/r.csv")
     assert [row["time_us"] for row in back] == [18.0, 28.0]
     assert [row["busbw_GBps"] for row in back] == [row["busbw_GBps"] for row in rows]
-
-
-def test_results_with_keys_of_the_user(tmp_path: Path):
-    """What a user adds to a row does not get into its file, and does not keep it from being written."""
-    rows = simcoll.run(simcoll.load(KEYS))
-    rows.to_csv(tmp_path / "plain.csv")
-    rows[0]["note"] = "mine"
-    rows.to_csv(tmp_path / "noted.csv")
-    assert (tmp_path / "noted.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
 def test_a_type_checker_knows_the_public_names(tmp_path: Path):

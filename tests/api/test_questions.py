@@ -176,6 +176,17 @@ ODD: list[tuple[Any, str]] = [
     ),
     (lambda: sc.predict("quickstart", size="1 MiB"), "5 points"),
     (lambda: sc.run(sc.load("quickstart"), size="1 MiB"), "keys change a sweep"),
+    *(
+        (lambda ask=ask: ask("h100_sxm_nccl-2.27.3.csv"), "nothing says what it was measured on; add on=")
+        for ask in (sc.diagnose, sc.compare, sc.calibrate)
+    ),
+    *(
+        (
+            lambda key=key: sc.calibrate(ROWS, on="hgx-h100", **{key: ["x=2"]}),
+            "is no mapping of columns to values; write",
+        )
+        for key in ("fit", "where")
+    ),
 ]
 
 
@@ -464,22 +475,6 @@ def test_a_scenario_is_refused_in_the_words_of_a_sweep(broken: dict[str, Any]) -
     with pytest.raises(sc.SimcollError) as theirs:
         _ = sc.Sweep(**{**keys, **broken}).points
     assert str(ours.value) == re.sub(r"^\w+=:1:1: ", "", str(theirs.value), flags=re.M)
-
-
-@pytest.mark.parametrize("ask", [sc.diagnose, sc.compare, sc.calibrate])
-def test_a_measured_table_needs_its_machine(ask: Any) -> None:
-    """Where nothing says what a table was measured on, the words say what to add."""
-    with pytest.raises(sc.SimcollError, match=r"nothing says what it was measured on; add on="):
-        ask("h100_sxm_nccl-2.27.3.csv")
-
-
-@pytest.mark.parametrize("key", ["fit", "where"])
-def test_conditions_are_a_mapping(key: str) -> None:
-    """Conditions as the command has them are refused in words that say how they are written here."""
-    with pytest.raises(
-        sc.SimcollError, match=r"\['nodes=2'\] is no mapping of columns to values; write {'nodes': '2'}"
-    ):
-        sc.calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", **{key: ["nodes=2"]})  # type: ignore[arg-type]  # as users do
 
 
 def test_an_output_is_tried_before_the_fit(tmp_path: Path) -> None:

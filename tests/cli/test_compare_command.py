@@ -36,19 +36,6 @@ def test_pictures_that_cannot_be_written(
     assert name in found.err
 
 
-def test_plot_draws_again(scenario: Path, tmp_path: Path):
-    """`plot` draws what results.csv holds, into a folder of choice or beside it; a sentence, then the paths."""
-    simcoll("run", scenario, "--quiet", "-o", tmp_path / "out", "--set", "plots=[latency]")
-    assert [path.name for path in (tmp_path / "out/plots").iterdir()] == ["latency.png"]
-    found = simcoll("plot", tmp_path / "out", "-o", tmp_path / "again")
-    sentence, *lines = found.out.splitlines()
-    pictures = [Path(line) for line in lines]
-    assert (found.status, sentence.split()[:2]) == (0, [str(len(pictures)), "pictures"])
-    assert {"busbw.png", "latency.png"} <= {path.name for path in pictures}
-    assert all(path.parent == tmp_path / "again" and path.stat().st_size > 5000 for path in pictures)
-    assert simcoll("plot", tmp_path / "out/results.csv").status == 0
-
-
 def test_plot_of_a_table_that_is_no_result(measured: Path):
     """A measured table is no results.csv: exit 2, and the message names the command that draws it."""
     found = simcoll("plot", measured)

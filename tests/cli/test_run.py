@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from command import ROOT, simcoll
 
-from simcoll.prediction import result_rows
-
 
 def test_other_results_in_a_folder_are_not_replaced_in_silence(scenario: Path, tmp_path: Path):
     """A run of other points into the same folder, a quiet one too, names the command whose results it replaces; the
@@ -67,14 +65,6 @@ def test_a_results_csv_of_others_is_not_overwritten(scenario: Path, tmp_path: Pa
     table.unlink()
     words = ["run", scenario, "-q", "-o", table.parent, "--set", "size=1 MiB", "--set", "plots=[]"]
     assert [simcoll(*words).status for _ in range(2)] == [0, 0]
-
-
-def test_json_says_what_the_file_says(scenario: Path, tmp_path: Path):
-    """`--json` and results.csv hold the same numbers; where the files went is told on stderr."""
-    found = simcoll("run", scenario, "--json", "-o", tmp_path / "out")
-    rows = result_rows.read(tmp_path / "out/results.csv")
-    assert [row["time_us"] for row in rows] == [row["time_us"] for row in found.json["points"]]
-    assert str(tmp_path / "out/results.csv") in found.err
 
 
 def test_set_overrides_and_creates(scenario: Path):

@@ -40,11 +40,12 @@ def add(a, b):
 """
 USE = """\
 import importlib.util, os, sys
-from simcoll.config.numba_loader import compile_kernel, pays
+from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel, pays
 spec = importlib.util.spec_from_file_location("kernel", sys.argv[1])
 kernel = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(kernel)
-print(pays(60_000, kernel), pays(60_000, kernel), compile_kernel(kernel).add(2, 3), pays(1, kernel), sep=",")
+few = WORTH_COMPILING * 3 // 5
+print(pays(few, kernel), pays(few, kernel), compile_kernel(kernel).add(2, 3), pays(1, kernel), sep=",")
 """
 SAID = "compiling loops for this machine; once, for up to half a minute\n"
 

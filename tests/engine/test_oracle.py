@@ -65,13 +65,6 @@ def test_shares_never_fall() -> None:
     assert set(max_min(routes, lambda _: FAST).values()) == {1e12 / 11}
 
 
-def test_cap_is_a_link() -> None:
-    """A channel's cap leaves what it does not use of a link to others."""
-    rows = [message(0, 2, 100, 0), message(1, 2, 100, 0), message(3, 2, 100, 0)]
-    times = simulate(rows, [(FAST, 1)], replace(FAIR, channel_bandwidth=FIFTH))
-    assert column(times, "sent") == [500, 500, 500]  # 3 · 1/5 fits
-
-
 def test_unchanged_rate_keeps_the_due_time() -> None:
     """A flow whose rate an event leaves alone is not touched: bringing it forward would round it up a ps."""
     slow = 3 * 10**11

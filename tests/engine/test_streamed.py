@@ -229,17 +229,19 @@ def test_routes_are_compared_by_pieces_before_folding(entry: tuple[str, str], mo
     assert kept[0] is not None and kept[1:] == kept[:1] * 2
 
 
-@pytest.mark.parametrize("n", [1024, 4096])
+@pytest.mark.parametrize(
+    ("fabric", "links", "n"), [("single-switch", 2, 1024), ("single-switch", 2, 4096), ("ring", 1, 1024)]
+)
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
-def test_a_large_ring_has_its_closed_form(n: int, sharing: str) -> None:
-    """2(n − 1) steps of two latencies and a chunk's bytes over the bandwidth, to the picosecond."""
+def test_a_large_ring_has_its_closed_form(fabric: str, links: int, n: int, sharing: str) -> None:
+    """2(n − 1) steps of the latencies of a route and a chunk's bytes over the bandwidth, to the picosecond."""
     link = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
     points = simcoll.load({
-        "topology": {"fabric": "single-switch", "hosts": n, "link": link},
+        "topology": {"fabric": fabric, "hosts": n, "link": link},
         "collective": "all_reduce", "algorithm": "ring", "size": "64 MiB", "model": {"sharing": sharing},
     })  # fmt: skip
     (row,) = simcoll.run(points)
-    assert row["time_ps"] == 2 * (n - 1) * (10**6 + (64 << 20) // n * 20)
+    assert row["time_ps"] == 2 * (n - 1) * (links * 500_000 + (64 << 20) // n * 20)
     assert (row["engine"], row["shortcut"]) == ("fast", "fold" if sharing == "fifo" else "affine")
     assert row["messages"] == 2 * n * (n - 1)
     assert row["bytes_per_rank"] == 2 * (n - 1) * (64 << 20) // n
@@ -272,17 +274,6 @@ def test_few_ranks_stand_for_all(batch: int) -> None:
         unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, latency_ps=500_001)})
         assert fold(source, unequal, unequal.ranks) is None
     assert folded >= 15
-
-
-def test_a_ring_of_hosts_is_two_of_them() -> None:
-    """33 million messages over links from host to host, by two ranks that stand for all."""
-    link = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
-    scenario = {"topology": {"fabric": "ring", "hosts": 4096, "link": link}, "collective": "all_reduce",
-                "algorithm": "ring", "size": "64 MiB", "model": {"sharing": "fifo"}}  # fmt: skip
-    (row,) = simcoll.run(simcoll.load(scenario))
-    assert row["shortcut"] == "fold"
-    assert row["time_ps"] == 2 * 4095 * (500_000 + (64 << 20) // 4096 * 20)
-    assert row["messages"] == 2 * 4096 * 4095
 
 
 def test_shortcuts_can_be_switched_off() -> None:

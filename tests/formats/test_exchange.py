@@ -47,13 +47,6 @@ def test_rccl_and_mpi_tables():
     ]
 
 
-@pytest.mark.parametrize("name", ["nccl-tests", "nccl-tests json", "rccl-tests", "imb", "csv"])
-def test_measured_tables_stay_what_they_are(name: str, tmp_path: Path):
-    """What import writes of a measurement reads back as the same rows; `compare` and `calibrate` take it."""
-    path, _ = brought(tmp_path, foreign.FILES[name])
-    assert parse_measured(path.read_text(), "x") == parse_measured(foreign.FILES[name], "x")
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the results of a small sweep."""

@@ -277,15 +277,6 @@ def test_a_scenario_says_what_does_not_fit(tmp_path: Path):
     assert lost.status == 2 and "lost.json: cannot be read" in lost.err
 
 
-def test_a_changed_schedule_is_run_again(tmp_path: Path):
-    """Results of a schedule's file are not reused after the file has changed."""
-    path, _ = brought(tmp_path, foreign.RING)
-    command = ["run", "quickstart", "--set", f"algorithm={path}", "--set", "ranks=4", "--set", "size=1 MiB"]
-    first = simcoll(*command, "--json").json["points"][0]
-    path.write_text(schedule_json.dump(algorithms.build("all_reduce", "naive", 4)))
-    assert simcoll(*command, "--json").json["points"][0]["messages"] == 6 != first["messages"]
-
-
 @given(st.integers(2, 6), st.randoms(use_true_random=False))
 def test_levels_do_not_depend_on_hints(n: int, random: object):
     """Without the places that we write into it, an exported ring is still proved, and takes as many steps."""

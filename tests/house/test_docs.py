@@ -13,7 +13,6 @@ from command import ROOT, command_names, simcoll
 
 from docs import generated
 from simcoll.config.yaml_tree import Model, field_texts, models
-from simcoll.measurement.real_run import OWN
 from simcoll.prediction.result_rows import COLUMNS
 from simcoll.scenario.profile import Profile
 from simcoll.scenario.scenario import Scenario
@@ -115,11 +114,6 @@ def test_every_command_with_json_has_a_row() -> None:
     commands = [name for name in command_names() if name not in ("topology", "calibrate", "import", "export")]
     having = [name for name in commands if "--json" in simcoll(name, "--help").out]
     assert {command.split()[1] for command, _ in SHAPES} == {*having, "topology"}
-
-
-def test_every_column_of_a_real_run_stands_on_the_page() -> None:
-    """The columns that `measure` and `lab` add to those of every measured table stand on the page."""
-    assert not [column for column in OWN if f"`{column}`" not in RESULTS]
 
 
 @pytest.mark.parametrize("page", WITH_TABLES, ids=names)

@@ -327,18 +327,6 @@ def test_mistakes(words: Sequence[str], status: int, said: str, tmp_path: Path):
     assert len(outcome.err.splitlines()) <= 3
 
 
-def test_nccl_needs_gpus(tmp_path: Path):
-    """Without a GPU, or with too few: said before anything is started."""
-    from simcoll.measurement.torch_backend.session import gpus
-
-    if gpus() >= 8:
-        pytest.skip("this machine has GPUs for all of them")
-    outcome = simcoll("measure", scenario_file(tmp_path, RING), "--ranks", 8, "--backend", "nccl")
-    assert outcome.status == 2
-    assert "GPU" in outcome.err
-    assert "give --ranks" in outcome.err or "take --backend gloo" in outcome.err
-
-
 def test_a_switch_that_reduces_is_refused():
     """What only a switch can do is refused by name; beside what can be run it is left out and told of, once."""
     keys: dict[str, Any] = {"collective": "all_reduce", "topology": {"system": "hgx-h100"}, "ranks": 2}

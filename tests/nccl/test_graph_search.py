@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +33,28 @@ def changed(name: str, nvlink: float = 1.0, **keys: Any) -> SystemFile:
             link["bandwidth"] = f"{float(link['bandwidth'].split()[0]) * nvlink:g} GB/s"
         link["pairs"] = list(link["pairs"])
     return SystemFile.model_validate({**document, **keys})
+
+
+SEARCH = """
+from simcoll.nccl.graph_search import search
+from simcoll.topology.systems import load_system
+print(search(load_system("dgx1-v100"), 4, across=False))
+"""
+
+
+def test_kept_graphs_are_those_that_are_found(tmp_path: Path) -> None:
+    """A later process finds what an earlier one kept; it searches anew where the file is damaged."""
+    environment = os.environ | {"SIMCOLL_CACHE_DIR": str(tmp_path / "cache")}
+
+    def anew() -> bytes:
+        return subprocess.run([sys.executable, "-c", SEARCH], check=True, capture_output=True, env=environment).stdout
+
+    found, (kept,) = anew(), (tmp_path / "cache").glob("graphs-*")
+    whole = kept.read_bytes()
+    assert anew() == found
+    kept.write_bytes(whole.replace(b'"channels"', b'"channel5"', 1))
+    assert anew() == found
+    assert kept.read_bytes() == whole
 
 
 # --- logs ---

@@ -81,13 +81,6 @@ def test_a_filter_reads_quantities() -> None:
             filtered(rows, {key: [text]})
 
 
-def test_one_size_is_bars(rows: sc.Results) -> None:
-    """A key without an order, or with one value, makes bars: as many as rows, as long as they are."""
-    kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)
-    (axes,) = key_figure(kept.rows(), "algorithm").axes
-    assert [patch.get_width() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
-
-
 def test_plots_of_a_scenario_and_of_the_command(tmp_path: Path) -> None:
     """`plots` takes a key, and `simcoll plot --x` draws the same later, in other formats."""
     (tmp_path / "s.yaml").write_text(
@@ -137,20 +130,6 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
     for of in (["run", "quickstart"], words, ["tune", "hgx-h100"], ["compare", "quickstart", "a.csv"]):
         assert "is a folder" in simcoll(*of, "-o", tmp_path / "b.png").err
         assert not (tmp_path / "b.png").exists()
-
-
-def test_the_cure_of_rows_that_differ_helps(rows: sc.Results) -> None:
-    """What a refusal says to keep one value of is a column; with one value of each that it names there is a picture."""
-    left, named = list(rows), list[str]()
-    while len(left) > 1:
-        with pytest.raises(InputError, match="--filter") as refused:
-            key_figure(left, "size", "time", ["ranks"])
-        keys = str(refused.value).partition("differ in ")[2].partition(" too")[0].split(" and ")
-        assert len({*keys}) == len(keys)
-        named.append(str(refused.value).rpartition("--filter ")[2].partition("=")[0])
-        left = filtered(left, {named[-1]: [str(left[0][named[-1]])]})
-    key_figure(left, "size", "time", ["ranks"])
-    assert sorted(named) == ["algorithm", "topology.hosts_per_leaf", "topology.oversubscription"]
 
 
 def test_overlap_adds_up() -> None:

@@ -32,7 +32,7 @@ from simcoll.report.plot.curves import compare_figure, residual_figure, scaling_
 from simcoll.report.plot.gantt import gantt_figure
 from simcoll.report.plot.maps import crossover_figure
 from simcoll.report.plot.steps import step_figure
-from simcoll.report.plot.style import look, looks_of
+from simcoll.report.plot.style import look
 from simcoll.scenario.scenario_files import load
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology.graph import Topology
@@ -361,22 +361,6 @@ def left_over() -> list[dict[str, Any]]:
     return [*found, *({**row, "error": 0.1} for row in found * 20), {**found[0], "error": 9.0}]
 
 
-def test_residuals_tell_fitted_rows_from_others() -> None:
-    """Errors in percent over the size, hollow where the row was fitted; what is far out is counted instead of drawn."""
-    figure = residual_figure(left_over())
-    (axes,) = figure.axes
-    assert entries(figure) == ["ring", "tree", "fitted", "held out"]
-    for text, fitted in (("ring, fitted", True), ("ring, held out", False)):
-        (line,) = (line for line in axes.lines if line.get_label() == text)
-        assert (line.get_markerfacecolor() == "none") is fitted
-        wanted = [row for row in left_over() if row["algorithm"] == "ring" and row["fitted"] is fitted]
-        assert lines(axes)[text] == [(row["size_bytes"], 100 * row["error"]) for row in wanted]
-    assert axes.get_ylim()[1] < 100
-    assert f"1 of {len(left_over())} points lie beyond the axis" in words(figure)
-    with pytest.raises(ValueError, match="no row has a size"):
-        residual_figure([{**left_over()[0], "size_bytes": 0}])
-
-
 # --- looks ---
 
 
@@ -399,16 +383,6 @@ def test_no_two_algorithms_look_alike(collective: str) -> None:
         if "(" not in a + b:
             assert look(a).color != look(b).color
             assert look(a).marker != look(b).marker
-
-
-def test_looks_are_stable() -> None:
-    """An algorithm has the same colour in every figure, whatever else is drawn; spaces in its spec do not matter."""
-    alone = size_figure(sweep("tree"), "busbw").axes[0].lines[0]
-    among = scaling_figure(sweep("naive", "ring", "tree", ranks=(2, 4))).axes[0].lines[2]
-    assert alone.get_color() == among.get_color() == look("tree").color
-    assert look("hierarchical( across = ring )") == look("hierarchical(across=ring)") != look("hierarchical")
-    assert look("of_a_plugin") == look("of_a_plugin")
-    assert looks_of(["mine"])["mine"].marker == look("ring").marker != looks_of(["ring", "mine"])["mine"].marker
 
 
 # --- maps ---

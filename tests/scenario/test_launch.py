@@ -326,17 +326,6 @@ def test_results_tell_it_and_so_does_what_is_exported(
     assert all({c: text for c, text in row.others.items() if c.startswith("launch.")} == said for row in rows)
 
 
-def test_the_host_does_not_vary(tmp_path: Path) -> None:
-    """Links that are slower in some runs change nothing where the host is slower still."""
-    (tmp_path / "plain.yaml").write_text(PLAIN)
-    sets = [f"profile={tmp_path}/plain.yaml", "topology={system: dgx-a100}", "algorithm=ring", "size=1 KiB", "plots=[]",
-            "replications=6", "variability.slow_links=[{link: '*', factor: 2, probability: 50 %}]",
-            gpus("all")]  # fmt: skip
-    done = simcoll("run", "quickstart", *(word for text in sets for word in ("--set", text)), "--json", "-o", tmp_path)
-    (row,) = done.json["points"]
-    assert row["time_us"] == row["time_us_p50"] == row["time_us_p99"] == 8 * HOST / 1e6
-
-
 def test_calls_of_a_workload_may_be_in_a_graph(tmp_path: Path, law: Path) -> None:
     """Each call of a step takes the graph's launch; a softmax has two, one after the other."""
     path = tmp_path / "step.yaml"

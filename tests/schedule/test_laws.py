@@ -565,14 +565,6 @@ def test_different_chunks_reduced_together_are_refused(how: Proof) -> None:
                 prove(played, how)
 
 
-def test_counting_twice_is_remembered_on_the_way() -> None:
-    """What counted twice at one rank still does after it was passed on."""
-    rows = [(0, 2, 0, 1, 0, 1), (0, 2, 0, 1, 0, 1), (1, 1, 0, 0, 0, 1)]
-    played = Schedule.from_rows(rows, collective="reduce", algorithm="detour", n=3, n_chunks=1)
-    with pytest.raises(ScheduleError, match=r"rank 0, chunk 0.*\(2 more than once\)"):
-        prove(played)
-
-
 def test_fingerprints_alone_prove_what_is_right() -> None:
     """Symbols, two bits for each pair of ranks, are asked only where something is wrong."""
     n = 2048

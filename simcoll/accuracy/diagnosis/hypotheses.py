@@ -101,12 +101,6 @@ SHARES: Final = (
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 Edge = tuple[str, str, Link]
 P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers, without a tuner
-_NO_NVLS: Final = "^nvls,nvls_tree"
-# Usual settings in bytes of buffers and (_CHUNKS) chunks; NCCL's defaults are 4 MiB and 128 KiB.
-_BUFFERS: Final = (2 << 20, 1 << 20, 512 << 10, 256 << 10, 8 << 20, 16 << 20)
-_MOST_CHANNELS: Final = (1, 2, 4, 8, 16)
-_LEAST_CHANNELS: Final = (16, 32)
-_CHUNKS: Final = (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10)
 
 
 def candidates(
@@ -376,7 +370,9 @@ def _has(system: SystemFile, kind: str) -> bool:
 
 def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     """Yield settings such as NCCL_ALGO and NCCL_PROTO, which restrict NCCL's algorithms or protocols."""
-    settings = [("nvls off", _NO_NVLS, "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")]
+    settings = [
+        ("nvls off", "^nvls,nvls_tree", "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")
+    ]
     settings += [(f"no {name}", "", f"^{name}", f"the protocol {name} is not used: NCCL_PROTO") for name in PROTOCOLS]
     settings += [
         (f"only {name}", name, "", f"the algorithm {name} is used throughout: NCCL_ALGO") for name in ("ring", "tree")
@@ -439,16 +435,16 @@ def _other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothes
         text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
         yield Hypothesis("pxn off", text, scenario=_set(NCCL_PXN_DISABLE=1))
         text = "chunks of messages between nodes have another size: NCCL_P2P_NET_CHUNKSIZE"
-        for size in _CHUNKS:
+        for size in (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10):  # usual settings; NCCL's default is 128 KiB
             yield _sized("chunk size", text, "NCCL_P2P_NET_CHUNKSIZE", size)
-    for size in _BUFFERS:
+    for size in (2 << 20, 1 << 20, 512 << 10, 256 << 10, 8 << 20, 16 << 20):  # usual settings; NCCL's default is 4 MiB
         yield _sized("buffer size", "buffers of Simple have another size: NCCL_BUFFSIZE", "NCCL_BUFFSIZE", size)
     yield from _channels()
 
 
 def _channels() -> Iterator[Hypothesis]:
     """Yield numbers of channels that someone has set. NCCL's choices change with them, so each is tried by itself."""
-    for limit, counts in (("MAX", _MOST_CHANNELS), ("MIN", _LEAST_CHANNELS)):
+    for limit, counts in (("MAX", (1, 2, 4, 8, 16)), ("MIN", (16, 32))):
         variable = f"NCCL_{limit}_NCHANNELS"
         text = f"NCCL takes another number of channels: {variable}, NCCL_{limit}_CTAS"
         for count in counts:

@@ -21,13 +21,15 @@ Flags = NDArray[np.bool_]
 Sureness = Literal["clear", "likely", "open"]
 
 SMALL: Final = 16 << 10  # bytes: up to this size most of the measured time is the launch
-ALLOWED: Final = 4.0  # us by which launches may differ between two sound ways of measuring
+ALLOWED: Final = 4.0  # us by which launches of two sound ways of measuring may differ: a convention
 FAR: Final = 1.5  # |log| of measured / predicted at which an error is cut off, so that one wild point decides nothing
-FAR_OFF: Final = 3.0  # a region is not explained if its median is off by this factor
+FAR_OFF: Final = 3.0  # a region is not explained if its median is off by this factor; less may be a second fault
 # Standard errors by which another fit must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
-CLEARLY: Final = 0.5  # an explanation may leave at most half of the error in regions that are off
+# An explanation may leave at most this share of the error in regions that are off, else a hypothesis that is a little
+# nearer by chance would be a verdict.
+CLEARLY: Final = 0.5
 
 NOISE: Final = 0.05  # |log| by which a sound machine's runs differ in nine of ten cases: a convention
 UNTRIED: Final = (0.75, 1.33)  # the interval for a profile without one: a convention
@@ -38,7 +40,7 @@ TOGETHER: Final = 1.25  # replaces WIDER for the median of a region with at leas
 MANY: Final = 5  # points of a region
 WIDEST: Final = 1.8  # largest factor to the end of a band: twice the expected time is always off
 FEW: Final = 3  # a region of at least so many points ignores its worst point, which may be an accident
-WILD: Final = 2.0  # bands beyond which a single point is reported
+WILD: Final = 2.0  # bands beyond which a single point is reported: twice as far as sound runs go
 
 
 # --- regions of series ---

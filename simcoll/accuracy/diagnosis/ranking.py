@@ -34,7 +34,7 @@ from simcoll.scenario.scenario import Scenario
 # share is above CLEARLY, as other points may be nearer.
 NEARER: Final = 0.75
 BEHIND: Final = 2.0  # a hypothesis with more than so many times the best error is not tried on all points
-PROBES: Final = 8  # number of points on which a hypothesis is tried first
+PROBES: Final = 8  # number of points on which a hypothesis is tried first: some of each region, in a part of the time
 SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
 ROUNDING: Final = 1e-9  # share by which two sums of the same errors may differ
 SAME: Final = 1e-3  # times that differ by a smaller share count as equal: far below the noise of runs

@@ -30,10 +30,6 @@ MOST_BAD: Final = 20  # most bad rows that the report lists for each fit, about 
 WAYS: Final = ("**simcoll**", *RIVALS)
 SERIES: Final = ("fit", "collective", "ranks", "nodes")
 CAP: Final = "workload.bucket_cap"
-CROSSINGS: Final = """Where the lines through the two nearest sizes of two algorithms meet, in KiB (`–`: nowhere), and
-the size from which the library takes the second:
-"""
-CROSSING_COLUMNS: Final = ("case", "ranks", "below", "above", "taken from", "measured", "predicted", "times off")
 
 
 class Goal(NamedTuple):
@@ -347,7 +343,10 @@ def _crossing_table(finding: Finding) -> Iterator[str]:
          "–" if one.ratio is None else f"{one.ratio:.2f}")
         for case, one in _crossings(finding)
     ]  # fmt: skip
-    yield from (CROSSINGS, *_table(CROSSING_COLUMNS, cells))
+    yield "Where the lines through the two nearest sizes of two algorithms meet, in KiB (`–`: nowhere), and"
+    yield "the size from which the library takes the second:\n"
+    columns = ("case", "ranks", "below", "above", "taken from", "measured", "predicted", "times off")
+    yield from _table(columns, cells)
 
 
 def _bucket_size_table(finding: Finding) -> Iterator[str]:

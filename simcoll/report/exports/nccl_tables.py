@@ -20,7 +20,7 @@ _TYPES: Final = {row.name: row for row in DTYPES}
 _PER_RANK: Final = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
 _UNSAID: Final = ("topology", "profile", "dtype")
 _TUNER: Final = spellings(COLLECTIVES, lambda row: row.tuner)
-_PROTOCOLS: Final = {name: name.lower() for name in PROTOCOLS}
+_PROTOCOLS: Final[Mapping[str, str]] = {name: name.lower() for name in PROTOCOLS}
 
 
 def timed(rows: Iterable[ResultRow]) -> list[ResultRow]:
