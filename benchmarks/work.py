@@ -167,7 +167,7 @@ def _heap_phases(keys: Keys) -> list[Found]:
     schedule = phase.run("schedule made", made.schedule)
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
     phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
-    phase.run("dependencies derived", lambda: dependencies(schedule, compiled=True))
+    phase.run("dependencies derived", lambda: dependencies(schedule))
     network = (topology, topology.ranks, asked.params())
     program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # binding derives them again

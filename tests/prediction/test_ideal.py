@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
 from simcoll.nccl.algorithm_names import SCHEDULES
@@ -234,7 +233,6 @@ def test_ways_that_are_dear_to_run_are_left_out(monkeypatch: pytest.MonkeyPatch)
     found = []
     for most in (MOST_SOLVED, 0):
         monkeypatch.setattr("simcoll.prediction.calls_at_best.MOST_SOLVED", most)
-        monkeypatch.setattr("simcoll.prediction.calls_at_best._CHOSEN", LruCache(1, lambda _: 1))
         found.append(predict(Scenario.model_validate({**call, "profile": "ideal"})))
     port = predict(Scenario.model_validate({**call, "profile": "one-port"}))
     pieces, whole = (each.planned[0].lowered.chosen["chosen.chunk"] for each in found)
