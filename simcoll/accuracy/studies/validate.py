@@ -191,10 +191,8 @@ def _counts(point: Point, rows: Sequence[MeasuredRow]) -> bool:
 def _measure(study: Study, points: Sequence[Point], path: Path, options: StudyOptions) -> None:
     options.tell(f"{path.stem}: measuring")
     backend: Backend = "nccl" if study.place in ("nccl", "one-gpu") else "gloo"
-    launcher, limit_s = (
-        Launcher(prefix=lambda rank: network_lab.priority()),
-        math.inf,
-    )  # else other work is in the times
+    # Without priority the times would include the machine's other work.
+    launcher, limit_s = Launcher(prefix=lambda rank: network_lab.priority()), math.inf
     if study.place == "one-gpu":  # kernels that wait for each other take turns there, and may spin for ever
         launcher, limit_s = on_one_gpu(), ONE_GPU_S
     if study.place == "lab":
