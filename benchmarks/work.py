@@ -29,7 +29,7 @@ from simcoll.prediction.predictions import CallPrediction
 from simcoll.prediction.schedules import FULL_PROOF
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -60,7 +60,7 @@ def load(keys: Keys) -> Scenario:
 
 def build(keys: Keys) -> Topology:
     """The topology of these keys."""
-    return systems.build(TopologySpec.model_validate(keys))
+    return topology_builder.build(TopologySpec.model_validate(keys))
 
 
 def warm_up(sharing: str = "fifo") -> None:

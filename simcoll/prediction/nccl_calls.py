@@ -33,7 +33,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 NONE: Final = -1
 MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps

@@ -27,7 +27,7 @@ from simcoll.scenario.profile import (
 )
 from simcoll.scenario.profile_choice import UNFITTED
 from simcoll.scenario.scenario import Scenario
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.topology_keys import TopologySpec
@@ -49,16 +49,16 @@ def rated_topology(scenario: Scenario) -> Topology:
     """Return the topology of a scenario, its links as rated; it is built once for all points that share it. Topologies
     whose links differ only in rates share routes, and all that is made of them, if the order of widths is the same."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
-    if scenario.env.NCCL_IB_HCA and systems.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
+    if scenario.env.NCCL_IB_HCA and topology_builder.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
-    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and systems.nodes_of(spec) > 1
+    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and topology_builder.nodes_of(spec) > 1
     if own and spec.routing in (None, "adaptive"):
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = input_files.text_of(Path(spec.file)) if spec.file and input_files.is_file(Path(spec.file)) else None
 
     def built(asked: TopologySpec) -> Topology:
         check_work(scenario)
-        return systems.build(asked, seed=seed, without=unused)
+        return topology_builder.build(asked, seed=seed, without=unused)
 
     def key(asked: TopologySpec) -> Hashable:
         return repr(vars(asked)), seed, written, unused
@@ -69,7 +69,7 @@ def rated_topology(scenario: Scenario) -> Topology:
     def changed() -> Topology:
         unchanged = spec.model_copy(update={"links": {}})
         plain = _TOPOLOGIES.get(key(unchanged), lambda: built(unchanged))
-        links = systems.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
+        links = topology_builder.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
         with_links = plain.with_links(links.values())
         if (ways := with_links.order_of_widths) == plain.order_of_widths:
             return with_links
@@ -82,14 +82,14 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
     """Return the file of the machine that a scenario runs on; None for bare hosts."""
     name = scenario.topology.system or scenario.topology.file
     try:
-        return systems.load_system(name) if name else None
+        return topology_builder.load_system(name) if name else None
     except InputError:  # a fabric's file: errors of a machine's file were raised when it was built
         return None
 
 
 def network_of(system: str | None) -> Profile:
     """Return the costs of hops between nodes and the scales of cables of a system's NICs; empty without NICs."""
-    nic = systems.load_system(system).nic if system else None
+    nic = topology_builder.load_system(system).nic if system else None
     if nic is None:
         return Profile(name="none")
     network = load_network(nic.profile)

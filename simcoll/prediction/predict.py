@@ -28,7 +28,7 @@ from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import described, load_system
+from simcoll.topology.topology_builder import described, load_system
 
 __all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 

@@ -22,7 +22,7 @@ from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.report.accuracy_text import diagnosis_text
 from simcoll.scenario.profile import CostSetting, find_profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 SIZES = tuple(2**exponent for exponent in range(9, 30, 2))
 LARGE = tuple(2**exponent for exponent in range(20, 31, 2))

@@ -21,7 +21,7 @@ from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 FITTED = [name for name in shipped_systems() if load_system(name).profile]
 MULTIPLIED = ("recursive_doubling", "recursive_multiplying")  # send whole buffers far, and do not pipeline

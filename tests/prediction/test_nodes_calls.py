@@ -30,7 +30,7 @@ from simcoll.schedule.algorithms import build
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.proof import prove
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 
 @settings(max_examples=40)

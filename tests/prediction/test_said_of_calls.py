@@ -26,7 +26,7 @@ from simcoll.prediction.predict import Prediction, row
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.report.exports import nccl_tables
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 
 def said(prediction: Prediction) -> ResultRow:

@@ -18,7 +18,7 @@ from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import InputError, did_you_mean
 from simcoll.scenario.profile import find_profile
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 STUDIES, CASES = "studies", "cases"  # folders
 Venue = Literal["loopback", "lab", "nccl", "one-gpu", "tables"]

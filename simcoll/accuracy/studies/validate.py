@@ -37,7 +37,7 @@ from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario import scenario_files
 from simcoll.scenario.profile import TableSource, find_profile, load_profile
 from simcoll.scenario.scenario_files import Point
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
 OWN_HARNESS: Final = "p2p"  # simcoll's harness; in a table with several harnesses only its rows count

@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from simcoll.config.groups import grouped
-from simcoll.report.plot.key_columns import said
 from simcoll.report.plot.style import (
     COMPETING,
     DASHES,
@@ -340,7 +339,9 @@ def residual_figure(points: Iterable[PlotRow], by: Sequence[str] = ("collective"
     sized = [row for row in points if row["size_bytes"] > 0]
     if not sized:
         raise ValueError("no row has a size (a barrier has none): there is nothing to draw errors over")
-    panels = by_columns(sized, (), by, lambda row: ", ".join(said(column, row) for column in by))
+    panels = by_columns(
+        sized, (), by, lambda row: ", ".join(f"{row[name]} ranks" if name == "ranks" else str(row[name]) for name in by)
+    )
     figure, grid = grid_of(panels)
     limit = max(LEAST, ROOM * float(np.percentile([abs(100 * row["error"]) for row in sized], 90)))
     entries: LegendLines = {}
