@@ -29,12 +29,12 @@ from clusters.rows import ClusterRow, rows_of
 from clusters.transports import ClusterSamples, Known
 
 import simcoll
-from simcoll.accuracy import measured_rows
+from simcoll.accuracy import measured_points
 from simcoll.accuracy.fit import fit_rows, least_squares, parameters
 from simcoll.accuracy.fit.calibrate import calibrate, of_regions, scores_of
 from simcoll.accuracy.fit.estimate import bounds_of, starting_costs
 from simcoll.accuracy.fit.wrong_machine import networks
-from simcoll.accuracy.measured_rows import RowQuestions
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
@@ -163,7 +163,7 @@ class Generation:
         rows, _, _ = fit_rows.read(files, dict(map(yaml_tree.condition, record.where)))
         data, _ = fit_rows.samples(rows, asking)
         chosen, _ = fit_rows.split(data, {})
-        self.samples = data.of(chosen & ~np.array(measured_rows.suspicious(data.rows)))
+        self.samples = data.of(chosen & ~np.array(measured_points.suspicious(data.rows)))
         common = [cost for cost in load_network(COMMON).fitted if name in sharers(cost)]
         start, params = load_network(name), data.points[0].scenario.params()
         self.costs = starting_costs(self.samples, start, params, [*own_names(name, refit), *common])

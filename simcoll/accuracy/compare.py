@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.measured_rows import RowQuestions, as_measured
+from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.errors import Diagnostic, InputError

@@ -39,7 +39,7 @@ class Results(list[dict[str, Any]]):
     @property
     def notes(self) -> list[str]:
         """Remarks on the rows: e.g. that a release is newer than all known ones, or why some rows have no time."""
-        from simcoll.prediction.row_verdicts import unanswered
+        from simcoll.prediction.summary_sentence import unanswered
 
         return [*self._said, *unanswered(self.rows())]
 
@@ -91,7 +91,7 @@ class Results(list[dict[str, Any]]):
     @property
     def verdict(self) -> str:
         """The answer in a sentence."""
-        from simcoll.prediction.row_verdicts import of_rows
+        from simcoll.prediction.summary_sentence import of_rows
 
         return of_rows(self.rows())
 

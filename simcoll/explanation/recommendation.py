@@ -17,7 +17,7 @@ from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.prediction.row_verdicts import TIE
+from simcoll.prediction.summary_sentence import TIE
 from simcoll.prediction.work_limits import check_runs
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import load_profile

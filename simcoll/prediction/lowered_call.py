@@ -252,7 +252,7 @@ def executor(scenario: Scenario) -> PlainExecutor:
     by = scenario.executed_by
     if by not in ("msccl", "p2p"):
         return library(scenario.profile)
-    from simcoll.prediction.kernel_calls import KernelExecutor, MessagesExecutor
+    from simcoll.prediction.msccl_and_p2p_calls import KernelExecutor, MessagesExecutor
 
     return (KernelExecutor if by == "msccl" else MessagesExecutor)(load_profile(scenario.profile))
 

@@ -156,7 +156,7 @@ class Prediction(ABC):
     def verdict(self) -> str:
         """The answer in a sentence."""
         from simcoll.prediction.predict import row
-        from simcoll.prediction.row_verdicts import of_rows
+        from simcoll.prediction.summary_sentence import of_rows
 
         return of_rows([row(self)])
 

@@ -13,7 +13,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError
 from simcoll.explanation.explained_run import unheld_messages
-from simcoll.explanation.trace import FAULTS, Arrow, Played, Slice, Spot, Trace, Track, Tracks
+from simcoll.explanation.viewer_trace import FAULTS, Arrow, Played, Slice, Spot, Trace, Track, Tracks
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
 from simcoll.scenario.scenario import Scenario

@@ -9,7 +9,7 @@ import simcoll
 from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
-from simcoll.prediction.row_verdicts import of_rows, said, transports, unanswered
+from simcoll.prediction.summary_sentence import of_rows, said, transports, unanswered
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import described, load_profile, titled
 from simcoll.scenario.scenario import Scenario

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from simcoll.prediction.row_verdicts import took, trusted
+from simcoll.prediction.summary_sentence import took, trusted
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 

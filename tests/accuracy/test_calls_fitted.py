@@ -18,7 +18,7 @@ from nccl_law import BLOCK, EVERYWHERE, KEPT, LAW, asked, call, changed, rated, 
 from simcoll.accuracy.fit.calibrate import calibrate
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, cost, with_costs
-from simcoll.accuracy.measured_rows import suspicious
+from simcoll.accuracy.measured_points import suspicious
 from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError

@@ -25,7 +25,7 @@ HOMES = {  # library: where it may be imported
     "networkx": [
         "topology/",
         "report/plot/topology.py",
-        "report/exports/graph_drawings.py",
+        "report/exports/topology_graphs.py",
         "formats/topologies/networkx_graphs.py",
     ],
     "click": ["cli/"],

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from command import simcoll
 
-from simcoll.explanation.trace import Slice, Trace, Track
+from simcoll.explanation.viewer_trace import Slice, Trace, Track
 from simcoll.report.html.points import MOST, timeline
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

@@ -16,7 +16,7 @@ from command import simcoll
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.explanation.trace import lanes
+from simcoll.explanation.viewer_trace import lanes
 from simcoll.report.point_trace import Ran, arguments, kernel_name
 
 STAR = "topology: {fabric: single-switch, hosts: 5, link: {bandwidth: 10 GB/s, latency: 1 us}}\n"

@@ -13,7 +13,7 @@ from command import simcoll
 
 import simcoll as sc
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.prediction.row_verdicts import of_rows, took
+from simcoll.prediction.summary_sentence import of_rows, took
 
 
 @pytest.mark.parametrize(

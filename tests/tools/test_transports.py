@@ -11,7 +11,7 @@ from clusters.transports import COSTS, ClusterSamples, Known, Together
 
 from simcoll.accuracy.fit import fit_rows
 from simcoll.accuracy.fit.wrong_machine import networks
-from simcoll.accuracy.measured_rows import RowQuestions
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config import yaml_tree
 from simcoll.formats.measured import MeasuredRow
 from simcoll.nccl.between_nodes import OF_FAMILY, Transport

@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy import measured_rows, scores
+from simcoll.accuracy import measured_points, scores
 from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
-from simcoll.accuracy.measured_rows import RowQuestions
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
@@ -154,7 +154,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
         data, rows = read_file(path)
         tell(f"{path.name}: predicting {len(rows)} rows")
         digest = hashlib.sha256(data).hexdigest()
-        odd = measured_rows.suspicious(rows)
+        odd = measured_points.suspicious(rows)
         sound = [row for row, bad in zip(rows, odd, strict=True) if not bad and (row.nodes or 1) >= least_nodes]
         try:
             for cluster, own in grouped(sound, partial(_cluster, clusters=clusters, path=path)).items():

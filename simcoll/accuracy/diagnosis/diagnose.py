@@ -17,7 +17,7 @@ import numpy as np
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.diagnosis import judgement, ranking
 from simcoll.accuracy.diagnosis.judgement import WILD, Bands, Fit, MeasuredTable, Region
-from simcoll.accuracy.measured_rows import RowQuestions, suspicious, with_schedule_name
+from simcoll.accuracy.measured_points import RowQuestions, suspicious, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats

@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 import simcoll
-from simcoll.accuracy import measured_rows, scores, table_join
+from simcoll.accuracy import measured_points, scores, table_join
 from simcoll.accuracy.fit import (
     fit_rows,
     parameters,
@@ -32,7 +32,7 @@ from simcoll.accuracy.fit import (
 from simcoll.accuracy.fit.estimate import Estimate, errors_held_out, estimate, noise_of, own_errors
 from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.wrong_machine import OtherNetwork
-from simcoll.accuracy.measured_rows import RowQuestions
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
@@ -170,7 +170,7 @@ def fitted(
     tell: Tell = lambda line: None,
 ) -> Calibrated:
     """Fit the rows flagged by `chosen` (rows,) and score the others. Raises like `calibrate`."""
-    odd = np.array(measured_rows.suspicious(data.rows))
+    odd = np.array(measured_points.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
     if free or begin.known is None:  # a user who names parameters wants them from the rows alone

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simcoll.accuracy import table_join
 from simcoll.accuracy.fit.least_squares import Draw
 from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST
-from simcoll.accuracy.measured_rows import RowQuestions
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config.arrays import Floats, Numbers
 from simcoll.config.groups import grouped
 from simcoll.config.input_files import decoded

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import simcoll
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.measured_rows import TOO_LONG
+from simcoll.accuracy.measured_points import TOO_LONG
 from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies.baselines import RIVALS
 from simcoll.accuracy.studies.study_file import PLACES

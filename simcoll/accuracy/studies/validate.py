@@ -17,10 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy import measured_rows, table_join
+from simcoll.accuracy import measured_points, table_join
 from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
-from simcoll.accuracy.measured_rows import RowQuestions, as_measured
+from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
@@ -286,7 +286,7 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
     """Yield the score of every row; with `beside`, baselines predict the rows that are not fitted, too."""
     known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
-        bad = measured_rows.suspicious(material.table)
+        bad = measured_points.suspicious(material.table)
         odd = {id(row) for row, is_bad in zip(material.table, bad, strict=True) if is_bad}
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})

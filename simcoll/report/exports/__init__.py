@@ -14,7 +14,7 @@ from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import goal, msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read
 from simcoll.report import schedule_view
-from simcoll.report.exports import arrow_and_torch, graph_drawings, nccl_tables
+from simcoll.report.exports import arrow_and_torch, nccl_tables, topology_graphs
 from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.schedule import Schedule
@@ -122,9 +122,9 @@ _GIVEN: Final = {
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
     "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
-    "graphviz": lambda source, options, _: graph_drawings.graphviz(_topology(source, options)),
-    "graphml": lambda source, options, _: graph_drawings.graphml(_topology(source, options)),
-    "node-link": lambda source, options, _: graph_drawings.node_link(_topology(source, options)),
+    "graphviz": lambda source, options, _: topology_graphs.graphviz(_topology(source, options)),
+    "graphml": lambda source, options, _: topology_graphs.graphml(_topology(source, options)),
+    "node-link": lambda source, options, _: topology_graphs.node_link(_topology(source, options)),
     "yaml": lambda source, options, _: topology_builder.dump(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),

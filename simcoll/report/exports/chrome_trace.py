@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from simcoll.explanation.trace import Arrow, Spot, Trace, Track
+from simcoll.explanation.viewer_trace import Arrow, Spot, Trace, Track
 
 _SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # order of events at one instant: an arrow's end after its begin
 ON_GPU: Final = ("kernel", "compute")

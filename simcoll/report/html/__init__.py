@@ -14,7 +14,7 @@ from markupsafe import Markup
 import simcoll
 from simcoll.prediction import sweep
 from simcoll.prediction.result_rows import ResultRow, to_csv
-from simcoll.prediction.row_verdicts import of_rows
+from simcoll.prediction.summary_sentence import of_rows
 from simcoll.report import run_plots
 from simcoll.report.html.elements import picture, rendered, results_table
 from simcoll.report.html.points import closely

@@ -12,7 +12,7 @@ from simcoll.config.groups import grouped
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run, unheld_messages
-from simcoll.explanation.trace import FAULTS, LINKS, Slice, Trace, Track
+from simcoll.explanation.viewer_trace import FAULTS, LINKS, Slice, Trace, Track
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.report import point_trace, run_plots
 from simcoll.report.html.elements import interval, picture, rendered, table
