@@ -1,4 +1,4 @@
-"""The first sentence of a command's output: its answer. For result rows see `prediction.row_verdicts`."""
+"""The first sentence of a command's output: its answer. For result rows see `prediction.summary_sentence`."""
 
 from __future__ import annotations
 

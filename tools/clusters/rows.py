@@ -140,7 +140,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
     """Predict the rows of all measured tables (`*.csv`) of a folder, of each series at most FEW_SIZES sizes; of those
     on at least so many nodes.
 
-    What cannot be predicted is reported through `tell` and left out; so are rows that `measured_rows` finds. Raises
+    What cannot be predicted is reported through `tell` and left out; so are rows that `measured_points` finds. Raises
     InputError if there is no table, and if no row can be predicted.
     """
     files = sorted(tables.glob("*.csv"))
