@@ -99,7 +99,7 @@ def gamma_ps_per_byte(rows: Sequence[CaseRow], dtype: str = "float32") -> float:
     """
     reductions = [row for row in rows if row["what"] == "reduce" and row["dtype"] == dtype]
     if not reductions:
-        raise InputError(f"no row reduces {dtype}", "give rows of `device`")
+        raise InputError(f"the measured rows contain no reduction of {dtype}", "measure the device with it")
     largest = max(reductions, key=lambda row: float(str(row["size_bytes"])))
     return float(str(largest["time_us"])) * 1e6 / float(str(largest["size_bytes"]))
 
@@ -120,8 +120,8 @@ def read(path: Path) -> list[CaseRow]:
     try:
         return [{**row, "size_bytes": int(row["size_bytes"]), "time_us": float(row["time_us"])} for row in rows]
     except (KeyError, TypeError, ValueError):
-        cure = "remove it, and it is measured anew"
-        raise InputError(f"{path}: is no table of what a device does", cure) from None
+        cure = "remove the file; the next run measures it again"
+        raise InputError(f"{path}: is no table of device measurements", cure) from None
 
 
 def _row(operation: str, dtype: str, nbytes: int, median: float, times: Sequence[float], runs: int) -> CaseRow:

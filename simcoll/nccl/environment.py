@@ -71,7 +71,7 @@ def _lists(variable: str, text: str | None, kind: str, names: Sequence[Name]) ->
         if not colon and i:
             raise InputError(
                 f"{variable}: {entry!r} names no collective",
-                "write e.g. allreduce:ring; only the first list may do without",
+                "write e.g. allreduce:ring; only the first list needs none",
             )
         collectives = [_known(variable, function, "collective", COLLECTIVES)] if colon else COLLECTIVES
         selected.update(dict.fromkeys(collectives, _list(variable, listed, kind, names)))
@@ -242,7 +242,7 @@ class NcclEnv(Model):
         count = system.counts.get("nic", 0)
         unused = tuple(number for number in range(count) if not self._uses(number))
         if count and len(unused) == count:
-            raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
+            raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} matches no NIC of mlx5_0 … mlx5_{count - 1}; name some")
         return unused
 
     @property

@@ -143,7 +143,7 @@ def test_ways_to_ask_are_one() -> None:
 P = {"on": "hgx-h100", "size": "1 MiB"}
 ROWS = [{"collective": "all_reduce", "ranks": 8 * n, "nodes": n, "size_bytes": 2**20, "time_us": 60} for n in (1, 2)]
 ODD: list[tuple[Any, str]] = [
-    (lambda: sc.predict(object()), "object is no question; give a collective"),  # type: ignore[arg-type]
+    (lambda: sc.predict(object()), "object is no scenario; give a collective"),  # type: ignore[arg-type]
     (lambda: sc.run("all_reduce", on="hgx-h100", size=float("nan")), "nan is no whole number"),
     (lambda: sc.run("all_reduce", on="hgx-h100", size=float("inf")), "inf is no whole number"),
     (lambda: sc.run("all_reduce", jobs=0, **P), "jobs=0 means nothing; give 1, 2"),
@@ -155,7 +155,7 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.build("all_reduce", "ring", "4"), "'4' is no number of ranks"),  # type: ignore[arg-type]
     (lambda: sc.export(sc.build("all_reduce", "ring", 4), "msccl", rank=4), "rank= is no option; did you mean 'ranks'"),
     (lambda: sc.measure("all_reduce", backend="mpi", **P), "backend='mpi' is not known; give 'gloo'"),  # type: ignore[arg-type]
-    (lambda: sc.recommend("all_reduce", among="x", **P), "^among=: 'x' does not serve here"),
+    (lambda: sc.recommend("all_reduce", among="x", **P), "^among=: 'x' cannot run this call"),
     (lambda: sc.compare(ROWS, on="hgx-h100", nods=2), "^nods=:1:1: nods: unknown key 'nods'"),
     (lambda: sc.compare(ROWS, on="hgx-h100", where={"ranks": 3}), r"^where=\{'ranks': '3'\} keeps no row"),
     (lambda: sc.run("all_reduce", **P, algorithm=["ring", "tree"]).plot(x="nodes", group=[]), "filter=.'algorithm': "),
@@ -177,7 +177,7 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.predict("quickstart", size="1 MiB"), "5 points"),
     (lambda: sc.run(sc.load("quickstart"), size="1 MiB"), "keys change a sweep"),
     *(
-        (lambda ask=ask: ask("h100_sxm_nccl-2.27.3.csv"), "nothing says what it was measured on; add on=")
+        (lambda ask=ask: ask("h100_sxm_nccl-2.27.3.csv"), "the measured machine is missing; add on=")
         for ask in (sc.diagnose, sc.compare, sc.calibrate)
     ),
     *(

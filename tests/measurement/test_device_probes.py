@@ -55,7 +55,7 @@ def test_what_a_reduction_costs(rows: list[dict[str, Any]]):
     """gamma is the time of the largest reduction of a type over its size."""
     largest = next(row for row in rows if row["what"] == "reduce" and row["size_bytes"] == SIZES[-1])
     assert device_probes.gamma_ps_per_byte(rows) == pytest.approx(largest["time_us"] * 1e6 / SIZES[-1])
-    with pytest.raises(InputError, match="no row reduces int8"):
+    with pytest.raises(InputError, match="the measured rows contain no reduction of int8"):
         device_probes.gamma_ps_per_byte(rows, "int8")
 
 

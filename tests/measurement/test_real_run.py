@@ -313,7 +313,7 @@ MISTAKES = [
     (["--set", "measure.buckets=4"], 1, "buckets are of the library's collectives"),
     (["--set", "measure.harness=library", "--set", "op=avg", "--set", "dtype=int32"], 1, "gloo has no avg of int32"),
     (["--set", "model.barrier=true"], 1, "a real run has no barriers between steps; leave model.barrier out"),
-    (["--one-gpu"], 2, "--one-gpu is of NCCL's ranks; add --backend nccl"),
+    (["--one-gpu"], 2, "--one-gpu works with NCCL only; add --backend nccl"),
     (["--ranks", "2", "--prefix", "no-such-program"], 2, "rank 0 cannot be started: no-such-program: No such file"),
 ]
 
@@ -493,7 +493,7 @@ def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
     assert not real_run.is_member()
     monkeypatch.setenv("SLURM_PROCID", "1")  # in a batch script that starts no tasks
     assert not real_run.is_member()
-    with pytest.raises(InputError, match="no rank is set; start this with torchrun or srun"):
+    with pytest.raises(InputError, match="the environment sets no rank; start this with torchrun or srun"):
         real_run.membership()
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     monkeypatch.setenv("SLURM_LOCALID", "0")

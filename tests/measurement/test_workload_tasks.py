@@ -81,7 +81,7 @@ def test_a_prediction_computes_what_was_measured(tmp_path: Path) -> None:
     found = compared(str(scenario), table, "table", [], [])
     assert len(found["points"]) == 3
     assert [point["error"] for point in found["points"]] == [0, 0, 0]
-    with pytest.raises(InputError, match="other computations than ddp has"):
+    with pytest.raises(InputError, match="does not fit the computations of the template ddp"):
         compared(str(scenario), table.replace("7000 2500 500 500 0", "7000 2500 500 0"), "table", [], [])
 
 

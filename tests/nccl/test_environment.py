@@ -120,7 +120,7 @@ def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
     ("env", "why"),
     [
         ({"NCCL_ALGO": "PAT"}, "NCCL runs no all_reduce here under NCCL_ALGO=PAT"),
-        ({"NCCL_IB_HCA": "=mlx5"}, "NCCL_IB_HCA==mlx5 leaves no NIC of mlx5_0 … mlx5_7"),
+        ({"NCCL_IB_HCA": "=mlx5"}, "NCCL_IB_HCA==mlx5 matches no NIC of mlx5_0 … mlx5_7"),
     ],
 )
 def test_what_leaves_nothing_or_is_not_followed_is_refused(env: dict[str, Any], why: str) -> None:

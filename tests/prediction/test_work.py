@@ -32,7 +32,7 @@ STAR = {"fabric": "single-switch", "hosts": HOSTS, "link": CABLE}
 TREE = {"fabric": "fat-tree", "hosts": HOSTS, "link": CABLE}
 RING = {"collective": "all_reduce", "algorithm": "ring", "size": "4 MB", "topology": STAR}
 KERNELS = {"profile": "nccl-hopper", "topology": {"system": "hgx-h100", "nodes": 2048}}
-REASONS = r"GB of memory, and this machine has|(h|min) of a processor, and at most"
+REASONS = r"GB of memory, and this machine has|(h|min) of processor time, and the limit is"
 TOO_LARGE: dict[str, dict[str, Any]] = {
     "one step of all pairs": {"algorithm": "all_pairs"},
     "an exchange": {"collective": "all_to_all", "algorithm": "direct"},

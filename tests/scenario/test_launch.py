@@ -419,7 +419,10 @@ def test_what_a_first_launch_takes_is_no_part_of_the_launch(tmp_path: Path) -> N
     values = {p["name"]: p["value"] for p in found["parameters"]}
     assert values == pytest.approx({"graph.launch": GRAPHED / 1e6, "graph.upload": UPLOAD / 1e6}, rel=0.1)
     _, err = calibrated(tmp_path, text, *sets, "--where", "ranks=8", status=2)
-    assert "graph.launch: 'law' does not say what graph.upload takes, which would be taken for a part of it" in err
+    assert (
+        "graph.launch: 'law' has no cost graph.upload, so the fit would count that cost as a part of graph.launch"
+        in err
+    )
     (tmp_path / "knows.yaml").write_text(LAW + UPLOADED.replace(f"launch: {GRAPHED}", "launch: 1000000"))
     profile = ("--set", f"profile={tmp_path}/knows.yaml")
     found, _ = calibrated(tmp_path, text, *sets, "--where", "ranks=8", *profile)
@@ -451,7 +454,7 @@ def test_what_rows_do_not_tell_of_launches(tmp_path: Path) -> None:
     text = table(LAW + KNOWN, [gpus("all")], sizes=(64, 128, 256, 512, 1024, 4096), noise=0)
     alone = ["--where", "collective=all_to_all", "--where", "ranks=8"]
     _, err = calibrated(tmp_path, text, "--set", gpus("all"), *alone, status=2)
-    assert "host.message: these rows cannot tell it from host.launch; fit fewer, or add rows" in err
+    assert "host.message: these rows cannot distinguish it from host.launch; fit fewer, or add rows" in err
     assert "--free" not in err
 
 

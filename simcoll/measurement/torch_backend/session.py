@@ -31,7 +31,7 @@ WATCHDOG_S: Final = 30.0  # torch gives up this much later than simcoll, which c
 
 
 def _stuck() -> None:
-    raise RuntimeError("the device does not get done")
+    raise RuntimeError("the device does not finish")
 
 
 class Timing(NamedTuple):
