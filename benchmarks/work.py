@@ -29,7 +29,7 @@ from simcoll.prediction.predictions import CallPrediction
 from simcoll.prediction.schedules import FULL_PROOF
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -60,7 +60,7 @@ def load(keys: Keys) -> Scenario:
 
 def build(keys: Keys) -> Topology:
     """The topology of these keys."""
-    return systems.build(TopologySpec.model_validate(keys))
+    return topology_builder.build(TopologySpec.model_validate(keys))
 
 
 def warm_up(sharing: str = "fifo") -> None:
@@ -167,7 +167,7 @@ def _heap_phases(keys: Keys) -> list[Found]:
     schedule = phase.run("schedule made", made.schedule)
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
     phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
-    phase.run("dependencies derived", lambda: dependencies(schedule, compiled=True))
+    phase.run("dependencies derived", lambda: dependencies(schedule))
     network = (topology, topology.ranks, asked.params())
     program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # binding derives them again

@@ -33,7 +33,7 @@ from simcoll.scenario.profile import Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 from simcoll.units import format_duration, format_size
 
 ROOT: Final = Path(__file__).parents[1]

@@ -34,7 +34,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.prediction import lowered_call
 from simcoll.prediction.nccl_calls import NcclChannel
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 NODES: Final = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")

@@ -29,7 +29,7 @@ from simcoll import api
 from simcoll.errors import InputError, RefusedError
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.scenario.profile import find_profile, load_profile
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 SIZES: Final = {"from": "1 KiB", "to": "512 MiB", "factor": 2}
 NOISE, OUTLIERS = 0.03, 0.05  # spread of |log|; share of points that take up to half as long again

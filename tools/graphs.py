@@ -17,7 +17,7 @@ from simcoll.nccl import graph_search
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.nccl_graphs import ChannelGraph
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 NUMBERS = ("channels", "intra", "inter")
 FIELDS = (*NUMBERS, "pattern", "type_intra", "type_inter", "cross_nic", "same_channels")

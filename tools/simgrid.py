@@ -21,7 +21,7 @@ import simcoll
 from simcoll.schedule import algorithms
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import build
+from simcoll.topology.topology_builder import build
 from simcoll.topology.topology_keys import TopologySpec
 
 SOURCE: Final = Path(__file__).parent / "simgrid_routes.cpp"

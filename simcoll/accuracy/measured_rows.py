@@ -26,7 +26,7 @@ from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS, collective
 from simcoll.schedule.names import WORKLOAD
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.units import float_of
 from simcoll.workload.workload_keys import Composition, Ddp
 
@@ -83,8 +83,8 @@ class RowQuestions:
         topology_sets = [option for option in sets if option.startswith("topology.")]
         spec = scenario_files.topology_spec(name, options=topology_sets)
         self.topology = machine_named(name)
-        built = systems.build(spec)
-        system = systems.described(spec)
+        built = topology_builder.build(spec)
+        system = topology_builder.described(spec)
         self.system, self.profile = system, profile_of(system) if system else None
         self.related = fitting  # a fit may begin with the profile of a related GPU
         self.generation = system.gpu.generation if system and system.gpu else None

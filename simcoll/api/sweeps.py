@@ -27,7 +27,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.names import collective_named
 from simcoll.schedule.schedule import Schedule
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 from simcoll.units import MOST_DIGITS, unboxed
 
@@ -227,7 +227,9 @@ def spelt(value: Any, key: str = "") -> Any:
     if type(value).__module__.startswith("networkx."):  # which is loaded then, and not else
         value = Topology.from_graph(value)
     if isinstance(value, Topology):
-        return dict(value.spec) if value.spec else {"file": str(_kept(systems.dump(value), value.name, ".yaml"))}
+        return (
+            dict(value.spec) if value.spec else {"file": str(_kept(topology_builder.dump(value), value.name, ".yaml"))}
+        )
     if isinstance(value, Schedule):
         return str(_kept(schedule_json.dump(value), value.algorithm or "schedule", ".json"))
     if isinstance(value, Mapping):

@@ -52,16 +52,16 @@ def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool,
     """Show devices, links and bisection bandwidth of a system or a topology file."""
     from simcoll.report import catalog_text
     from simcoll.scenario import scenario_files
-    from simcoll.topology import systems
+    from simcoll.topology import topology_builder
 
-    graph = systems.build(scenario_files.topology_spec(name, nodes, sets))
+    graph = topology_builder.build(scenario_files.topology_spec(name, nodes, sets))
     if png:
         from simcoll.report.plot import save
         from simcoll.report.plot.topology import topology_figure
 
         save(topology_figure(graph), png)
         print(f"drawn: {png}", file=sys.stderr)
-    description = systems.describe(graph)
+    description = topology_builder.describe(graph)
     print(json.dumps(description, indent=1) if as_json else catalog_text.topology_text(description))
 
 

@@ -79,7 +79,7 @@ def tune(
     from simcoll.config import text_table
     from simcoll.nccl import communicator, graph_search, graph_xml, tuner
     from simcoll.report.verdicts import of_tuner
-    from simcoll.topology import nccl_graphs, systems
+    from simcoll.topology import nccl_graphs, topology_builder
 
     if (system is None) == (on is None):
         raise InputError("`simcoll tune` takes exactly one system", f"name it: simcoll tune {A_SYSTEM}")
@@ -94,8 +94,8 @@ def tune(
     documents, texts = list[dict[str, Any]](), list[str]()
     for scenario in scenarios:
         spec, env = scenario.topology, scenario.env
-        machine, count = str(spec.system or spec.file or spec.title), systems.nodes_of(spec)
-        file = systems.load_system(machine)
+        machine, count = str(spec.system or spec.file or spec.title), topology_builder.nodes_of(spec)
+        file = topology_builder.load_system(machine)
         of = graphs.gpus * count if graphs and ranks is None else ranks
         settings = env.search(file) if env.given else graph_search.DEFAULTS
         found = communicator.communicator(file, count, of, graphs.graphs if graphs else None, settings)

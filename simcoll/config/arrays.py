@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -41,6 +41,17 @@ def all_differ(values: Array) -> bool:
     seen = np.zeros(most + 1, bool)
     seen[values] = True
     return int(np.count_nonzero(seen)) == len(values)
+
+
+def numbers_of(names: Iterable[Hashable]) -> Numbers:
+    """Return a number for each name, the same for equal names, int64 (names,).
+
+    >>> numbers_of("abca")
+    array([0, 1, 2, 0])
+    """
+    names = tuple(names)
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array(list(map(number.__getitem__, names)), np.int64)
 
 
 def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:

@@ -139,7 +139,7 @@ class ExplainedRun:
         if cause == "computation" and self._tasks[where][0] == LAUNCHING:
             work = self._tasks[where][1]
             assert work.call and isinstance(self.ran, StepPrediction)
-            lead = Counter(self.ran.calls[work.call, work.ranks].lowered.lead(self.ran.costs))
+            lead = Counter(self.ran.calls[work.call, work.ranks].lowered.lead)
             lead["launch"] += ps - lead.total()  # a drawn launch is later
             return [((name, None), part) for name, part in lead.items() if part]
         named = self._named(cause, where)
@@ -188,8 +188,8 @@ class ExplainedRun:
         and the B/s that the call sees."""
         found: dict[tuple[str, int], tuple[str, float]] = {}
         for lowered in (call.lowered for call in self.ran.planned):
-            rates = lowered.bandwidths(self.ran.costs)
-            for link, pace in lowered.paces(self.ran.costs).items():
+            rates = lowered.bandwidths
+            for link, pace in lowered.paces.items():
                 found[lowered.rated.link_names[link], rates.item(link)] = pace
         return found
 

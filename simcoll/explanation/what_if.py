@@ -114,7 +114,7 @@ def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
     for text, kinds in _links(explained).items():
         yield text, partial(on, partial(_faster, kinds))
     if isinstance(ran, CallPrediction):
-        yield from ((text, partial(ran.retimed, costs)) for text, costs in ran.lowered.cheaper(ran.costs))
+        yield from ((text, partial(ran.retimed, costs)) for text, costs in ran.lowered.cheaper())
     if tunable:
         yield "latencies of links halved", lambda: on(_closer)
         yield from _of_model(scenario, ran.launch_ps, given)

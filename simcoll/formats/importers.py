@@ -23,7 +23,7 @@ from simcoll.formats.topologies._sketch import Sketch
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
-from simcoll.topology.systems import dump, load_system
+from simcoll.topology.topology_builder import dump, load_system
 
 MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
 

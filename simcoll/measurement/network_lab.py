@@ -21,7 +21,7 @@ from simcoll.measurement.launcher import Launcher, orderly_end
 from simcoll.measurement.network_namespaces import INTERFACE, BuiltNetwork
 from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.scenario.scenario_files import Point
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 
 PRIORITY: Final = ("chrt", "--rr", "10")  # real-time, round robin; every level precedes ordinary processes
 
@@ -48,7 +48,7 @@ def run(
 def _measured(points: Sequence[Point], timeout_s: float, tell: Tell, log: real_run.CaseLog | None) -> list[CaseRow]:
     """Measure points that share topology, seed and placement, in one network."""
     scenario = points[0].scenario
-    with BuiltNetwork(systems.build(scenario.topology, seed=scenario.seed)) as network:
+    with BuiltNetwork(topology_builder.build(scenario.topology, seed=scenario.seed)) as network:
         return real_run.run(points, launcher(network, scenario.placement), timeout_s=timeout_s, tell=tell, log=log)
 
 

@@ -370,15 +370,11 @@ def write(path: Path, rows: Sequence[CaseRow], backend: Backend) -> None:
     """Write a measured table, whole or not at all; for NCCL also `write_gpus`. Raises InputError."""
     swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
     known = [column for column in COLUMNS if any(column in made for made in rows)]
-    write_table(path, [*known, *OWN, *dict.fromkeys(swept)], rows)
-    if backend == "nccl":
-        write_gpus(path)
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Sequence[CaseRow]) -> None:
-    """Write rows as CSV, whole or not at all. Raises InputError."""
+    columns = [*known, *OWN, *dict.fromkeys(swept)]
     cells = ([_cell(made.get(column)) for column in columns] for made in rows)
     write_atomically(path, text_table.csv_text(columns, cells))
+    if backend == "nccl":
+        write_gpus(path)
 
 
 def _cell(value: object) -> object:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, distinct
-from simcoll.config.lru import LruCache
 from simcoll.engine.binding import written_out
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
@@ -27,7 +26,7 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.nccl_calls import alike
-from simcoll.prediction.placed_topology import arrivals_of, beyond_rated, served_by
+from simcoll.prediction.placed_topology import arrivals_of, beyond_rated, served_by, with_rates
 from simcoll.prediction.schedules import agents_of, copy_orders, first_orders, source_of
 from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -36,10 +35,6 @@ from simcoll.schedule.schedule import AnySchedule, Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_size
 
-_DECIDING: Final = (
-    *("collective", "algorithm", "root", "size", "dtype", "weights", "groups", "subgroups", "arrivals"),
-    *("model", "profile", "topology"),
-)  # keys on which the choice depends, beside the contents of files
 PER_PEER: Final = 0  # number of channels
 WHOLE: Final = 0  # chunk
 PIECES: Final = (1, 4, 16, 64, 256, 1024)  # numbers of chunks in a slot
@@ -71,14 +66,14 @@ class _Way(NamedTuple):
     alike: int = 1
     as_rated: bool = False
 
-    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...]) -> PlainCall:
+    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...], costs: CostSetting) -> PlainCall:
         """Return the call of a scenario in this way."""
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
         if self.alike == 1:
-            return IdealCall(asked, rated, places, scenario.algorithm)
-        return RepresentativeCopy(asked, rated, places, self.alike, scenario.algorithm)
+            return IdealCall(asked, rated, places, costs, scenario.algorithm)
+        return RepresentativeCopy(asked, rated, places, costs, self.alike, scenario.algorithm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,21 +117,17 @@ class _Load:
         return len(distinct(run(self._whole(), Policy(keep="times")).timeline.sent))
 
 
-_CHOSEN: Final[LruCache[_Way]] = LruCache(4096, lambda _: 1)
-
-
 class IdealExecutor(PlainExecutor):
     """Runs calls as the network could serve them at best."""
 
-    def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
+    def lower(
+        self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
+    ) -> PlainCall:
         """Return the call with the best copies, channels and chunk; raises like `PlainExecutor`."""
-        call = super().lower(scenario, topology)
+        call = super().lower(scenario, topology, costs)
         links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
-        said = repr([getattr(scenario, name) for name in _DECIDING])
-        key = (said, scenario.contents(), network, call.places)
-        chosen = _CHOSEN.get(key, lambda: _quickest(scenario, links, network, call.places))
-        return chosen.call(scenario, links, call.places)
+        return _quickest(scenario, links, network, call.places).call(scenario, links, call.places, call.costs)
 
 
 def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
@@ -154,8 +145,8 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
     loads = dict[tuple[Any, ...], _Load]()
 
     def program(way: _Way) -> StreamedProgram:
-        call = way.call(asked, links, places)
-        return _program(call.point(costs), call.network(costs), places)
+        call = way.call(asked, links, places, costs)
+        return _program(call.point, call.network, places)
 
     def load(way: _Way) -> _Load:
         own = way.model
@@ -208,7 +199,7 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_s
     asked = [scenario.model_copy(update={"algorithm": name}) for name in _schedules(scenario)]
     for split in [split for each in asked for split in _splits(each, network, places)]:
         plain = way(copies=1, channels=1, chunk=WHOLE)
-        source, _ = source_of(split.model_copy(update={"model": plain.model}), network, places)
+        source = source_of(split.model_copy(update={"model": plain.model}), network, places).source
         yield plain
         if more_shown:
             yield plain._replace(as_rated=True)
@@ -260,7 +251,7 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
 
 
 def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> StreamedProgram:
-    source, _ = source_of(point, network, places)
+    source = source_of(point, network, places).source
     devices = (*places, *agents_of(point, network, places)[: source.agents])
     params, arrivals = point.params(), arrivals_of(point, source.n)
     return StreamedProgram(source, network, devices, params, point.nbytes, point.itemsize, arrivals, point.weights)
@@ -289,24 +280,28 @@ class RepresentativeCopy(PlainCall):
         """Return the number of copies."""
         return self.copies
 
-    def point(self, costs: CostSetting) -> Scenario:
+    @property
+    def point(self) -> Scenario:
         """Return the scenario of one copy, with its share of the bytes."""
         grain = len(self.places) * self.scenario.itemsize
         share = max(1, -(-self.scenario.nbytes // (self.copies * grain))) * grain
-        return super().point(costs).model_copy(update={"size": share})
+        return super().point.model_copy(update={"size": share})
 
-    def network(self, costs: CostSetting) -> Topology:
+    @property
+    def network(self) -> Topology:
         """Return the topology with the bandwidths of one copy."""
-        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
+        return with_rates(self.rated, self.bandwidths, self.latencies)
 
-    def bandwidths(self, costs: CostSetting) -> Index:
+    @property
+    def bandwidths(self) -> Index:
         """Return one copy's share of each link, int64 (links,), in B/s."""
-        shared: Index = np.rint(super().bandwidths(costs) * self._shares).astype(np.int64)
-        return np.maximum(shared, np.minimum(super().bandwidths(costs), 1))
+        shared: Index = np.rint(super().bandwidths * self._shares).astype(np.int64)
+        return np.maximum(shared, np.minimum(super().bandwidths, 1))
 
-    def capacities(self, costs: CostSetting) -> NDArray[np.float64]:
+    @property
+    def capacities(self) -> NDArray[np.float64]:
         """Return the B/s that all copies together would have on the simulated copy's links, float64 (links,)."""
-        capacities: NDArray[np.float64] = super().bandwidths(costs) * self._shares * self.copies
+        capacities: NDArray[np.float64] = super().bandwidths * self._shares * self.copies
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -372,7 +367,7 @@ class RepresentativeCopy(PlainCall):
     @cached_property
     def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
         """Return the schedule, and how many of its chunks go from each sender to each receiver."""
-        schedule = written_out(source_of(self.scenario, self.rated, self.places)[0])
+        schedule = written_out(source_of(self.scenario, self.rated, self.places).source)
         pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
         pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
         return schedule, (*np.divmod(pairs, schedule.participants), chunks)

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simcoll.config import yaml_tree
-from simcoll.config.arrays import Floats
+from simcoll.config.arrays import Floats, numbers_of, sorted_out
 from simcoll.config.groups import grouped
-from simcoll.config.lru import LruCache
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.scenario.launch import LaunchWay
@@ -206,11 +205,7 @@ def _of_zones(setting: Setting, known: ModelErrors | None) -> float:
 
 
 def _of_zone(setting: Setting, known: ModelErrors | None) -> float:
-    if known is not None:
-        return _error(tuple(cells_of(setting)), known)
-    return _shipped_error(
-        setting._replace(nodes=min(setting.nodes, 3), busy=next(most for most, _ in ZONES if setting.busy <= most))
-    )
+    return _error(tuple(cells_of(setting)), known or shipped())
 
 
 def _error(cells: Sequence[str], known: ModelErrors) -> float:
@@ -223,18 +218,13 @@ def _error(cells: Sequence[str], known: ModelErrors) -> float:
     return found or max((cell.error for cell in known.cells.values()), default=1.0)
 
 
-@functools.cache
-def _shipped_error(setting: Setting) -> float:
-    return _error(tuple(cells_of(setting)), shipped())
-
-
 def noise_of(known: ModelErrors | None = None) -> Noise:
     """Return the noise of single measurements for machines without a table of their own."""
     known = known or shipped()
     return Noise(known.noise, known.outliers)
 
 
-@functools.cache
+@functools.cache  # a file of 20 ms, which does not change
 def shipped() -> ModelErrors:
     """Return the shipped errors."""
     return yaml_tree.validate(ModelErrors, [yaml_tree.read(FILE)])[0]
@@ -289,26 +279,20 @@ class Judgement(NamedTuple):
 NEWER: Final = frozenset(["channels_by"])
 
 
-# The number of links, and the fingerprint, by topology (kept by the key) and parameters.
-_FINGERPRINTS: Final[LruCache[tuple[int, str]]] = LruCache(1_000_000, lambda found: found[0])
-
-
 def fingerprint(topology: Topology, params: Params, places: Sequence[str]) -> str:
     """Return a digest of everything that decides a time but collective, algorithm, ranks and size: the parameters, and
     which kinds of links, with the rates that they serve at, join which kinds of devices. The number of links does not
     count. Links between machines do not count if all `places` are on one machine."""
     alone = topology.nodes > 1 and topology.nodes_of(tuple(places)) == 1
-    key = (topology, params, alone)
-    return _FINGERPRINTS.get(key, lambda: (len(topology.links), _digest(topology, params, alone)))[1]
-
-
-def _digest(topology: Topology, params: Params, alone: bool) -> str:
-    kinds, names, every = topology.kinds, list(topology.links), list(topology.every_link)
-    counted = topology.links_within_nodes.tolist() if alone else range(len(names))
-    links = {
-        (kinds[names[i][0]], kinds[names[i][1]], every[i].kind, every[i].bandwidth, every[i].latency_ps)
-        for i in counted
-    }
+    columns = topology.bandwidths, topology.latencies, numbers_of(topology.link_kinds)
+    ends = topology.of_ends(numbers_of(topology.kinds.values()))
+    counted = topology.links_within_nodes if alone else slice(None)
+    first, _ = sorted_out(*(column[counted] for column in (*columns, *ends.T)))
+    kinds, every = topology.kinds, np.arange(len(topology.links))[counted][first].tolist()
+    links = [
+        (*(kinds[end] for end in topology.links[link]), topology.link_kinds[link], *(int(c[link]) for c in columns[:2]))
+        for link in every
+    ]
     plain = vars(Params())
     own = {name: value for name, value in vars(params).items() if name not in NEWER or value != plain[name]}
     parameters = ", ".join(f"{name}={value!r}" for name, value in own.items())
@@ -348,14 +332,8 @@ def judge(
     confidence: Confidence = "calibrated" if exact else "interpolated" if within else "extrapolated"
     others = of_another_machine(asked.where, elsewhere)
     parts = others if shipped else _of_this_machine(known, asked, profile.as_nccl, others)
-    single, median = _factors(parts)
+    single, median = math.exp(parts.single), math.exp(parts.median)
     return Judgement(confidence, 1 / single, single, 1 / median, median)
-
-
-@functools.lru_cache(maxsize=1024)
-def _factors(parts: Parts) -> tuple[float, float]:
-    """Return the factors from a prediction to the end of its interval: for a single measurement, and for the median."""
-    return math.exp(parts.single), math.exp(parts.median)
 
 
 def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Parts:

@@ -11,29 +11,28 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, Final, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simcoll.config.arrays import distinct
-from simcoll.config.groups import grouped
 from simcoll.engine.binding import written_out
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call_choice, tuner
-from simcoll.nccl.between_nodes import FLUSHED, NO_TRANSPORT, Transport
+from simcoll.nccl.between_nodes import FLUSHED
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import BlockCosts, Kernels, lines_ps, spread_ps
 from simcoll.nccl.protocols import figures, slice_bytes
-from simcoll.nccl.within_node import by_host, staged
-from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
-from simcoll.prediction.nccl_calls import by_proxies, communicator_of, contention, least_between, system_of
-from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
-from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of, traffic
-from simcoll.scenario.profile import CostSetting, ModelSpec, Profile, PullCosts
+from simcoll.nccl.within_node import HOST
+from simcoll.prediction.lowered_call import PlainExecutor
+from simcoll.prediction.nccl_calls import GpuCall, communicator_of, least_between, system_of, wires_of
+from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
+from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of
+from simcoll.scenario.profile import CostSetting, ModelSpec, PullCosts
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS, Protocol
@@ -54,18 +53,15 @@ LINE: Final = 128  # bytes
 
 
 @dataclass(frozen=True, eq=False)
-class KernelCall(PlainCall, ABC):
+class KernelCall(GpuCall, ABC):
     """A schedule that one kernel runs on all ranks, which are on the devices `places`. `traffic` counts the schedule's
-    chunks, each of at most `chunk_bytes` bytes; `between` is the bandwidth between two GPUs in B/s. `inner` are the
-    kinds of links within nodes. `network_costs` gives the costs of NICs that the profile lacks."""
+    chunks, each of at most `chunk_bytes` bytes; `between` is the bandwidth between two GPUs in B/s."""
 
     executor: ClassVar[str] = "msccl"
     hops = frozenset(("o_send", "latency"))
     traffic: Traffic
     chunk_bytes: int
     between: int
-    inner: frozenset[str]
-    network_costs: Profile
     communicator: Communicator
 
     @property
@@ -73,90 +69,73 @@ class KernelCall(PlainCall, ABC):
         """Return the protocol of all connections."""
         return self.scenario.protocol
 
-    def point(self, costs: CostSetting) -> Scenario:
+    @property
+    def point(self) -> Scenario:
         """Return the scenario that engines run for this call."""
-        params = vars(Params(**self.params(costs)))
+        params = vars(Params(**self.params))
         spec = ModelSpec.model_construct(**params, copies=self.scenario.copies)
         return self.scenario.model_copy(update={"model": spec, "executor": None, "protocol": "none", **PLAIN})
 
-    def bandwidths(self, costs: CostSetting) -> Index:
+    @property
+    def bandwidths(self) -> Index:
         """Return the bandwidth of each link for the call's data, int64 (links,), in B/s."""
-        bandwidths: Index = np.rint(np.minimum(*self._reached(costs))).astype(np.int64)
+        rates, most = self._reached
+        bandwidths: Index = np.rint(np.minimum(rates, most)).astype(np.int64)[self.wires.sorts[1]]
         return bandwidths
 
-    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+    @property
+    def paces(self) -> dict[int, tuple[str, float]]:
         """Return the links on which a proxy is slower than the link."""
-        rates, most = self._reached(costs)
-        return dict.fromkeys(np.flatnonzero(most < rates).tolist(), ("proxy", 1.0))
+        rates, most = self._reached
+        return dict.fromkeys(np.flatnonzero((most < rates)[self.wires.sorts[1]]).tolist(), ("proxy", 1.0))
 
-    def _reached(self, costs: CostSetting) -> tuple[Any, Any]:
-        """Return two columns (links,) in B/s: links' bandwidths for the call's data, and proxies' rates on them."""
-        shares = np.array([self._share(kind, costs) for kind in self._names])
-        rates = self.rated.bandwidths * shares[self._numbers]
+    @property
+    def _reached(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return, in B/s, the bandwidth of each sort of links for the call's data, and a proxy's rate there, (sorts,).
+        A rate of no limit is infinite."""
+        sorts, proxied = self.wires.sorts[0], self._proxied
+        rates = np.array([sort.bandwidth * self._share(sort.kind) for sort in sorts], np.float64)
         if self.communicator.nodes > 1 and self._to_all:
-            rates = np.where(self._of_nics, rates * self.transport(costs).crowded(self._contention), rates)
-        most = self._proxied(costs) if self.communicator.nodes > 1 else 0.0
-        return rates, np.where(by_proxies(self.rated, self.inner), most, np.inf) if most else np.inf
+            rates[[sort.of_nic for sort in sorts]] *= self.transport.crowded(self.wires.contention)
+        return rates, np.array([proxied if proxied and sort.proxied else math.inf for sort in sorts])
 
     @property
     def _to_all(self) -> bool:
         """Whether each rank sends to all ranks on other nodes, as in an all-to-all."""
         return self.traffic.peers >= len(self.places) - self.communicator.gpus
 
-    @cached_property
-    def _of_nics(self) -> Any:
-        kinds = self.rated.kinds
-        return np.array(["nic" in (kinds[u], kinds[v]) for u, v in self.rated.links])
-
-    @cached_property
-    def _contention(self) -> float:
-        nodes = grouped(range(len(self.places)), lambda rank: self.rated.node_of(self.places[rank]))
-        return contention(self.rated, self.places, list(nodes.values()))
-
-    def _proxied(self, costs: CostSetting) -> float:
+    @property
+    def _proxied(self) -> float:
         """Return the rate of a GPU's proxy for the call's messages, in B/s; 0 means no limit."""
         return 0.0
 
     @abstractmethod
-    def _share(self, kind: str, costs: CostSetting) -> float:
+    def _share(self, kind: str) -> float:
         """Return the share of the rated bandwidth that data get on links of a kind."""
 
-    @cached_property
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(self._kinds.tolist()))
-
-    @cached_property
-    def _numbers(self) -> Any:
-        numbers = {kind: number for number, kind in enumerate(self._names)}
-        return np.array([numbers[kind] for kind in self._kinds.tolist()], np.int64)
-
-    def latencies(self, costs: CostSetting) -> Index:
+    @property
+    def latencies(self) -> Index:
         """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a route has the latency
         of a hop. A link between a NIC and the network has half of the extra time of a hop between nodes; a link to the
         host's memory has the extra time of a hop through it. Other links have none."""
-        hop, net, host = self._hops(costs)
-        kinds, latencies = self.rated.kinds, list[int]()
-        for u, v in self.rated.links:
-            ends = {kinds[u], kinds[v]}
-            latencies.append(net // 2 if ends >= {"nic", "switch"} else hop if kinds[u] == "gpu" else 0)
-            if host and kinds[v] == "cpu":
-                latencies[-1] += host
-        return np.maximum(np.array(latencies, np.int64), 1)
+        hop, net, host = self._hops
+        into_host = self.rated.between_kinds(HOST)[:, 1]
+        latencies = np.where(self.wires.to_network, net // 2, self.wires.from_gpus * hop) + into_host * host
+        found: Index = np.maximum(latencies.astype(np.int64), 1)
+        return found
 
+    @property
     @abstractmethod
-    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+    def _hops(self) -> tuple[int, int, int]:
         """Return times in ps: of a hop, the extra between nodes, and the extra through the host's memory."""
 
-    def network(self, costs: CostSetting) -> Topology:
+    @property
+    def network(self) -> Topology:
         """Return the topology with the call's bandwidths and latencies."""
-        return self.rated.with_rates(self.bandwidths(costs), self.latencies(costs))
+        return with_rates(self.rated, self.bandwidths, self.latencies)
 
-    def transport(self, costs: CostSetting) -> Transport:
-        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
-        return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
-
-    def _efficiency(self, kind: str, costs: CostSetting) -> float:
-        return costs.efficiency(kind, self.network_costs)
+    def _efficiency(self, kind: str) -> float:
+        return self.costs.efficiency(kind, self.network_costs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,9 +162,10 @@ class PrimitivesCall(KernelCall):
         """Return a block's rate in B/s, 0 for no limit: polling lines in LL, else moving data like NCCL's messages."""
         return kernels.LL.rate if self.protocol == "LL" else kernels.P2P.both
 
-    def channels(self, costs: CostSetting) -> int:
+    @property
+    def channels(self) -> int:
         """Return the number of channels, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
-        rate, comm = self._rate(costs.kernels or Kernels()), self.communicator
+        rate, comm = self._rate(self.kernels), self.communicator
         filling = -(-self.between // rate) if rate else 1
         if comm.nodes > 1:  # a proxy sends one message per block: at least the bytes that its threads move at once
             line = figures().protocols[self._named]
@@ -193,9 +173,10 @@ class PrimitivesCall(KernelCall):
         free = max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
         return max(comm.min_channels or 1, min(free, comm.max_channels or free))
 
-    def params(self, costs: CostSetting) -> dict[str, Any]:
+    @property
+    def params(self) -> dict[str, Any]:
         """Return engine parameters. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
-        kernels, channels = costs.kernels or Kernels(), self.channels(costs)
+        kernels, channels = self.kernels, self.channels
         chunk = channels * slice_bytes("all_reduce", "ring", self._named, self.communicator.buffer_bytes)
         chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
         slice_ps = self._block(kernels).slice if self.protocol == "Simple" else 0
@@ -210,60 +191,59 @@ class PrimitivesCall(KernelCall):
         took = lines_ps(kernels.LL, figures().protocols["LL"].threads, each)
         return channels * each * PS_PER_S // took if took else 0
 
-    def _share(self, kind: str, costs: CostSetting) -> float:
-        reach = self._block(costs.kernels or Kernels()).reach if kind in self.inner else 1.0
-        return self._efficiency(kind, costs) * reach * self._wire
+    def _share(self, kind: str) -> float:
+        reach = self._block(self.kernels).reach if kind in self.wires.inner else 1.0
+        return self._efficiency(kind) * reach * self._wire
 
-    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
-        block = self._block(costs.kernels or Kernels())
-        return block.hop, block.net + self.transport(costs).hop_ps(self._on_wire(costs)), block.host
+    @property
+    def _hops(self) -> tuple[int, int, int]:
+        block = self._block(self.kernels)
+        return block.hop, block.net + self.transport.hop_ps(self._on_wire), block.host
 
-    def _message(self, costs: CostSetting) -> int:
+    @property
+    def _message(self) -> int:
         """Return the bytes that all blocks of a connection send at a time."""
-        return int(min(self.params(costs)["chunk"], self.chunk_bytes))
+        return int(min(self.params["chunk"], self.chunk_bytes))
 
-    def _on_wire(self, costs: CostSetting) -> int:
+    @property
+    def _on_wire(self) -> int:
         """Return the bytes of one block's message on the wire, with flags."""
-        return round(self._message(costs) / self.channels(costs) / self._wire)
+        return round(self._message / self.channels / self._wire)
 
-    def _proxied(self, costs: CostSetting) -> float:
-        transport, sent = self.transport(costs), self._on_wire(costs)
+    @property
+    def _proxied(self) -> float:
+        transport, sent = self.transport, self._on_wire
         moved = transport.staged_ps(sent, in_host=self.protocol == "LL")
         read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
         moved += transport.seen_in_ps(sent, read_back=read_back)
         # with at most two peers, one of them on another node, a proxy only sends or only receives
         both = 1 if self.traffic.peers <= 2 and self.communicator.gpus > 1 else 2
-        took = self.channels(costs) * (both * transport.proxy + moved)
+        took = self.channels * (both * transport.proxy + moved)
         if self._to_all:  # a proxy takes up each peer once
-            took += transport.taken_up_ps(sent) * self._message(costs) // max(1, self.chunk_bytes)
-        return self._message(costs) * PS_PER_S / took if took else 0.0
+            took += transport.taken_up_ps(sent) * self._message // max(1, self.chunk_bytes)
+        return self._message * PS_PER_S / took if took else 0.0
 
-    def launch_ps(self, costs: CostSetting) -> int:
+    @property
+    def launch_ps(self) -> int:
         """Return the time in ps that the call takes beside its transfers: the sum of `lead`."""
-        return sum(self.lead(costs).values())
+        return sum(self.lead.values())
 
-    def lead(self, costs: CostSetting) -> dict[str, int]:
+    @property
+    def lead(self) -> dict[str, int]:
         """Return that time by cause, in ps: launch, start of the protocol, spread of blocks."""
-        kernels = costs.kernels or Kernels()
-        blocks = self.channels(costs) * max(1, self.traffic.peers)
-        launch = super().launch_ps(costs) + kernels.grid - kernels.grid // blocks
+        kernels = self.kernels
+        blocks = self.channels * max(1, self.traffic.peers)
+        launch = super().launch_ps + kernels.grid - kernels.grid // blocks
         spread = 0
         if self.protocol == "Simple":
             moved = self.traffic.sent * self.chunk_bytes / blocks
-            bandwidth = round(self.between * self._share(next(iter(self.inner), ""), costs) / blocks)
+            bandwidth = round(self.between * self._share(next(iter(self.wires.inner), "")) / blocks)
             spread = spread_ps(kernels.spread, blocks, moved, bandwidth)
         return {"launch": launch, "start": self._block(kernels).start, "spread": spread}
 
-    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches, and costs with faster hops."""
-        kernels = costs.kernels or Kernels()
-        yield "launches take no time", costs.launched_free
-        block = self._block(kernels)
-        transport = self.transport(costs)
-        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
-        sooner = transport.model_copy(update={"latency": transport.latency // 2})
-        quicker = kernels.model_copy(update={self.protocol: halved})
-        yield f"hops of {self.protocol} take half the time", replace(costs, kernels=quicker, transport=sooner)
+        return self._cheaper(self._named)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,42 +252,47 @@ class PullCall(KernelCall):
     stage. Loads that are reduced go to all peers at once. Copies go to one peer after the other, so a stage lasts at
     least one load per peer. Bytes in flight from a peer limit its bandwidth."""
 
-    def _pull(self, costs: CostSetting) -> PullCosts:
-        return costs.pull or PullCosts()
+    @property
+    def _pull(self) -> PullCosts:
+        return self.costs.pull or PullCosts()
 
-    def params(self, costs: CostSetting) -> dict[str, Any]:
+    @property
+    def params(self) -> dict[str, Any]:
         """Return parameters for engines. A rank loads from all peers at once."""
-        load = self._pull(costs).load
+        load = self._pull.load
         cap = IN_FLIGHT * PS_PER_S // load if load else 0
         chunk = max(LEAST_PIECE, -(-self.chunk_bytes // PULLED_PIECES // LINE) * LINE)
         return {"sharing": "fifo", "channels": 0, "chunk": chunk, "channel_bandwidth": cap}
 
-    def _share(self, kind: str, costs: CostSetting) -> float:
-        return self._pull(costs).reach
+    def _share(self, kind: str) -> float:
+        return self._pull.reach
 
-    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
+    @property
+    def _hops(self) -> tuple[int, int, int]:
         return 0, 0, 0
 
-    def launch_ps(self, costs: CostSetting) -> int:
+    @property
+    def launch_ps(self) -> int:
         """Return the time in ps that the call takes beside its transfers: the sum of `lead`."""
-        return sum(self.lead(costs).values())
+        return sum(self.lead.values())
 
-    def lead(self, costs: CostSetting) -> dict[str, int]:
+    @property
+    def lead(self) -> dict[str, int]:
         """Return that time by cause, in ps: launch, flags, and loads that wait for each other."""
-        pull = self._pull(costs)
+        pull = self._pull
         flags = round(pull.flag * math.log2(len(self.places)))
         stages = sum(each.times for each in self.traffic.rounds)
         waits = BETWEEN_STAGES * max(0, stages - 1) * pull.load
         for each in self.traffic.rounds:
-            moving = each.chunks * self.chunk_bytes * PS_PER_S / (self.between * self._share("", costs))
+            moving = each.chunks * self.chunk_bytes * PS_PER_S / (self.between * self._share(""))
             waits += each.times * each.copied * max(0, pull.load - round(moving))
         return {"launch": pull.launch, "flags": flags, "loads": waits}
 
-    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches, and costs with faster loads."""
-        pull = self._pull(costs)
-        yield "launches take no time", replace(costs, pull=pull.model_copy(update={"launch": 0}))
-        yield "loads take half the time", replace(costs, pull=pull.model_copy(update={"load": pull.load // 2}))
+        pull = self._pull
+        yield "launches take no time", replace(self.costs, pull=pull.model_copy(update={"launch": 0}))
+        yield "loads take half the time", replace(self.costs, pull=pull.model_copy(update={"load": pull.load // 2}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,22 +304,24 @@ class MultimemCall(PullCall):
     buffers of its own, so data are copied there and back.
     """
 
-    def params(self, costs: CostSetting) -> dict[str, Any]:
+    @property
+    def params(self) -> dict[str, Any]:
         """Return parameters for engines."""
-        params = super().params(costs)
+        params = super().params
         return params | {"channel_bandwidth": params["channel_bandwidth"] * len(self.places)}
 
-    def _share(self, kind: str, costs: CostSetting) -> float:
+    def _share(self, kind: str) -> float:
         ranks = len(self.places)
-        return (costs.kernels or Kernels()).NVLS.reach * ranks / (ranks + 1)
+        return self.kernels.NVLS.reach * ranks / (ranks + 1)
 
-    def lead(self, costs: CostSetting) -> dict[str, int]:
+    @property
+    def lead(self) -> dict[str, int]:
         """Return the time beside transfers by cause, in ps."""
         copied = 0
         for link in self.rated.route(self.places[0], self.places[0]):  # the link of the memory, if the topology has one
             copied += int(self.rated.latencies[link])
             copied += self.scenario.nbytes * PS_PER_S // int(self.rated.bandwidths[link])
-        return {**super().lead(costs), "copies": 2 * copied}
+        return {**super().lead, "copies": 2 * copied}
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,70 +339,71 @@ class MessagesCall(KernelCall):
         """Return the protocols that NCCL takes for the messages."""
         return ", ".join(dict.fromkeys(step.protocol for _, step in self.steps)) or "none"
 
-    def params(self, costs: CostSetting) -> dict[str, Any]:
+    @property
+    def params(self) -> dict[str, Any]:
         """Return parameters for engines. A rank serves all peers at once."""
-        kernels = costs.kernels or Kernels()
+        kernels = self.kernels
         rates = [step.params(kernels)["channel_bandwidth"] for _, step in self.steps]
         return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
 
-    def _share(self, kind: str, costs: CostSetting) -> float:
-        return self._efficiency(kind, costs) * ((costs.kernels or Kernels()).P2P.reach if kind in self.inner else 1.0)
+    def _share(self, kind: str) -> float:
+        return self._efficiency(kind) * (self.kernels.P2P.reach if kind in self.wires.inner else 1.0)
 
-    def _proxied(self, costs: CostSetting) -> float:
-        took = max((step.proxy_ps(self.transport(costs)) for _, step in self.steps), default=0.0)
+    @property
+    def _proxied(self) -> float:
+        took = max((step.proxy_ps(self.transport) for _, step in self.steps), default=0.0)
         return PS_PER_S / took if took else 0.0
 
-    def _hops(self, costs: CostSetting) -> tuple[int, int, int]:
-        kernels = costs.kernels or Kernels()
-        return 0, kernels.Simple.net + self.transport(costs).hop_ps(0), kernels.P2P.host
+    @property
+    def _hops(self) -> tuple[int, int, int]:
+        kernels = self.kernels
+        return 0, kernels.Simple.net + self.transport.hop_ps(0), kernels.P2P.host
 
-    def launch_ps(self, costs: CostSetting) -> int:
+    @property
+    def launch_ps(self) -> int:
         """Return the time in ps that all steps take beside their transfers."""
-        kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
+        kernels, launch = self.kernels, super().launch_ps
         return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
 
-    def lead(self, costs: CostSetting) -> dict[str, int]:
+    @property
+    def lead(self) -> dict[str, int]:
         """Return that time by cause, in ps."""
-        kernels, launch = costs.kernels or Kernels(), super().launch_ps(costs)
+        kernels, launch = self.kernels, super().launch_ps
         launches = sum(times * (launch + step.wide_ps(kernels)) for times, step in self.steps)
-        return {"launch": launches, "start": self.launch_ps(costs) - launches}
+        return {"launch": launches, "start": self.launch_ps - launches}
 
-    def host_ps(self, costs: CostSetting) -> int:
+    @property
+    def host_ps(self) -> int:
         """Return the time in ps that the host takes to launch all steps."""
-        return super().host_ps(costs) * max(1, sum(times for times, _ in self.steps))
+        return super().host_ps * max(1, sum(times for times, _ in self.steps))
 
-    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches."""
-        yield "launches take no time", costs.launched_free
+        yield "launches take no time", self.costs.launched_free
 
 
 MOST_RUN: Final = 100_000  # most transfers of all copies together: they take some tenths of a second
 
 
-def in_rail_copies(scenario: Scenario, topology: Topology | None) -> list[Scenario]:
-    """Return the scenario; or, if its schedule leaves ranks without traffic between nodes, with one copy and with
-    enough copies for all rails. A file's schedule, or a given number of copies, stays."""
-    rated = topology or rated_topology(scenario)
+def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
+    """Return the numbers of copies to try: one, and enough for all rails, if the scenario's schedule leaves ranks
+    without traffic between nodes. Return none for a file's schedule, and where a number of copies is given."""
     places = placed(scenario, rated)
     node = [rated.node_of(place) for place in places]
     if scenario.model.copies or len(set(node)) < 2 or schedule_json.is_file(scenario.algorithm):
-        return [scenario]
+        return ()
     try:
-        source, _ = source_of(scenario, rated, places)
+        source = source_of(scenario, rated, places).source
     except RefusedError:  # the run itself reports it
-        return [scenario]
+        return ()
     orders = copy_orders(scenario, rated, places)
     if len(orders) < 2 or source.transfers * len(orders) > MOST_RUN:
-        return [scenario]
+        return ()
     schedule = written_out(source)
     known = np.array([-1 if each is None else each for each in node])
     between = (schedule.src < source.n) & (schedule.dst < source.n)  # agents serve the ranks of their node
     src, dst = schedule.src[between], schedule.dst[between]
-    if len(distinct(src[known[src] != known[dst]])) == len(places):
-        return [scenario]
-    counts = (1, len(orders))
-    models = [scenario.model.model_copy(update={"copies": copies}) for copies in counts]
-    return [scenario.model_copy(update={"model": model}) for model in models]
+    return () if len(distinct(src[known[src] != known[dst]])) == len(places) else (1, len(orders))
 
 
 SMALL: Final = 64  # up to so many ranks every schedule is a choice
@@ -429,7 +417,9 @@ class KernelExecutor(PlainExecutor):
     tunable = False
     protocols = (*get_args(Protocol), PULL)
 
-    def lower(self, scenario: Scenario, topology: Topology | None = None) -> KernelCall:
+    def lower(
+        self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
+    ) -> KernelCall:
         """Return the call of a scenario; raises RefusedError for what such kernels cannot do."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
@@ -437,24 +427,24 @@ class KernelExecutor(PlainExecutor):
             raise RefusedError(TOO_FEW)
         comm = communicator_of(scenario, rated, places)
         between = least_between(rated, places)
-        if staged(comm):
-            rated = by_host(rated, comm)
-        source, _ = source_of(scenario, rated, places)
+        wires = wires_of(rated, places, comm, messages=True)
+        rated = wires.rated
+        proved = source_of(scenario, rated, places)
+        source = proved.source
         if source.agents and scenario.protocol == PULL and not _added(scenario):
             what = f"{scenario.collective} of {scenario.dtype} by {scenario.op}"
             raise RefusedError(f"switches add loads in an all_reduce, of types that they add, not {what}")
         grain = source.n_chunks * scenario.itemsize
-        near = [place for place in places if rated.node_of(place) == rated.node_of(places[0])]
-        inner = frozenset(rated.link_kinds[link] for place in near[1:] for link in rated.route(places[0], place))
         return self._made(
             scenario=scenario,
             rated=rated,
             places=places,
-            traffic=traffic(source),
+            costs=costs or CostSetting.of(self.profile),
+            wires=wires,
+            network_costs=network_of(system_of(scenario)),
+            traffic=proved.traffic,
             chunk_bytes=-(-scenario.nbytes // grain) * scenario.itemsize,
             between=between or self._slowest(rated, places),
-            inner=inner,
-            network_costs=network_of(system_of(scenario)),
             communicator=comm,
         )
 
@@ -476,14 +466,18 @@ class KernelExecutor(PlainExecutor):
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return a scenario per choice of `auto`, protocol (unless named) and number of copies (one, or all rails)."""
         if scenario.algorithm in ("auto", "best"):
-            pairs = self.choices(scenario, topology)
-            named = [scenario.model_copy(update={"algorithm": name, "protocol": protocol}) for name, protocol in pairs]
+            named = [scenario.model_copy(update={"algorithm": name}) for name in self._schedules(scenario, topology)]
         else:
             named = super().alternatives(scenario, topology)
-            if scenario.protocol in ("none", "auto"):
-                protocols = self.protocols_for(scenario, topology)
-                named = [each.model_copy(update={"protocol": protocol}) for each in named for protocol in protocols]
-        return [copied for each in named for copied in in_rail_copies(each, topology)]
+        rated, options = topology or rated_topology(scenario), list[Scenario]()
+        protocols = self.protocols_for(scenario, topology)
+        for each in named:
+            copies = _rail_copies(each, rated)
+            models = [each.model.model_copy(update={"copies": count}) for count in copies]
+            for protocol in protocols:
+                one = each if protocol == each.protocol else each.model_copy(update={"protocol": protocol})
+                options += [one.model_copy(update={"model": model}) for model in models] or [one]
+        return options
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
         """Return the named protocol, else the protocols that NCCL uses on the machine; `pull` for a file in which
@@ -503,8 +497,13 @@ class KernelExecutor(PlainExecutor):
         return [protocol for protocol in PROTOCOLS if protocol in used]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return pairs of algorithm and protocol for the collective. Beyond SMALL ranks only algorithms of libraries
-        and those with groups count; `nvls`, in which a switch reduces, is only offered for `pull`."""
+        """Return pairs of algorithm and protocol for the collective."""
+        protocols = self.protocols_for(scenario, topology)
+        return [(name, protocol) for name in self._schedules(scenario, topology) for protocol in protocols]
+
+    def _schedules(self, scenario: Scenario, topology: Topology | None) -> list[str]:
+        """Return the schedules for the collective. Beyond SMALL ranks only algorithms of libraries and those with
+        groups count; `nvls`, in which a switch reduces, is only offered for `pull`."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
         entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
@@ -512,7 +511,7 @@ class KernelExecutor(PlainExecutor):
         served = [entry.name for entry in sent if len(places) <= SMALL or entry.library or entry.uses_groups]
         if scenario.protocol == PULL and _added(scenario):
             served += ["nvls"] * bool(communicator_of(scenario, rated, places).graph("nvls"))
-        return [(name, protocol) for name in served for protocol in self.protocols_for(scenario, topology)]
+        return served
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
         """Return the algorithms that have a schedule for all of the collectives."""

@@ -5,11 +5,10 @@ call needs them."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.engine.timing_model import Index
@@ -30,7 +29,7 @@ BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one no
 
 @dataclass(frozen=True, eq=False)
 class PlainCall:
-    """A call of ranks at `places` on `rated` links; methods take the costs under which it runs. `whole`: engines run
+    """A call of ranks at `places` on `rated` links, under `costs`. `whole`: engines run
     all of it. `executor` is its executor's name in results. `hops` are the causes on a critical path that stand for a
     hop of a kernel."""
 
@@ -40,6 +39,11 @@ class PlainCall:
     scenario: Scenario
     rated: Topology
     places: tuple[str, ...]
+    costs: CostSetting
+
+    def under(self, costs: CostSetting) -> Self:
+        """Return the call under other costs."""
+        return replace(self, costs=costs)
 
     @property
     def algorithm(self) -> str:
@@ -94,41 +98,45 @@ class PlainCall:
         """Return the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may."""
         return ()
 
-    def params(self, costs: CostSetting) -> dict[str, Any]:
+    @property
+    def params(self) -> dict[str, Any]:
         """Return the engine parameters that depend on costs."""
-        return dict(costs.params)
+        return dict(self.costs.params)
 
-    def point(self, costs: CostSetting) -> Scenario:
+    @property
+    def point(self) -> Scenario:
         """Return the scenario that engines run."""
-        if not costs.params:
+        if not self.costs.params:
             return self.scenario
-        return self.scenario.model_copy(update={"model": self.scenario.model.model_copy(update=self.params(costs))})
+        return self.scenario.model_copy(update={"model": self.scenario.model.model_copy(update=self.params)})
 
-    def topology(self, costs: CostSetting) -> Topology:
+    @property
+    def topology(self) -> Topology:
         """Return the topology with the rates at which links serve."""
-        return served_by(self.rated, costs.links)
+        return served_by(self.rated, self.costs.links)
 
-    def network(self, costs: CostSetting) -> Topology:
+    @property
+    def network(self) -> Topology:
         """Return the topology that engines run on."""
-        return self.topology(costs)
+        return self.topology
 
-    def bandwidths(self, costs: CostSetting) -> Index:
+    @property
+    def bandwidths(self) -> Index:
         """Return the bandwidths of `network`, int64 (links,), in B/s, without building it."""
-        return scaled(self.rated, costs.links)[0]
+        return scaled(self.rated, self.costs.links)[0]
 
-    def latencies(self, costs: CostSetting) -> Index:
+    @property
+    def latencies(self) -> Index:
         """Return the latencies of `network`, int64 (links,), in ps, without building it."""
-        return scaled(self.rated, costs.links)[1]
+        return scaled(self.rated, self.costs.links)[1]
 
-    @cached_property
-    def _kinds(self) -> Any:
-        return np.array(self.rated.link_kinds)
-
-    def capacities(self, costs: CostSetting) -> NDArray[Any]:
+    @property
+    def capacities(self) -> NDArray[Any]:
         """Return the B/s that serve the bytes counted on each link, (links,)."""
-        return self.topology(costs).bandwidths
+        return self.topology.bandwidths
 
-    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+    @property
+    def paces(self) -> dict[int, tuple[str, float]]:
         """Return the links, by number, that something else slows down, with the cause and its share of the time."""
         return {}
 
@@ -138,7 +146,7 @@ class PlainCall:
         return 1
 
     @property
-    def rail_shares(self) -> NDArray[np.float64] | float:
+    def rail_shares(self) -> NDArray[Any] | float:
         """Return the share that channels of one NIC have of each link where all meet, (links,) or one number."""
         return 1.0
 
@@ -146,24 +154,27 @@ class PlainCall:
         """Return, for each link that the run `used`, by number, the links that carry the same at the same time."""
         return {link: (link,) for link in used}
 
-    def launch_ps(self, costs: CostSetting) -> int:
+    @property
+    def launch_ps(self) -> int:
         """Return the time in ps that the call takes beside the engines' run."""
-        launch_ps = costs.launch_ps(self.scenario.launch)
-        return launch_ps + round(self.uploads * costs.graph.upload) if costs.graph else launch_ps
+        launch_ps = self.costs.launch_ps(self.scenario.launch)
+        return launch_ps + round(self.uploads * self.costs.graph.upload) if self.costs.graph else launch_ps
 
-    def lead(self, costs: CostSetting) -> dict[str, int]:
+    @property
+    def lead(self) -> dict[str, int]:
         """Return that time by cause, in ps."""
-        return {"launch": self.launch_ps(costs)}
+        return {"launch": self.launch_ps}
 
-    def host_ps(self, costs: CostSetting) -> int:
+    @property
+    def host_ps(self) -> int:
         """Return the host's time for the call, in ps; 0 unless the scenario asks for it."""
-        return costs.host.pace_ps(self.processes, self.further_channels)
+        return self.costs.host.pace_ps(self.processes, self.further_channels)
 
     def stuck(self, error: StuckError) -> StuckError:
         """Return the error to raise if a run on these links cannot finish."""
         return error
 
-    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield lower costs, each with a text, for what-if questions."""
         yield from ()
 
@@ -177,9 +188,11 @@ class PlainExecutor:
     def __init__(self, profile: Profile):
         self.profile = profile
 
-    def lower(self, scenario: Scenario, topology: Topology | None = None) -> PlainCall:
-        """Return the call of a scenario; raises RefusedError for what only kernels do, InputError for a wrong
-        placement."""
+    def lower(
+        self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
+    ) -> PlainCall:
+        """Return the call of a scenario, under `costs` (default: the profile's); raises RefusedError for what only
+        kernels do, InputError for a wrong placement."""
         if scenario.protocol not in ("none", "auto"):
             raise RefusedError(
                 f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none"
@@ -187,7 +200,7 @@ class PlainExecutor:
         if scenario.env.given:
             raise RefusedError(f"env ({scenario.env}) needs a profile with kernels; take one, or leave it out")
         rated = topology or rated_topology(scenario)
-        return PlainCall(scenario, rated, placed(scenario, rated))
+        return PlainCall(scenario, rated, placed(scenario, rated), costs or CostSetting.of(self.profile))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return the scenarios of which the fastest answers: one for each algorithm of NCCL on such nodes for `auto`,
@@ -258,12 +271,13 @@ def library(profile: str) -> PlainExecutor:
     return PlainExecutor(known)
 
 
-def lower(scenario: Scenario, topology: Topology | None = None) -> PlainCall:
-    """Return a scenario's call as engines run it, on rated links of `topology`, or else of the scenario's topology.
+def lower(scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None) -> PlainCall:
+    """Return a scenario's call as engines run it, on rated links of `topology`, or else of the scenario's topology,
+    under `costs`, or else those of its profile.
 
     Raises RefusedError for what cannot be run so, InputError for a wrong placement.
     """
-    return executor(scenario).lower(scenario, topology)
+    return executor(scenario).lower(scenario, topology, costs)
 
 
 def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks: Sequence[int]) -> Scenario:

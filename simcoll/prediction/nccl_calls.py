@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, sorted_out
+from simcoll.config.arrays import Numbers, numbers_of, sorted_out
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
@@ -23,17 +23,17 @@ from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.graph_search import DEFAULTS
-from simcoll.nccl.kernel_costs import Kernels
+from simcoll.nccl.kernel_costs import CostKind, Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
 from simcoll.nccl.within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
-from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
+from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
-from simcoll.topology.machine_files import node_file, shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.machine_files import node_file
+from simcoll.topology.topology_builder import load_system
 
 NONE: Final = -1
 MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps
@@ -58,10 +58,9 @@ class ChannelWires:
     `rated` is the topology of its links as rated. `inner` are the kinds of links between ranks of a node; `between` are
     the links that messages between neighbours take, on a node if possible. `host` are the links to hosts whose memory
     stages data. `places` are the devices of ranks, `nodes` the ranks of each node, `down` the names of links without
-    bandwidth. `communicator` is kept because its id is a key of the cache.
+    bandwidth.
     """
 
-    communicator: Communicator
     rated: Topology
     inner: frozenset[str]
     between: tuple[int, ...]
@@ -79,7 +78,7 @@ class ChannelWires:
         host[list(self.host)] = True
         proxied = by_proxies(rated, self.inner) & (len(self.nodes) > 1)
         of_nic = np.any(rated.between_kinds("nic"), axis=1)
-        first, number = sorted_out(rated.bandwidths, _numbers(rated.link_kinds), host, proxied, of_nic, self.equal)
+        first, number = sorted_out(rated.bandwidths, numbers_of(rated.link_kinds), host, proxied, of_nic, self.equal)
         columns = (each[first].tolist() for each in (rated.bandwidths, host, proxied, of_nic, self.equal))
         kinds = [rated.link_kinds[link] for link in first.tolist()]
         sorts = [LinkSort(bandwidth, kind, *others) for kind, bandwidth, *others in zip(kinds, *columns, strict=True)]
@@ -194,6 +193,8 @@ def _beside_nic(rated: Topology, device: str) -> bool:
     return any(kinds[each] == "nic" for each in (*near, *behind))
 
 
+# Links of channels with what is computed of each link: all sizes of a sweep share them (nccl64 takes 1.3 times as long
+# without).
 _WIRES: Final[LruCache[ChannelWires]] = LruCache(
     MOST_LINKS, lambda wires: len(wires.rated.kinds) + len(wires.rated.links)
 )
@@ -201,7 +202,8 @@ _WIRES: Final[LruCache[ChannelWires]] = LruCache(
 
 def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
     """Return the links of a channel of `comm` on ranks at `places`; `messages`: point to point, by direct links."""
-    return _WIRES.get((rated, places, id(comm), messages), lambda: _found(rated, places, comm, messages))
+    key = rated, places, messages, staged(comm), comm.p2p_level  # nothing else of `comm` decides
+    return _WIRES.get(key, lambda: _found(rated, places, comm, messages))
 
 
 def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
@@ -221,7 +223,7 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
     if len(nodes) > 1 and not messages:
         rated = _as_the_slowest(rated, inner)
-    return ChannelWires(comm, rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
+    return ChannelWires(rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
 
 
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
@@ -237,28 +239,14 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 def alike(rated: Topology) -> Numbers:
     """Return the number of each link's sort. Two links have one sort if they join devices of the same kinds in or
     between the same nodes, or if they are trunks between switches of the same sorts."""
-    return _SORTS.get(rated.layout, lambda: _sorts(rated))
-
-
-_SORTS: Final[LruCache[Numbers]] = LruCache(MOST_LINKS, len)
-
-
-def _sorts(rated: Topology) -> Numbers:
     switches = _switches(rated) if rated.trunks.any() else {}
-    kinds = rated.of_ends(_numbers(rated.kinds.values()))
-    nodes = rated.of_ends(_numbers(map(rated.node_of, rated.kinds)))
+    kinds = rated.of_ends(numbers_of(rated.kinds.values()))
+    nodes = rated.of_ends(numbers_of(map(rated.node_of, rated.kinds)))
     beyond = rated.of_ends([switches.get(device, NONE) for device in rated.kinds])
     trunk = rated.trunks
     where = np.where(trunk[:, None], beyond, nodes)
-    _, found = sorted_out(_numbers(rated.link_kinds), *kinds.T, trunk, *where.T)
+    _, found = sorted_out(numbers_of(rated.link_kinds), *kinds.T, trunk, *where.T)
     return found
-
-
-def _numbers(names: Iterable[Hashable]) -> Numbers:
-    """Return a number for each name, the same for equal names."""
-    names = tuple(names)
-    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return np.array(list(map(number.__getitem__, names)), np.int64)
 
 
 def _switches(rated: Topology) -> dict[str, int]:
@@ -279,11 +267,6 @@ def _switches(rated: Topology) -> dict[str, int]:
         count = len(number)
 
 
-T = TypeVar("T")
-_COMMUNICATORS: Final[LruCache[Communicator]] = LruCache(64, lambda _: 1)
-_NETWORKS: Final[LruCache[Topology]] = LruCache(100_000, lambda network: len(network.links))
-
-
 class _LinkShares(NamedTuple):
     """B/s of a channel on each link, and B/s if links alone set the pace; for each sort of links the cause that sets
     the pace there, with its share of the time."""
@@ -294,19 +277,42 @@ class _LinkShares(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class NcclChannel(PlainCall):
-    """One channel of a call of NCCL; all channels do the same at the same time.
+class GpuCall(PlainCall):
+    """A call that kernels of GPUs run over `wires`. `network_costs` gives the costs of NICs that the profile lacks."""
 
-    `wires` are its links. `network_costs` gives the costs of NICs that the profile lacks. `one_way`: each rank sends
-    one message, as in pipelines, instead of a ring of send_recv.
+    wires: ChannelWires
+    network_costs: Profile
+
+    @property
+    def kernels(self) -> Kernels:
+        """Return the costs of NCCL's kernels."""
+        return self.costs.kernels or Kernels()
+
+    @cached_property
+    def transport(self) -> Transport:
+        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
+        return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
+
+    def _cheaper(self, kind: CostKind) -> Iterator[tuple[str, CostSetting]]:
+        """Yield costs with free launches, and costs with faster hops of a kind of blocks."""
+        block, transport = getattr(self.kernels, kind), self.transport
+        yield "launches take no time", self.costs.launched_free
+        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
+        sooner = transport.model_copy(update={"latency": transport.latency // 2})
+        quicker = self.kernels.model_copy(update={kind: halved})
+        yield f"hops of {kind} take half the time", replace(self.costs, kernels=quicker, transport=sooner)
+
+
+@dataclass(frozen=True, eq=False)
+class NcclChannel(GpuCall):
+    """One channel of a call of NCCL; all channels do the same at the same time. `one_way`: each rank sends one message,
+    as in pipelines, instead of a ring of send_recv.
     """
 
     whole: ClassVar[bool] = False
     executor: ClassVar[str] = "nccl"
     hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
     call: NcclCall
-    wires: ChannelWires
-    network_costs: Profile
     one_way: bool = False
 
     @property
@@ -348,31 +354,15 @@ class NcclChannel(PlainCall):
         """Return the links between neighbours, whose bandwidth limits the call."""
         return self.wires.between
 
-    def transport(self, costs: CostSetting) -> Transport:
-        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
-        return self.scenario.env.transport(costs.transport or self.network_costs.transport or NO_TRANSPORT)
-
-    def params(self, costs: CostSetting) -> dict[str, Any]:
+    @property
+    def params(self) -> dict[str, Any]:
         """Return the engine parameters that depend on kernels."""
-        return self.call.params(costs.kernels or Kernels())
-
-    def point(self, costs: CostSetting) -> Scenario:
-        """Return the scenario of one channel, with its share of the bytes."""
-        return self._kept("point", costs, self._point)
-
-    def _kept(self, name: str, costs: CostSetting, make: Callable[[CostSetting], T]) -> T:
-        """Return the result of `make`, cached for the costs of the last call."""
-        known: tuple[CostSetting, T] | None = self._last.get(name)
-        if known is None or known[0] is not costs:
-            known = self._last[name] = costs, make(costs)
-        return known[1]
+        return self.call.params(self.kernels)
 
     @cached_property
-    def _last(self) -> dict[str, tuple[CostSetting, Any]]:
-        return {}
-
-    def _point(self, costs: CostSetting) -> Scenario:
-        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params(costs))))
+    def point(self) -> Scenario:
+        """Return the scenario of one channel, with its share of the bytes."""
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params)))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
         nodes = self.wires.nodes
@@ -380,40 +370,43 @@ class NcclChannel(PlainCall):
             nodes = self.wires.heads_first(self.call.communicator.heads)
         return self.scenario.model_copy(update={**changed, "groups": nodes, "model": spec, **PLAIN})
 
-    def launch_ps(self, costs: CostSetting) -> int:
+    @property
+    def launch_ps(self) -> int:
         """Return the time in ps that the call takes beside the steps of a channel."""
-        launch = super().launch_ps(costs)
-        kernels, bandwidth = costs.kernels or Kernels(), self._slowest(costs)
-        late = self.call.late_ps(kernels, costs.host.late_ps(self.processes), bandwidth)
+        launch = super().launch_ps
+        kernels, bandwidth = self.kernels, self._slowest
+        late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
         return self.call.launch_ps(kernels, launch, bandwidth) + late
 
-    def lead(self, costs: CostSetting) -> dict[str, int]:
+    @property
+    def lead(self) -> dict[str, int]:
         """Return that time by cause, in ps: launch, start of the protocol, spread of channels."""
-        kernels, whole = costs.kernels or Kernels(), self.launch_ps(costs)
-        launch = super().launch_ps(costs) + self.call.wide_ps(kernels)
-        spread = self.call.spread_ps(kernels, self._slowest(costs))
+        kernels, whole = self.kernels, self.launch_ps
+        launch = super().launch_ps + self.call.wide_ps(kernels)
+        spread = self.call.spread_ps(kernels, self._slowest)
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 
-    def _slowest(self, costs: CostSetting) -> int:
+    @cached_property
+    def _slowest(self) -> int:
         """Return the least B/s of links between neighbours, without the pace at which a ring hands on: buffers of
         connections hide a slower ring from a rank's own block and from the spread of channels."""
-        return self._kept("slowest", costs, self._least)
+        return int(self._shares.links[list(self.wires.between)].min())
 
-    def _least(self, costs: CostSetting) -> int:
-        return int(self._kept("shares", costs, self._shares).links[list(self.wires.between)].min())
-
-    def bandwidths(self, costs: CostSetting) -> Index:
+    @property
+    def bandwidths(self) -> Index:
         """Return one channel's share of each link, int64 (links,), in B/s."""
-        return self._kept("shares", costs, self._shares).bandwidths
+        return self._shares.bandwidths
 
-    def paces(self, costs: CostSetting) -> dict[int, tuple[str, float]]:
+    @property
+    def paces(self) -> dict[int, tuple[str, float]]:
         """Return the links on which proxies or blocks of channels are slower than the link, and links to a host's
         memory, with the cause and its share of the time."""
-        paces = self._kept("shares", costs, self._shares).paces
+        paces = self._shares.paces
         return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
-    def _shares(self, costs: CostSetting) -> _LinkShares:
-        kernels, transport = costs.kernels or Kernels(), self.transport(costs)
+    @cached_property
+    def _shares(self) -> _LinkShares:
+        kernels, transport = self.kernels, self.transport
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
@@ -422,7 +415,7 @@ class NcclChannel(PlainCall):
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = costs.efficiency(sort.kind, self.network_costs)
+            efficiency = self.costs.efficiency(sort.kind, self.network_costs)
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
@@ -441,13 +434,14 @@ class NcclChannel(PlainCall):
             rates.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
         return _LinkShares(np.array(rates, np.int64)[number], np.array(links, np.int64)[number], paces)
 
-    def latencies(self, costs: CostSetting) -> Index:
+    @property
+    def latencies(self) -> Index:
         """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has the hop's
         latency. A link between a NIC and the network has half of the extra time there; a link to a host has the extra
         time through its memory. Other links have none: the block that takes part in a hop spends the time."""
-        kernels, wires = costs.kernels or Kernels(), self.wires
-        block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport(costs))
-        net += self.call.filled_ps(kernels, self._slowest(costs))
+        kernels, wires = self.kernels, self.wires
+        block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
+        net += self.call.filled_ps(kernels, self._slowest)
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
@@ -455,19 +449,19 @@ class NcclChannel(PlainCall):
         found: Index = np.maximum(latencies.astype(np.int64), 1)
         return found
 
-    def network(self, costs: CostSetting) -> Topology:
-        """Return the topology with the channel's rates, the same object for the same rates."""
-        bandwidths, latencies = self.bandwidths(costs), self.latencies(costs)
-        rates = self.rated, bandwidths.tobytes(), latencies.tobytes()
-        return _NETWORKS.get(rates, lambda: self.rated.with_rates(bandwidths, latencies))
+    @property
+    def network(self) -> Topology:
+        """Return the topology with the channel's rates."""
+        return with_rates(self.rated, self.bandwidths, self.latencies)
 
-    def capacities(self, costs: CostSetting) -> NDArray[Any]:
+    @property
+    def capacities(self) -> NDArray[Any]:
         """Return the B/s that serve the bytes counted on each link, (links,). Bytes counted on one link to the network
         stand for all rails. Of the bytes that a GPU hands on within its node, a part left it in channels that are not
         simulated. Messages between ranks may reach more of a link than rings."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
-        capacities: NDArray[Any] = super().capacities(costs) * links
-        return np.maximum(capacities, self.bandwidths(costs)) if self.call.kind == "P2P" else capacities
+        capacities: NDArray[Any] = super().capacities * links
+        return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 
     @property
     def nics(self) -> int:
@@ -504,16 +498,9 @@ class NcclChannel(PlainCall):
         why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
-    def cheaper(self, costs: CostSetting) -> Iterator[tuple[str, CostSetting]]:
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches, and costs with faster hops."""
-        kernels, kind = costs.kernels or Kernels(), self.call.kind
-        no_grid = kernels.model_copy(update={"grid": 0})
-        yield "launches take no time", replace(costs, launch=0, graph=None, kernels=no_grid)
-        block, transport = self.call.block(kernels), self.transport(costs)
-        halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
-        sooner = transport.model_copy(update={"latency": transport.latency // 2})
-        quicker = kernels.model_copy(update={kind: halved})
-        yield f"hops of {kind} take half the time", replace(costs, kernels=quicker, transport=sooner)
+        return self._cheaper(self.call.kind)
 
 
 class NcclExecutor(PlainExecutor):
@@ -526,14 +513,16 @@ class NcclExecutor(PlainExecutor):
     def _kernels(self) -> Kernels:
         return self.profile.kernels or Kernels()
 
-    def lower(self, scenario: Scenario, topology: Topology | None = None) -> NcclChannel:
+    def lower(
+        self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
+    ) -> NcclChannel:
         """Return NCCL's call of a scenario; raises RefusedError for what its kernels cannot do.
 
         A send_recv may be one message of each rank (`direct`), with the costs of one message of a ring.
         """
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
-            return replace(self.lower(both_ways, topology), one_way=True)
+            return replace(self.lower(both_ways, topology, costs), one_way=True)
         rated = topology or rated_topology(scenario)
         places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
         if len(places) < 2:
@@ -572,7 +561,8 @@ class NcclExecutor(PlainExecutor):
             looped=looped,
             calls=scenario.launch.calls,
         )
-        return NcclChannel(scenario, wires.rated, places, call, wires, network_of(system_of(scenario)))
+        costs = costs or CostSetting.of(self.profile)
+        return NcclChannel(scenario, wires.rated, places, costs, wires, network_of(system_of(scenario)), call)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return NCCL's own choice for `auto`, and all choices that it could make for `best`."""
@@ -620,13 +610,6 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
     """Return the least B/s from the first GPU to another GPU of its node."""
-    return _BETWEEN.get((rated, tuple(places)), lambda: _least_between(rated, places))
-
-
-_BETWEEN: Final[LruCache[int]] = LruCache(64, lambda _: 1)
-
-
-def _least_between(rated: Topology, places: Sequence[str]) -> int:
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
@@ -651,18 +634,9 @@ def system_of(scenario: Scenario) -> str | None:
     return scenario.topology.system or scenario.topology.file
 
 
-class _Shape(NamedTuple):
-    """The number of nodes of some ranks, and the numbers of their GPUs if these are the same on each node."""
-
-    nodes: int
-    gpus: tuple[int, ...] | None
-
-
-_SHAPES: Final[LruCache[_Shape]] = LruCache(64, lambda _: 1)
-
-
-def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
-    """Raises RefusedError unless each node has as many ranks."""
+def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[int, ...] | None]:
+    """Return the number of nodes of ranks at `places`, and the numbers of their GPUs if these are the same on each
+    node. Raises RefusedError unless each node has as many ranks."""
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
@@ -671,7 +645,7 @@ def _shape(rated: Topology, places: Sequence[str]) -> _Shape:
         )
     number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # hosts have none
     numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()
-    return _Shape(len(ranks), numbers.pop() if len(numbers) == 1 else None)
+    return len(ranks), numbers.pop() if len(numbers) == 1 else None
 
 
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
@@ -681,15 +655,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
     node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
-    shape = _SHAPES.get((rated.layout, tuple(places)), lambda: _shape(rated, places))
-    env, asked, gpus = scenario.env, (shape.nodes, len(places)), shape.gpus
-    variables = str(env)
-    settings = env.search(load_system(name)) if variables else DEFAULTS
-    written = "" if name in shipped_systems() else scenario.contents()  # a file may have changed since
-    found = (name, written, *asked, settings, gpus)
-    return _COMMUNICATORS.get(
-        (*found, variables),
-        lambda: env.applied(
-            _COMMUNICATORS.get(found, lambda: communicator(load_system(name), *asked, settings=settings, gpus=gpus))
-        ),
-    )
+    nodes, gpus = _nodes_and_gpus(rated, places)
+    env, system = scenario.env, load_system(name)
+    settings = env.search(system) if str(env) else DEFAULTS
+    return env.applied(communicator(system, nodes, len(places), settings=settings, gpus=gpus))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Final, get_args
@@ -28,21 +27,17 @@ from simcoll.scenario.profile import (
 )
 from simcoll.scenario.profile_choice import UNFITTED
 from simcoll.scenario.scenario import Scenario
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.machine_files import SystemFile, shipped_systems
+from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.topology_keys import TopologySpec
 
 ONE_PORT: Final = UNFITTED  # the profile without costs: links are as rated
 # Keys of the scenario that engines run, beside engine parameters: costs of the call are added separately.
 PLAIN: Final = {"profile": ONE_PORT, "env": NcclEnv.plain(), "launch": Launch.plain()}
 LARGEST: Final = 2.0**63 - 1024  # the largest whole number of a float that fits 64 bits
-_RATED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
-# Keyed by id; the object is kept too, so that no other object gets its id.
-_TEXTS: Final[LruCache[tuple[TopologySpec, str]]] = LruCache(64, lambda _: 1)
-_INNER: Final[LruCache[frozenset[str]]] = LruCache(64, lambda _: 1)
-_AT_BEST: Final[LruCache[tuple[object, Topology]]] = LruCache(2_000_000, lambda best: len(best[1].links))
-_SERVED: Final[LruCache[Topology]] = LruCache(2_000_000, lambda topology: len(topology.kinds) + len(topology.links))
+# Topologies with their routes, as rated and as served: without it a sweep of 200 sizes takes twice as long.
+_TOPOLOGIES: Final[LruCache[Topology]] = LruCache(4_000_000, lambda topology: len(topology.kinds) + len(topology.links))
 
 
 def topology_of(scenario: Scenario) -> Topology:
@@ -54,64 +49,52 @@ def rated_topology(scenario: Scenario) -> Topology:
     """Return the topology of a scenario, its links as rated; it is built once for all points that share it. Topologies
     whose links differ only in rates share routes, and all that is made of them, if the order of widths is the same."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
-    if scenario.env.NCCL_IB_HCA and systems.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
+    if scenario.env.NCCL_IB_HCA and topology_builder.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
-    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and systems.nodes_of(spec) > 1
+    own = scenario.env.NCCL_PXN_DISABLE and (spec.system or spec.file) and topology_builder.nodes_of(spec) > 1
     if own and spec.routing in (None, "adaptive"):
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = input_files.text_of(Path(spec.file)) if spec.file and input_files.is_file(Path(spec.file)) else None
 
     def built(asked: TopologySpec) -> Topology:
         check_work(scenario)
-        return systems.build(asked, seed=seed, without=unused)
+        return topology_builder.build(asked, seed=seed, without=unused)
 
     def key(asked: TopologySpec) -> Hashable:
-        return _text_of(asked), seed, written, unused
+        return repr(vars(asked)), seed, written, unused
 
     if not spec.links or spec.file:  # `links` of a file's scenario replace the file's own
-        return _RATED.get(key(spec), lambda: built(spec))
+        return _TOPOLOGIES.get(key(spec), lambda: built(spec))
 
     def changed() -> Topology:
         unchanged = spec.model_copy(update={"links": {}})
-        plain = _RATED.get(key(unchanged), lambda: built(unchanged))
-        links = systems.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
+        plain = _TOPOLOGIES.get(key(unchanged), lambda: built(unchanged))
+        links = topology_builder.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
         with_links = plain.with_links(links.values())
         if (ways := with_links.order_of_widths) == plain.order_of_widths:
             return with_links
-        return _RATED.get((key(unchanged), ways), lambda: built(spec)).with_links(links.values())
+        return _TOPOLOGIES.get((key(unchanged), ways), lambda: built(spec)).with_links(links.values())
 
-    return _RATED.get(key(spec), changed)
-
-
-def _text_of(spec: TopologySpec) -> str:
-    """Return all keys of a topology as text; points of a sweep share the object."""
-    return _TEXTS.get(id(spec), lambda: (spec, repr(vars(spec))))[1]
+    return _TOPOLOGIES.get(key(spec), changed)
 
 
 def machine_of(scenario: Scenario) -> SystemFile | None:
     """Return the file of the machine that a scenario runs on; None for bare hosts."""
     name = scenario.topology.system or scenario.topology.file
     try:
-        return systems.load_system(name) if name else None
+        return topology_builder.load_system(name) if name else None
     except InputError:  # a fabric's file: errors of a machine's file were raised when it was built
         return None
 
 
 def network_of(system: str | None) -> Profile:
     """Return the costs of hops between nodes and the scales of cables of a system's NICs; empty without NICs."""
-    return _shipped_network(system) if system is None or system in shipped_systems() else _network(system)
-
-
-def _network(system: str | None) -> Profile:
-    nic = systems.load_system(system).nic if system else None
+    nic = topology_builder.load_system(system).nic if system else None
     if nic is None:
         return Profile(name="none")
     network = load_network(nic.profile)
     links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
     return network.model_copy(update={"links": links})
-
-
-_shipped_network = functools.cache(_network)  # shipped files do not change
 
 
 def network_under(scenario: Scenario) -> Profile:
@@ -129,7 +112,7 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     with the share that the best of NCCL's protocols reaches."""
     machine = machine_of(scenario)
     own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
-    inner = _INNER.get(rated.layout, rated.kinds_within_nodes)
+    inner = rated.kinds_within_nodes()
     shares: dict[str, float] = {}
     for each in filter(None, (own, costs)):
         reach = 1.0
@@ -144,19 +127,20 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
 
 
 def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:
-    """Return the topology on which no call is served better: links as rated, or as in `beyond_rated`. The object is the
-    same for the same costs of the same machine."""
-    machine = machine_of(scenario)
-
-    def made() -> tuple[object, Topology]:
-        return (machine, costs), served_by(rated, beyond_rated(scenario, rated, costs))
-
-    return _AT_BEST.get((rated, id(machine), id(costs)), made)[1]  # keeps both, so that no other gets their ids
+    """Return the topology on which no call is served better: links as rated, or as in `beyond_rated`."""
+    return served_by(rated, beyond_rated(scenario, rated, costs))
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """Return a topology with scaled links, the same object for the same scales."""
-    return _SERVED.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
+    return _TOPOLOGIES.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
+
+
+def with_rates(rated: Topology, bandwidths: Numbers, latencies: Numbers) -> Topology:
+    """Return a topology with other bandwidths (B/s) and latencies (ps), each int64 (links,), the same object for the
+    same rates."""
+    key = rated, bandwidths.tobytes(), latencies.tobytes()
+    return _TOPOLOGIES.get(key, lambda: rated.with_rates(bandwidths, latencies))
 
 
 def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import described, load_system
+from simcoll.topology.topology_builder import described, load_system
 
 __all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 
@@ -203,17 +202,10 @@ def place(prediction: Prediction) -> str:
 def _is_shipped(record: Calibration) -> bool:
     """Whether a record is of a shipped profile, even in another profile: a profile fitted to a machine's host costs
     alone keeps the shipped costs of GPUs."""
-    return any(
-        (record.date, record.files, record.errors) == (each.date, each.files, each.errors)
-        for each in _shipped_records()
-    )
-
-
-@functools.cache
-def _shipped_records() -> tuple[Calibration, ...]:
-    profiles = [load_network(name) for name in shipped_profiles()]
+    profiles = map(load_network, shipped_profiles())
     parts = [part for each in profiles for part in (each, each.host, each.graph, each.pull)]
-    return tuple(part.calibration for part in parts if part and part.calibration)
+    known = [part.calibration for part in parts if part and part.calibration]
+    return any((record.date, record.files, record.errors) == (each.date, each.files, each.errors) for each in known)
 
 
 def lent(prediction: Prediction) -> bool:

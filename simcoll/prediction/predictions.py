@@ -277,7 +277,7 @@ class Prediction(ABC):
     @property
     def sharing(self) -> str:
         """The ways in which its calls share links."""
-        ways = dict.fromkeys(call.lowered.point(self.costs).params().sharing for call in self.planned)
+        ways = dict.fromkeys(call.lowered.point.params().sharing for call in self.planned)
         return ", ".join(ways) or self.scenario.params().sharing
 
     @property
@@ -376,13 +376,13 @@ class CallPrediction(Prediction):
 
     @property
     def _served(self) -> CountedLinks:
-        return CountedLinks(self.topology.link_names, self.topology.link_kinds, self.lowered.capacities(self.costs))
+        return CountedLinks(self.topology.link_names, self.topology.link_kinds, self.lowered.capacities)
 
     @property
     def lead(self) -> dict[str, int]:
         """Return the time before the program begins by cause, in ps."""
         waited = {"host": self.waited_ps} if self.waited_ps else {}
-        return {**waited, **self.lowered.lead(self.costs)}
+        return {**waited, **self.lowered.lead}
 
     def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return, for each used link, by number, the links that carry the same at the same time."""
@@ -395,18 +395,18 @@ class CallPrediction(Prediction):
         """
         if costs is self.costs:
             return self.time_ps
-        call = self.lowered
+        call = self.lowered.under(costs)
         apart = self.scenario.striking or self.scenario.in_buckets  # links change, or there are several calls
         if apart or self.run.totals.messages > MOST_HELD:
             return self.anew(costs).time_ps
         program = dataclasses.replace(
             self.program,
-            params=dataclasses.replace(self.program.params, **call.params(costs)),
-            bandwidths=call.bandwidths(costs),
-            latencies=call.latencies(costs),
+            params=dataclasses.replace(self.program.params, **call.params),
+            bandwidths=call.bandwidths,
+            latencies=call.latencies,
         )
         took = makespan_ps(program, self.totals.shortcut != "none")  # no shortcut then: as a rule none helps now
-        return max(self._until(took) + call.launch_ps(costs), call.host_ps(costs))
+        return max(self._until(took) + call.launch_ps, call.host_ps)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

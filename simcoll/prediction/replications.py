@@ -181,7 +181,7 @@ def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
 
 def _rails(prediction: Prediction) -> list[Rails]:
     """Return, for each view of the program's links, the rails for which its calls stand."""
-    program, costs = prediction.program, prediction.costs
+    program = prediction.program
     names = tuple(program.link_names[: program.servers])
     columns = [column.reshape(program.views, -1) for column in (program.bandwidths, program.latencies)]
     found = [Rails()] * program.views
@@ -191,7 +191,7 @@ def _rails(prediction: Prediction) -> list[Rails]:
             own = np.array([*map({name: i for i, name in enumerate(names)}.__getitem__, call.rated.link_names)])
         shares = np.ones(len(names))
         shares[own] = call.rail_shares
-        seen = zip(columns, (call.bandwidths(costs), call.latencies(costs)), strict=True)
+        seen = zip(columns, (call.bandwidths, call.latencies), strict=True)
         same = np.all([(column[:, own] == rates).all(axis=1) for column, rates in seen], axis=0)
         for view in np.flatnonzero(same).tolist():
             found[view] = max(found[view], Rails(call.nics, shares), key=lambda rails: rails.nics)

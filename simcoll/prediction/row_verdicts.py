@@ -12,7 +12,7 @@ from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.scenario.profile import described_transport, load_profile
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
 Name = Callable[[ResultRow], str]  # of a row, among others

@@ -85,7 +85,8 @@ def run_schedule(
     Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
     proof fails, BoundError when the run is faster than possible.
     """
-    source, proved = source_of(point, network, places)
+    proved = source_of(point, network, places)
+    source = proved.source
     devices = (*places, *agents_of(point, network, places)[: source.agents])
     if point.weights is not None:
         _check_weights(point, source.n)
@@ -110,12 +111,12 @@ def run_schedule(
     bound = bounds.beaten(took_ps, source, network, devices, *asked)
     if bound is not None:
         took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
-        if proved == "off":
+        if proved.proof == "off":
             raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
         raise BoundError(f"{took}: a bug of simcoll")
     held = program if program is not None and len(program) <= MOST_HELD else None
     ran = ProgramRun(point, make, outcome, held)
-    return ScheduleRun(source, proved, devices, ran)
+    return ScheduleRun(source, proved.proof, devices, ran)
 
 
 def predict_call(
@@ -131,37 +132,42 @@ def predict_call(
         ]  # the choice is made without knowledge of faults
         algorithm = _quickest(healthy, topology, costs, keep).algorithm
         return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
+    return _predict_one(scenario, topology, costs, keep)
+
+
+def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
+    """Return the prediction of a call with a named algorithm."""
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
-    call = executor(scenario).lower(scenario, topology)
-    launch_ps = call.launch_ps(costs)
+    call = executor(scenario).lower(scenario, topology, costs)
+    launch_ps = call.launch_ps
     try:
-        run = run_schedule(call.point(costs), call.network(costs), call.places, launch_ps, keep)
+        run = run_schedule(call.point, call.network, call.places, launch_ps, keep)
     except StuckError as error:
         raise call.stuck(error) from None
     return CallPrediction(
         scenario=scenario,
         costs=costs,
-        topology=call.topology(costs),
+        topology=call.topology,
         devices=run.devices,
         run=run.run,
         totals=_side_by_side(run.run.totals, call.count),
-        bound_ps=functools.partial(_bound_ps, call, run, topology, costs),
+        bound_ps=functools.partial(_bound_ps, call, run, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
         lowered=call,
         source=run.source,
         proof=run.proved,
         launch_ps=launch_ps,
-        host_ps=call.host_ps(costs),
+        host_ps=call.host_ps,
     )
 
 
-def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None, costs: CostSetting) -> int:
+def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None) -> int:
     """Return the time in ps that no schedule can beat, the same for all algorithms and executors. Links count as rated,
     or as in a profile where that is faster; switches count where they could reduce."""
     scenario, rated = call.scenario, topology or rated_topology(call.scenario)
-    network = at_best(scenario, rated, costs)
+    network = at_best(scenario, rated, call.costs)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
     return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)
@@ -186,7 +192,7 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
     refused: list[RefusedError] = []
     for option in options:
         try:
-            predicted.append(predict_call(option, topology, costs, keep))
+            predicted.append(_predict_one(option, topology, costs, keep))
         except RefusedError as error:
             refused.append(error)
     if not predicted:
@@ -324,7 +330,7 @@ def _operations(
             kinds.append(COMPUTING)
         else:
             call = binder.bound(work.call, work.ranks)
-            launch_ps = call.lowered.launch_ps(binder.costs)
+            launch_ps = call.lowered.launch_ps
             if launch_ps or apart:
                 operations.append(Operation(ranks, None, launch_ps, after))
                 calls.append(None)
@@ -354,7 +360,7 @@ def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Nu
 def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
     """Return the links of all calls by `names`, with the topology's rates, or else those of a call."""
     known: dict[str, tuple[str, int]] = {}
-    for each in (binder.topology, *(call.lowered.topology(binder.costs) for call in binder.calls.values())):
+    for each in (binder.topology, *(call.lowered.topology for call in binder.calls.values())):
         if each.link_names is not binder.topology.link_names or not known:
             for name, kind, rate in zip(each.link_names, each.link_kinds, each.bandwidths.tolist(), strict=True):
                 known.setdefault(name, (kind, rate))
@@ -381,7 +387,7 @@ def _step_totals(
             own = range(len(names)) if names is links.names else [number[name] for name in names]
             view, serves = links.capacities.copy(), links.capacities.astype(float)
             view[len(binder.topology.bandwidths) :] = 1  # `join` gives 1 B/s to links that a call does not see
-            view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities(binder.costs)
+            view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities
             served[view.tobytes()] = serves / planned.lowered.count
     shares = [links.capacities / np.maximum(1, served.get(view.tobytes(), view)) for view in rates]
     whole = np.rint(carried * np.stack(shares)).astype(np.int64).sum(axis=0)
@@ -409,7 +415,7 @@ class _Binder:
     @property
     def ways(self) -> set[str]:
         """Return the ways in which the calls share links."""
-        return {call.lowered.point(self.costs).params().sharing for call in self.calls.values()}
+        return {call.lowered.point.params().sharing for call in self.calls.values()}
 
     def bound(self, call: CollectiveCall, ranks: tuple[int, ...]) -> PlannedCall:
         """Return a call of some ranks. Raises RefusedError if its algorithm cannot serve, and InputError."""
@@ -433,13 +439,12 @@ class _Binder:
             raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
         runs = executor(asked)
         if runs.alternatives(asked, self.rated)[0] is not asked:
-            chosen = predict_call(asked, self.rated, self.costs)
-            ran = chosen.scenario
-            own = {"algorithm": chosen.algorithm, "protocol": ran.protocol, "model": ran.model}
-            asked = asked.model_copy(update=own)
-        call = runs.lower(asked, self.rated)
-        point, network, devices = call.point(self.costs), call.network(self.costs), call.places
-        source, proved = source_of(point, network, devices)
+            call = predict_call(asked, self.rated, self.costs).lowered
+        else:
+            call = runs.lower(asked, self.rated, self.costs)
+        point, network, devices = call.point, call.network, call.places
+        proved = source_of(point, network, devices)
+        source = proved.source
         devices = (*devices, *agents_of(point, network, devices)[: source.agents])
         options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
 
@@ -450,4 +455,4 @@ class _Binder:
         make, in_loops, stream = functools.partial(of, bind), functools.partial(of, looped), None
         if isinstance(source, StreamedSchedule) and point.weights is None:
             stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize)
-        return PlannedCall(call, proved, CallProgram(stream.bind if stream else make, stream, in_loops=in_loops))
+        return PlannedCall(call, proved.proof, CallProgram(stream.bind if stream else make, stream, in_loops=in_loops))

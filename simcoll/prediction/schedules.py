@@ -6,6 +6,8 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -31,23 +33,26 @@ from simcoll.topology.graph import Topology
 
 FULL_PROOF: Final = 1024  # most ranks of a schedule that is proved in full, unless the scenario says otherwise
 
-Proved = tuple[AnySchedule, str]
-_RECENT: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
-_PLACED: Final[LruCache[Proved]] = LruCache(20_000_000, lambda proved: proved[0].rows)
-_ORDERS: Final[LruCache[tuple[Order, ...]]] = LruCache(2_000_000, lambda orders: sum(map(len, orders)))
+
+@dataclass(frozen=True, eq=False)
+class ProvedSchedule:
+    """A schedule, or the stream of its steps, with the level of its proof ("off": none)."""
+
+    source: AnySchedule
+    proof: str
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Return the traffic between participants, without copies within one and steps of such copies."""
+        return _traffic(self.source)
 
 
-def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
-    """Return the proved schedule or stream, and the level of its proof."""
-    if schedule_json.is_file(scenario.algorithm) or scenario.copies != 1:  # these depend on more keys
-        return _source(scenario, topology, places)
-    asked = (scenario.collective, scenario.algorithm)
-    more = (scenario.root, scenario.groups, scenario.subgroups, scenario.proof)
-    where = (*asked, *more, _maker(*asked), topology.layout, tuple(places))
-    return _PLACED.get(where, lambda: _source(scenario, topology, places))
+# Schedules with their proofs, which all sizes of a sweep share: without it the sweep takes twice as long.
+_PROVED: Final[LruCache[ProvedSchedule]] = LruCache(20_000_000, lambda proved: proved.source.rows)
 
 
-def _source(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Proved:
+def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> ProvedSchedule:
+    """Return the proved schedule or stream of a scenario."""
     n = len(places)
     members = scenario.subgroups or (tuple(range(n)),)
     size = len(members[0])
@@ -63,9 +68,9 @@ def _source(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Pr
     asked = (scenario.collective, scenario.algorithm, size, scenario.root, groups, agents)
     orders = _orders(scenario, topology, [places[rank] for rank in members[0]])
     known = (*asked, _maker(*asked[:2]), orders, scenario.subgroups, n)
-    made, _ = _RECENT.get((*known, "off"), lambda: (_made_as_asked(scenario, asked, orders, n), "off"))
+    made = _PROVED.get((*known, "off"), lambda: ProvedSchedule(_made_as_asked(scenario, asked, orders, n), "off"))
     level: Proof | Literal["off"] = scenario.proof or ("full" if n <= FULL_PROOF else "fingerprint")
-    return (made, level) if level == "off" else _RECENT.get((*known, level), lambda: _proved(scenario, made, level))
+    return made if level == "off" else _PROVED.get((*known, level), lambda: _proved(scenario, made.source, level))
 
 
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
@@ -81,8 +86,7 @@ def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], t
     grouped = entry is not None and entry.uses_groups
     if entry and entry.agent_a_group:  # all ranks of a group do the same, groups do not
         return tuple(side_by_side.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
-    where = (topology.layout, tuple(places), known, root, grouped, turn)
-    return _ORDERS.get(where, lambda: orders_of(topology, places, known, root=root, grouped=grouped, turn=turn))
+    return orders_of(topology, places, known, root=root, grouped=grouped, turn=turn)
 
 
 def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[Order, ...]:
@@ -139,12 +143,12 @@ def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Orde
         return source
 
 
-def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> Proved:
+def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> ProvedSchedule:
     """Prove a schedule, once for all sizes of a sweep; return the same object, so that memory holds it once."""
     of_file = schedule_json.is_file(scenario.algorithm)
     with contextlib.nullcontext() if of_file else _entry(scenario).named():
         proof.prove(made, level)
-    return made, level
+    return ProvedSchedule(made, level)
 
 
 def _made(asked: ScheduleKey) -> StreamedSchedule:
@@ -325,22 +329,6 @@ class Traffic(NamedTuple):
     sent: int
     agents: int
     rounds: tuple[StepTraffic, ...]
-
-
-class _Counted(NamedTuple):
-    """A schedule and its traffic; the schedule is kept so that no other gets its id."""
-
-    source: AnySchedule
-    traffic: Traffic
-
-
-_COUNTED: Final[LruCache[_Counted]] = LruCache(5_000_000, lambda counted: counted.source.rows)
-
-
-def traffic(source: AnySchedule) -> Traffic:
-    """Return the traffic between participants, without copies within one and steps of such copies; it is counted once
-    for all sizes and protocols."""
-    return _COUNTED.get(id(source), lambda: _Counted(source, _traffic(source))).traffic
 
 
 def _traffic(source: AnySchedule) -> Traffic:

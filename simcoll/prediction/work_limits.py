@@ -17,7 +17,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import StreamedSchedule
-from simcoll.topology.systems import described, leaf_width, nodes_of
+from simcoll.topology.topology_builder import described, leaf_width, nodes_of
 from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
 

@@ -76,7 +76,7 @@ def _short(values: Sequence[str]) -> Sequence[str]:
 
 def _topologies() -> str:
     from simcoll.topology.machine_files import shipped_systems
-    from simcoll.topology.systems import load_system
+    from simcoll.topology.topology_builder import load_system
 
     return _columns((name, load_system(name).description) for name in shipped_systems())
 

@@ -18,7 +18,7 @@ from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective
 from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.schedule import Schedule
-from simcoll.topology.systems import build as build_topology
+from simcoll.topology.topology_builder import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 
 _STAR: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}

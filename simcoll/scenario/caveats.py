@@ -14,7 +14,7 @@ from simcoll.nccl import algorithm_names
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.machine_files import SystemFile
 
 _UNUSED = (
@@ -48,7 +48,7 @@ def _idle(scenario: Scenario) -> str | None:
     ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # a list of devices asks for no number of nodes
     if nodes == 1 or ranks is None or scenario.placement is not None:
         return None
-    system = systems.described(scenario.topology)
+    system = topology_builder.described(scenario.topology)
     taken = -(-ranks // system.counts.get("gpu", 1)) if system else nodes
     if taken >= nodes:
         return None
@@ -75,7 +75,7 @@ def _of_gpus(scenario: Scenario) -> SystemFile | None:
     """Return the system of a scenario that names a release or registered buffers; None without GPUs."""
     if not (scenario.library_version or scenario.launch.registered):
         return None
-    system = systems.described(scenario.topology)
+    system = topology_builder.described(scenario.topology)
     return system if system and system.gpu else None
 
 
@@ -92,7 +92,7 @@ def _windows(scenario: Scenario, system: SystemFile) -> str | None:
         return None
     from simcoll.nccl import symmetric_kernels
 
-    nodes, gpus = systems.nodes_of(scenario.topology), system.counts.get("gpu", 1)
+    nodes, gpus = topology_builder.nodes_of(scenario.topology), system.counts.get("gpu", 1)
     several = (scenario.ranks or nodes * gpus) > gpus
     added = symmetric_kernels.adds(scenario.dtype, scenario.op)
     if not several and added and _may_serve(scenario, system):

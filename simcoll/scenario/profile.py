@@ -22,7 +22,7 @@ from simcoll.nccl.between_nodes import OF_FAMILY, Transport
 from simcoll.nccl.kernel_costs import KINDS, Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 MOST_COPIES: Final = 256  # more only make a schedule longer: no shipped machine has as many NICs or direct links
 

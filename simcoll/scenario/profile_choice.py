@@ -8,7 +8,7 @@ from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, wrong
 from simcoll.scenario.profile import Profile, find_profile, load_network, shipped_profiles
 from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.systems import described
+from simcoll.topology.topology_builder import described
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.topology.wiring import GPU_LINKS
 

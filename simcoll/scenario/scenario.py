@@ -40,7 +40,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.collectives import BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import nodes_of
+from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.workload.workload_keys import Workload
 

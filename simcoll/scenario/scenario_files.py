@@ -18,9 +18,9 @@ from simcoll.config.input_files import decoded
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import algorithm_names
-from simcoll.scenario.ranges import MAX_VARIANTS as MAX_VARIANTS
-from simcoll.scenario.ranges import differences, variants
 from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
+from simcoll.scenario.sweep_expansion import MAX_VARIANTS as MAX_VARIANTS
+from simcoll.scenario.sweep_expansion import differences, variants
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.machine_files import shipped_systems

@@ -23,7 +23,7 @@ from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import alike, grouped, nested
 from simcoll.errors import TopologyError, did_you_mean
-from simcoll.topology import graph_attributes
+from simcoll.topology import networkx_attributes
 from simcoll.topology.cuts_and_distances import LinksByEnd, Machines
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import POLICIES, Route, Router, RoutingPolicy
@@ -82,10 +82,10 @@ class Topology:
 
         Raises InputError.
         """
-        from simcoll.topology import systems
+        from simcoll.topology import topology_builder
 
         spec = {"file" if input_files.names_yaml(str(name)) else "system": str(name), **keys}
-        topology = systems.build(systems.of_keys(spec))
+        topology = topology_builder.build(topology_builder.of_keys(spec))
         topology.spec = MappingProxyType(spec)
         return topology
 
@@ -103,7 +103,7 @@ class Topology:
         Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. `graph.graph` may say
         `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises TopologyError.
         """
-        said = graph_attributes.read(graph.graph)
+        said = networkx_attributes.read(graph.graph)
         about = name or said.name, routing or said.routing or "shortest", said.routes if routes is None else routes
         return cls(Wiring.of(graph, said.dims), *about, said.facts)
 
@@ -114,7 +114,7 @@ class Topology:
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
         """Devices and links as a networkx graph that cannot be changed; made when it is asked for."""
-        return self.rewired().graph(graph_attributes.written(self))
+        return self.rewired().graph(networkx_attributes.written(self))
 
     def rewired(self) -> Wiring:
         """A copy of the devices and links of this topology, to be changed into another one."""

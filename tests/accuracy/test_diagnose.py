@@ -21,7 +21,7 @@ from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.scenario.profile import CostSetting, find_profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 SIZES = tuple(2**exponent for exponent in range(9, 30, 2))
 LARGE = tuple(2**exponent for exponent in range(20, 31, 2))
@@ -652,13 +652,12 @@ def test_how_data_leave_a_node_and_by_which_nics_are_told_together(tmp_path: Pat
 
 def test_one_node_and_several_in_one_table(tmp_path: Path):
     """What is wrong between nodes changes nothing of rows of one node, which have no cables."""
-    slow = slow_links(SLINGSHOT, "*nic*->rail*", "12.5 GB/s", LARGE[1::2])
-    lines = table(tmp_path, SLINGSHOT, slow).read_text(encoding="utf-8").splitlines()
-    alone: Setup = (SLINGSHOT[0], 1, 4)
-    lines += table(tmp_path, alone, times(alone, LARGE[1::2])).read_text(encoding="utf-8").splitlines()[1:]
+    slow = slow_links(A100X2, "*nic*->rail*", "12.5 GB/s", LARGE[1::2])
+    lines = table(tmp_path, A100X2, slow).read_text(encoding="utf-8").splitlines()
+    lines += table(tmp_path, A100, times(A100, LARGE[1::2])).read_text(encoding="utf-8").splitlines()[1:]
     path = tmp_path / "both.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = diagnosed(path, SLINGSHOT[0])
+    found = diagnosed(path, A100[0])
     assert "slow nic" in (found["verdict"], *found["also"])
     assert {region["nodes"] for region in found["regions"] if region["off"]} == {2}
     assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)

@@ -14,7 +14,7 @@ from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.formats import importers
 from simcoll.report import exports
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.machine_files import shipped_systems
 
 ASKED = [("all_reduce", "64 KiB"), ("all_reduce", "64 MiB"), ("all_to_all", "1 MiB"), ("broadcast", "1 MiB")]
@@ -31,7 +31,7 @@ NODES = (1, 2)
 def machines() -> Iterator[tuple[str, int]]:
     """Every shipped system, on one node, and on two where it has NICs."""
     for name in shipped_systems():
-        yield from ((name, nodes) for nodes in NODES if nodes == 1 or systems.load_system(name).nic)
+        yield from ((name, nodes) for nodes in NODES if nodes == 1 or topology_builder.load_system(name).nic)
 
 
 def answers(on: Any, nodes: int | None = None, asked: Sequence[tuple[str, str]] = ASKED, **keys: Any) -> list[Any]:
@@ -68,7 +68,7 @@ def test_every_format_keeps_the_machine(name: str, to: str, tmp_path: Path) -> N
     path = written(name, 2, to, tmp_path)
     again = written(str(path), None, to, tmp_path)
     assert answers(str(again), asked=ASKED[:2]) == answers(name, 2, asked=ASKED[:2])
-    assert systems.load_system(str(path)).facts == systems.load_system(name).facts
+    assert topology_builder.load_system(str(path)).facts == topology_builder.load_system(name).facts
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -104,11 +104,11 @@ def test_a_file_of_another_format_is_to_be_imported(tmp_path: Path) -> None:
 def test_torus_is_a_torus_when_it_is_read_again(tmp_path: Path) -> None:
     """Groups and routes of a torus are those of its dimensions."""
     keys = {"fabric": "torus", "dims": [3, 4], "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
-    torus = systems.build(systems.of_keys(keys))
+    torus = topology_builder.build(topology_builder.of_keys(keys))
     topology = sc.Topology.from_graph(torus.graph)
     assert topology.default_groups(topology.ranks) == torus.default_groups(torus.ranks) != ()
     path = tmp_path / "torus.yaml"
-    path.write_text(systems.dump(topology))
+    path.write_text(topology_builder.dump(topology))
     asked = {"algorithm": "hierarchical", "size": "1 MiB"}
     assert sc.predict("all_reduce", on=str(path), **asked).time_ps == sc.predict("all_reduce", on=keys, **asked).time_ps
 
@@ -142,8 +142,8 @@ def drawn(nodes: int = 2) -> Any:
 
 def test_drawn_nodes_are_the_node_that_they_look_like() -> None:
     """A graph with devices in another order and of other names has the node, and the times, of a shipped system."""
-    of_graph = systems.load_system(spelt(drawn())["file"])
-    shipped = systems.load_system("hgx-h100")
+    of_graph = topology_builder.load_system(spelt(drawn())["file"])
+    shipped = topology_builder.load_system("hgx-h100")
     assert list(of_graph.devices) == list(shipped.devices) and of_graph.devices == shipped.devices
     assert of_graph.in_network == shipped.in_network
     assert of_graph.nic and of_graph.nic.rate == "50000000000 B/s"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import ROOT, process, simcoll
+from command import ROOT, simcoll
 
 from simcoll.config.yaml_tree import shipped
 from simcoll.report.schedule_view import every_pair
@@ -74,13 +74,6 @@ def test_what_show_prints_verify_reads(pair: str, tmp_path: Path):
     (row,) = found.json["rows"]
     assert (found.status, row["ranks"], row["status"]) == (0, 6, "proved")
     assert f"{row['collective']}/{row['algorithm']}" == pair
-
-
-def test_schedules_through_a_pipe(ring: dict[str, Any]):
-    """`simcoll show … --json | simcoll verify --schedule -` works."""
-    found = process("verify", "--schedule", "-", input=json.dumps(ring))
-    proved = f"Proved: {ring['collective']}/{ring['algorithm']} on {ring['ranks']} ranks does what all_reduce promises."
-    assert (found.status, found.out.splitlines()[0]) == (0, proved)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from simcoll import units
 from simcoll.config import text_table, yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import Diagnostic, InputError, SimcollError
-from simcoll.scenario.ranges import variants
+from simcoll.scenario.sweep_expansion import variants
 
 
 class _Inner(Model):

@@ -18,7 +18,7 @@ from simcoll.config.yaml_tree import shipped
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.result_rows import read as read_results
 from simcoll.scenario import scenario_files
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 
 
 def test_single_runs_and_nothing_of_the_environment():
@@ -89,21 +89,23 @@ def test_graphml_reads_back(machine: dict[str, Any], tmp_path: Path):
     import networkx as nx
 
     topology = api.load({"topology": machine, "collective": "all_reduce", "size": "8 B"})[0].scenario.topology
-    built = systems.build(topology)
-    (tmp_path / "ours.yaml").write_text(systems.dump(built), encoding="utf-8")
+    built = topology_builder.build(topology)
+    (tmp_path / "ours.yaml").write_text(topology_builder.dump(built), encoding="utf-8")
     ours, again, made = tmp_path / "ours.graphml", tmp_path / "again.graphml", tmp_path / "made.yaml"
     assert simcoll("export", tmp_path / "ours.yaml", "--to", "graphml", "-o", ours).status == 0
     nx.write_graphml(nx.read_graphml(ours), again)
     for file in (ours, again):
         assert simcoll("import", file, "-o", made).status == 0
-        found = systems.dump(systems.build(scenario_files.topology_spec(str(made))))
-        assert found.partition("\n")[2] == systems.dump(built).partition("\n")[2]  # but for the name, the file's
+        found = topology_builder.dump(topology_builder.build(scenario_files.topology_spec(str(made))))
+        assert (
+            found.partition("\n")[2] == topology_builder.dump(built).partition("\n")[2]
+        )  # but for the name, the file's
 
 
 def test_a_graph_of_networkx_is_a_machine(tmp_path: Path):
     """An undirected graph with texts for rates is a machine; what it does not say is said, what it lacks refused."""
     made, done = brought(tmp_path, foreign.GRAPHML)
-    found = systems.build(scenario_files.topology_spec(str(made)))
+    found = topology_builder.build(scenario_files.topology_spec(str(made)))
     to, back = found.link("s", "a"), found.link("a", "s")
     assert (len(found.links), to.bandwidth, back.latency_ps) == (4, 25 * 10**9, 500_000)
     assert "the shortest ways" in done.out + done.err and "left out: x" in done.out + done.err

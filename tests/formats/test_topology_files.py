@@ -16,13 +16,13 @@ from simcoll.errors import InputError
 from simcoll.formats import importers
 from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
 from simcoll.scenario import scenario_files
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 
 
 def topology_of(path: Path) -> Topology:
     """The topology of a file."""
-    return systems.build(scenario_files.topology_spec(str(path)))
+    return topology_builder.build(scenario_files.topology_spec(str(path)))
 
 
 def bandwidth(topology: Topology, u: str, v: str) -> float:

@@ -20,7 +20,7 @@ from simcoll.prediction.nccl_calls import NcclChannel
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.scenario.scenario_files import Point, load
 from simcoll.schedule.names import Protocol
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 LAUNCH, GRID, SPREAD, KEPT = 5_000_000, 700_000, 0.125, 0.9
 US, GB = 10**6, 10**9

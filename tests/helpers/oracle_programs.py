@@ -45,9 +45,6 @@ def program_of(
     return build(schedule, params, network, routes, columns, {r: t for r, t in arrivals.items() if r < n})
 
 
-Joint = tuple[list[Message], list[Link], Rules, list[Task]]
-
-
 def joint_program_of(messages: list[Message], links: list[Link], rules: Rules, tasks: list[Task]) -> Program:
     """A case of several operations as a program: their rules by way, of which each message has its own."""
     kinds = list(dict.fromkeys(m.rules or rules for m in messages))

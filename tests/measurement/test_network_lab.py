@@ -15,7 +15,7 @@ from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_lab, network_namespaces, real_run
 from simcoll.measurement.network_namespaces import BuiltNetwork
 from simcoll.scenario.scenario_files import load
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 
 pytestmark = needs("torch")
 
@@ -86,7 +86,7 @@ def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
     (4.6 %), an acknowledgement of 66 for at most every second of them (2.3 %), and what a busy machine sends again.
     One run more would be 33 % and its headers, one less leaves too few bytes."""
     points = load(str(scenario), [f"algorithm={algorithm}", "size=2304 KiB", "measure={repeats: 1, warmup: 1}"])
-    with BuiltNetwork(systems.build(points[0].scenario.topology)) as network:
+    with BuiltNetwork(topology_builder.build(points[0].scenario.topology)) as network:
         before = network.sent()
         real_run.run(points, network_lab.launcher(network))
         sent = {name: count - before[name] for name, count in network.sent().items()}

@@ -17,7 +17,7 @@ from extras import needs_root
 from simcoll.errors import InputError, SimcollError
 from simcoll.measurement import network_lab, network_namespaces
 from simcoll.measurement.network_namespaces import BuiltNetwork, WiringPlan
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -44,7 +44,7 @@ else:
 
 
 def _topology(**spec: Any) -> Topology:
-    return systems.build(TopologySpec.model_validate({"link": CABLE, **spec}))
+    return topology_builder.build(TopologySpec.model_validate({"link": CABLE, **spec}))
 
 
 def _star(hosts: int = 4, **spec: Any) -> Topology:
@@ -120,7 +120,7 @@ def test_what_cannot_be_built_is_refused(spec: dict[str, Any], what: str):
     """Devices that are no hosts or switches, loops of bridges and dead links are refused, and nothing is made."""
     given = {key: value for key, value in {"link": CABLE, **spec}.items() if value is not None}
     with pytest.raises(InputError, match=what):
-        WiringPlan(systems.build(TopologySpec.model_validate(given)))
+        WiringPlan(topology_builder.build(TopologySpec.model_validate(given)))
 
 
 def test_names_that_are_no_names_are_refused():
@@ -193,9 +193,9 @@ def test_nothing_is_left_after_a_failure():
 HOLD = """
 import time
 from simcoll.measurement.network_namespaces import BuiltNetwork
-from simcoll.topology import systems, topology_keys
+from simcoll.topology import topology_builder, topology_keys
 star = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "40 Mb/s", "latency": "50 us"}}
-with BuiltNetwork(systems.build(topology_keys.TopologySpec.model_validate(star))):
+with BuiltNetwork(topology_builder.build(topology_keys.TopologySpec.model_validate(star))):
     print("built", flush=True)
     time.sleep(1000)
 """

@@ -24,7 +24,7 @@ from extras import needs
 from simcoll.errors import InputError, MeasureError, RefusedError
 from simcoll.formats.measured import read_measured
 from simcoll.measurement import network_namespaces, real_run
-from simcoll.measurement.launcher import Launcher
+from simcoll.measurement.launcher import Launcher, on_one_gpu
 from simcoll.prediction.predict import predict
 from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario_files import Point
@@ -650,3 +650,24 @@ def test_bytes_on_the_wire(namespace: str):
     runs = 3 + 3 + 1  # timed, a warm-up in each of three passes, checked
     schedules = (4 + 6) * (4 << 20)  # 2(n−1) and n(n−1) times the buffer, all ranks together
     assert 1 <= (sent_bytes(namespace) - before) / (runs * schedules) <= 1.02
+
+
+def test_ranks_on_one_gpu_look_like_hosts():
+    """Each rank has a host of its own for NCCL, all have the same GPU."""
+    seen = [on_one_gpu().environment(rank) for rank in range(4)]
+    assert len({one["NCCL_HOSTID"] for one in seen}) == 4
+    assert len({one["CUDA_VISIBLE_DEVICES"] for one in seen}) == 1
+    assert all(one["NCCL_NET"] == "Socket" for one in seen)
+
+
+def test_several_ranks_share_a_gpu():
+    """Rings, trees and naive by several NCCL ranks on one GPU, checked on every rank."""
+    from simcoll.measurement.torch_backend.session import gpus
+
+    if not gpus():
+        pytest.skip("needs a GPU")
+    asked = scenario_files.load(
+        str(ROOT / "validation" / "cases" / "one-gpu.yaml"), ["size=64 KiB", "measure.repeats=4"]
+    )
+    measured = real_run.run(asked, on_one_gpu(), backend="nccl", timeout_s=60, limit_s=200)
+    assert all(row["verified"] and row["library"] == "nccl" for row in measured)

@@ -17,7 +17,7 @@ from simcoll.prediction.placed_topology import rated_topology
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 SIZES = ["1 KiB", "256 KiB", "16 MiB", "1 GiB"]
 

@@ -20,7 +20,7 @@ from simcoll.nccl.graph_search import SearchSettings, search
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import ChannelGraph
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 WITH_GRAPHS = [name for name in shipped_systems() if (file := load_system(name).nccl) and file.graphs]
 
@@ -37,7 +37,7 @@ def changed(name: str, nvlink: float = 1.0, **keys: Any) -> SystemFile:
 
 SEARCH = """
 from simcoll.nccl.graph_search import search
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 print(search(load_system("dgx1-v100"), 4, across=False))
 """
 

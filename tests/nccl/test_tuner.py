@@ -26,7 +26,7 @@ from simcoll.schedule.collectives import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 SIZES = [2**exponent for exponent in range(3, 34)]
 GOLDEN = (ROOT / "tests/golden" / "nccl-tuner.txt").read_text(encoding="utf-8")

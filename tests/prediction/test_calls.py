@@ -117,7 +117,7 @@ def test_pairs_of_channels_end_apart_as_channels_do(algorithm: str) -> None:
     later as if they were run by themselves."""
     how = {"nodes": 2, "ranks": 16, "algorithm": algorithm, "protocol": "Simple"}
     with_, without = (call("hgx-h100", "all_reduce", 2**26, law=text(spread=one), **how) for one in (SPREAD, 0.0))
-    its, bandwidths = channel(with_).call, channel(with_).bandwidths(with_.costs)
+    its, bandwidths = channel(with_).call, channel(with_).bandwidths
     speed = min(int(bandwidths[link]) for link in channel(with_).path)
     assert its.channels == 2 * its.alike
     later = spread(its.channels, 2**26 // its.channels, speed // 2)
@@ -157,7 +157,7 @@ def test_each_step_of_a_tree_has_a_channel(algorithm: str, nodes: int) -> None:
     """Steps of a tree over several nodes have threads of their own, as many as its schedule has steps."""
     how = {"nodes": nodes, "algorithm": algorithm, "protocol": "Simple", "profile": "nccl-hopper"}
     found = call("hgx-h100", "all_reduce", 2**25, **how)
-    assert channel(found).params(found.costs)["channels"] == row(found).steps
+    assert channel(found).params["channels"] == row(found).steps
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -184,7 +184,7 @@ def test_a_connection_of_a_tree_has_eight_chunks(power: int, protocol: Protocol,
     """Chunks fill a step each of a connection's buffer, however small the pieces are in which they are handed on."""
     found = call("hgx-h100", "all_reduce", 2**power, nodes=nodes, algorithm="tree", protocol=protocol)
     shape = channel(found).call
-    held = channel(found).params(found.costs)["slots"] * shape.handed
+    held = channel(found).params["slots"] * shape.handed
     assert 8 * shape.message <= held < 8 * (shape.message + shape.handed)
 
 
@@ -299,7 +299,7 @@ def test_chunks_of_a_tree_on_one_node_share_links(ranks: int) -> None:
     small, large = (call("l40s-pcie", "all_reduce", size, **how) for size in (2**18, 2**19))
     its = channel(large).call
     assert its.channels * its.chunk >= 2**19
-    bandwidths = channel(large).bandwidths(large.costs)
+    bandwidths = channel(large).bandwidths
     speeds = [its.alike * int(bandwidths[link]) for link in channel(large).path]
     more = (large.time_ps - small.time_ps) / (2 * (ranks - 1) * 2**18)
     assert 1e12 / max(speeds) <= more <= 1.1e12 / min(speeds)  # and a rank's own blocks

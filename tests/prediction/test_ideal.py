@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
 from simcoll.nccl.algorithm_names import SCHEDULES
@@ -22,7 +21,7 @@ from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 FITTED = [name for name in shipped_systems() if load_system(name).profile]
 MULTIPLIED = ("recursive_doubling", "recursive_multiplying")  # send whole buffers far, and do not pipeline
@@ -234,7 +233,6 @@ def test_ways_that_are_dear_to_run_are_left_out(monkeypatch: pytest.MonkeyPatch)
     found = []
     for most in (MOST_SOLVED, 0):
         monkeypatch.setattr("simcoll.prediction.calls_at_best.MOST_SOLVED", most)
-        monkeypatch.setattr("simcoll.prediction.calls_at_best._CHOSEN", LruCache(1, lambda _: 1))
         found.append(predict(Scenario.model_validate({**call, "profile": "ideal"})))
     port = predict(Scenario.model_validate({**call, "profile": "one-port"}))
     pieces, whole = (each.planned[0].lowered.chosen["chosen.chunk"] for each in found)

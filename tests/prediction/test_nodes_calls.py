@@ -30,7 +30,7 @@ from simcoll.schedule.algorithms import build
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.proof import prove
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 
 @settings(max_examples=40)
@@ -310,7 +310,7 @@ def test_nvls_tree_keeps_what_limits_it_busy(system: str, nodes: int, gpus: int)
     for nbytes in sizes:
         how: dict[str, Any] = {"nodes": nodes, "ranks": nodes * gpus, "placement": {"per_node": gpus}}
         played = call(system, "all_reduce", nbytes, algorithm="nvls_tree", **how)
-        links = channel(played).network(played.costs).bandwidths
+        links = channel(played).network.bandwidths
         found.append((played.time_ps, (np.asarray(played.run.totals.carried) / np.maximum(1, links)).max() * 1e12))
     longer, busier = (found[1][i] - found[0][i] for i in (0, 1))
     assert busier < longer * 1.001
@@ -431,10 +431,10 @@ def test_nics_say_what_the_profile_leaves_open() -> None:
     laws = {"open": text(transport=None), "told": text(transport={"latency": "9 us"})}
     found = {name: call("hgx-h100", "all_reduce", 2048, law, nodes=2, protocol="LL") for name, law in laws.items()}
     of_nics = load_network(load_system("hgx-h100").nic.profile).transport  # type: ignore[union-attr]  # it has NICs
-    assert channel(found["open"]).transport(found["open"].costs) == of_nics
-    assert channel(found["told"]).transport(found["told"].costs).latency == 9_000_000
+    assert channel(found["open"]).transport == of_nics
+    assert channel(found["told"]).transport.latency == 9_000_000
     other = call("hgx-h100", "all_reduce", 2048, nodes=2, profile="nccl-hopper+tcp")
-    assert channel(other).transport(other.costs) == load_network("tcp").transport
+    assert channel(other).transport == load_network("tcp").transport
     assert other.time_ps > call("hgx-h100", "all_reduce", 2048, nodes=2, profile="nccl-hopper").time_ps
     assert other.time_ps == call("hgx-h200", "all_reduce", 2048, nodes=2, profile="nccl-hopper+tcp").time_ps
     one_node = {

@@ -16,7 +16,7 @@ from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import build, load_system
+from simcoll.topology.topology_builder import build, load_system
 from simcoll.topology.topology_keys import TopologySpec
 
 FITTED = {name: system for name in shipped_systems() if (system := load_system(name)).profile}

@@ -12,7 +12,7 @@ from simcoll.prediction.predict import predict
 from simcoll.scenario.profile import load_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 KERNELS = [name for name in shipped_profiles() if name.startswith(("nccl", "rccl"))]
 SYSTEMS = [name for name in shipped_systems() if load_system(name).gpu]

@@ -26,7 +26,7 @@ from simcoll.prediction.predict import Prediction, row
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.report.exports import nccl_tables
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 
 def said(prediction: Prediction) -> ResultRow:
@@ -184,7 +184,7 @@ def test_nothing_is_lost(system: str, nodes: int, ranks: int, collective: str, a
 def test_ways_are_those_of_the_rated_links(system: str, nodes: int) -> None:
     """What a channel has of its links says how fast they are, not which ones messages take."""
     found = call(system, "all_reduce", 2**20, nodes=nodes, algorithm="ring", protocol="Simple")
-    network = channel(found).network(found.costs)
+    network = channel(found).network
     ends = zip(found.devices, (*found.devices[1:], found.devices[0]), strict=True)
     assert all(network.route(*pair) == channel(found).rated.route(*pair) for pair in ends)
 
@@ -197,7 +197,7 @@ def test_nics_carry_alike_in_nvls_tree() -> None:
     out = [link for link, (u, v) in enumerate(rated.links) if (rated.kinds[u], rated.kinds[v]) == ("nic", "switch")]
     assert len(out) == 64
     assert found.totals.carried[out].max() == pytest.approx(2 * 2**26 / 8, rel=0.01)
-    together = channel(found).bandwidths(found.costs)[out] * alike / rated.bandwidths[out]
+    together = channel(found).bandwidths[out] * alike / rated.bandwidths[out]
     assert ((together > 0.7) & (together <= 1.001)).all()
 
 

@@ -81,13 +81,6 @@ def test_a_filter_reads_quantities() -> None:
             filtered(rows, {key: [text]})
 
 
-def test_one_size_is_bars(rows: sc.Results) -> None:
-    """A key without an order, or with one value, makes bars: as many as rows, as long as they are."""
-    kept = rows.where(topology__hosts_per_leaf=2, topology__oversubscription=4)
-    (axes,) = key_figure(kept.rows(), "algorithm").axes
-    assert [patch.get_width() for patch in axes.patches] == pytest.approx(kept["time_us"])  # type: ignore[attr-defined]
-
-
 def test_plots_of_a_scenario_and_of_the_command(tmp_path: Path) -> None:
     """`plots` takes a key, and `simcoll plot --x` draws the same later, in other formats."""
     (tmp_path / "s.yaml").write_text(

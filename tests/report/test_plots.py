@@ -36,7 +36,7 @@ from simcoll.report.plot.style import look
 from simcoll.scenario.scenario_files import load
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import build
+from simcoll.topology.topology_builder import build
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.units import format_duration
 

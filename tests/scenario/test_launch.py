@@ -262,7 +262,7 @@ def test_what_fills_a_chain_counts_once_for_all_calls_of_a_loop(
     one, many = (predicted(collective, size, ranks, *simple[:-1], simple[-1] + each) for each in of)
     call = channel(one).call
     chunk = min(call.chunk, call.share)
-    bandwidth = channel(one)._slowest(one.costs)
+    bandwidth = channel(one)._slowest
     fill = (ranks - 2) * (HOPS["Simple"] + chunk * 10**12 / bandwidth)
     coarse = (ranks - 1) * (call.share // 1024 + 64) * 10**12 / bandwidth  # a call is run in so many pieces at most
     assert one.called_ps - many.called_ps == pytest.approx(fill * (1 - 1 / calls), rel=0.01, abs=coarse)

@@ -13,7 +13,7 @@ from simcoll.errors import InputError
 from simcoll.report.plot.topology import topology_figure
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import build, describe, load_system
+from simcoll.topology.topology_builder import build, describe, load_system
 from simcoll.topology.topology_keys import TopologySpec
 
 GB = 10**9

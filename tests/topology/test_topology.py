@@ -21,7 +21,7 @@ from simcoll.errors import TopologyError
 from simcoll.topology import fabrics
 from simcoll.topology.cuts_and_distances import UNREACHED
 from simcoll.topology.graph import Link, Topology
-from simcoll.topology.systems import bisection_bandwidth, build, dump
+from simcoll.topology.topology_builder import bisection_bandwidth, build, dump
 from simcoll.topology.topology_keys import TopologySpec
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "0.5 us"}

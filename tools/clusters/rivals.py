@@ -11,7 +11,7 @@ from simcoll.accuracy.studies.baselines import on_logarithms
 from simcoll.formats.measured import MeasuredRow
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 
 def from_few_nodes(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> float | None:

@@ -27,7 +27,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
 from simcoll.topology.machine_files import SystemFile, shipped_systems
-from simcoll.topology.systems import build, load_system, nodes_of
+from simcoll.topology.topology_builder import build, load_system, nodes_of
 from simcoll.topology.topology_keys import Override
 from simcoll.units import format_size
 

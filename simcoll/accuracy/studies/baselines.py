@@ -24,7 +24,7 @@ from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.placed_topology import topology_of
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 Rival = Callable[[Sequence[MeasuredRow], MeasuredRow, Point], float | None]
 

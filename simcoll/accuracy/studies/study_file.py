@@ -18,10 +18,10 @@ from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import InputError, did_you_mean
 from simcoll.scenario.profile import find_profile
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 STUDIES, CASES = "studies", "cases"  # folders
-Venue = Literal["loopback", "lab", "nccl", "one-gpu", "tables", "device"]
+Venue = Literal["loopback", "lab", "nccl", "one-gpu", "tables"]
 Percent = Annotated[float, Field(ge=0)]
 
 
@@ -36,7 +36,6 @@ PLACES: Final = {
     "nccl": "GPUs, NCCL",
     "one-gpu": "ranks that share a GPU, NCCL over sockets",
     "tables": "tables measured by others",
-    "device": "one device: the first GPU, else the processor",
 }
 
 
@@ -107,8 +106,8 @@ class Study(Model):
 
     @model_validator(mode="after")
     def _has_cases(self) -> Study:
-        if bool(self.cases) == (self.place == "device"):
-            raise ValueError("a study has cases unless it has `place: device`; write `cases: [{case: NAME}]`")
+        if not self.cases:
+            raise ValueError("a study needs cases; write `cases: [{case: NAME}]`")
         return self
 
 

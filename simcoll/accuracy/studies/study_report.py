@@ -19,7 +19,6 @@ from simcoll.accuracy.studies.study_file import PLACES
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.measurement.device_probes import gamma_ps_per_byte
 from simcoll.measurement.real_run import beside_library
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.schedule.names import WORKLOAD
@@ -66,8 +65,6 @@ def goals(finding: Finding) -> list[Goal]:
     median = asked.median
     if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
         median = max(median, asked.spreads * spread)
-    if finding.device:
-        return []
     bucket_regret = max((series.regret for series in steps), default=None)
     rows = [
         ("median error", "≤", median, errors.get("median")),
@@ -150,9 +147,6 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
         yield f"Not carried out: {finding.why_not}.\n"
         return
     yield f"Measured: {PLACES[study.place]}.\n"
-    if finding.device:
-        yield from _device(finding.device)
-        return
     yield from _measured(finding)
     yield from _parameters(finding)
     yield from _errors(finding)
@@ -197,18 +191,6 @@ def _parameters(finding: Finding) -> Iterator[str]:
         if left:
             yield f"Left as they were: {'; '.join(left)}.\n"
         yield from (f"Note: {note}.\n" for note in document["notes"])
-
-
-def _device(rows: Sequence[Document]) -> Iterator[str]:
-    """Tabulate times of the device by operation and size, and the cost of a reduction."""
-    gamma = gamma_ps_per_byte(rows)
-    yield f"A reduction of large buffers takes {gamma:.3g} ps/B (`model.gamma`).\n"
-    sizes = sorted({row["size_bytes"] for row in rows})
-    times: dict[str, dict[int, float]] = {}
-    for row in rows:
-        times.setdefault(row["what"], {})[row["size_bytes"]] = row["time_us"]
-    yield "Times in µs, by bytes:\n"
-    yield from _by_size(("what",), sizes, {(operation,): of_size for operation, of_size in times.items()}, ".4g")
 
 
 def _by_size(

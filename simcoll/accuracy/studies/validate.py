@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -26,8 +27,8 @@ from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file
-from simcoll.measurement import device_probes, network_lab, network_namespaces, real_run
-from simcoll.measurement.launcher import Launcher
+from simcoll.measurement import network_lab, network_namespaces, real_run
+from simcoll.measurement.launcher import ONE_GPU_S, Launcher, on_one_gpu
 from simcoll.measurement.run_cases import Tell
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction import sweep
@@ -36,7 +37,7 @@ from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario import scenario_files
 from simcoll.scenario.profile import TableSource, find_profile, load_profile
 from simcoll.scenario.scenario_files import Point
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 MEASURED, PROFILES = "measured", "profiles"  # folders
 OWN_HARNESS: Final = "p2p"  # simcoll's harness; in a table with several harnesses only its rows count
@@ -93,7 +94,6 @@ class Finding:
     materials: tuple[Material, ...] = ()
     fits: tuple[tuple[str, Calibrated], ...] = ()
     scored: tuple[Scored, ...] = ()
-    device: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,6 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
         _ = study_file.case_file(options.folder, used.case) if used.case else find_measured(str(used.table))
     if why_not := _why_not(study, options):
         return Finding(study, why_not)
-    if study.place == "device":
-        return Finding(study, device=_device(options))
     materials = tuple(_kept(_material(study, used, options)) for used in study.cases)
     fits: list[tuple[str, Calibrated]] = []
     scored: list[Scored] = []
@@ -136,7 +134,7 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
 
 def _why_not(study: Study, options: StudyOptions) -> str | None:
     """Return the reason why a study cannot be carried out here; None if it can."""
-    if study.cases and all(_measured_before(options, str(used.case)) for used in study.cases if used.case):
+    if all(_measured_before(options, str(used.case)) for used in study.cases if used.case):
         return None
     if study.place == "lab":
         return network_namespaces.why_not()
@@ -193,29 +191,16 @@ def _counts(point: Point, rows: Sequence[MeasuredRow]) -> bool:
 def _measure(study: Study, points: Sequence[Point], path: Path, options: StudyOptions) -> None:
     options.tell(f"{path.stem}: measuring")
     backend: Backend = "nccl" if study.place in ("nccl", "one-gpu") else "gloo"
+    # Without priority the times would include the machine's other work.
+    launcher, limit_s = Launcher(prefix=lambda rank: network_lab.priority()), math.inf
+    if study.place == "one-gpu":  # kernels that wait for each other take turns there, and may spin for ever
+        launcher, limit_s = on_one_gpu(), ONE_GPU_S
     if study.place == "lab":
         rows = network_lab.run(points, timeout_s=options.timeout_s, tell=options.tell)
-    elif study.place == "one-gpu":
-        rows = device_probes.several_on_one_gpu(points, timeout_s=options.timeout_s, tell=options.tell)
     else:
-        # Without priority the times would include the machine's other work.
-        launcher = Launcher(prefix=lambda rank: network_lab.priority())
-        rows = real_run.run(points, launcher, backend=backend, timeout_s=options.timeout_s, tell=options.tell)
+        timeout_s, tell = options.timeout_s, options.tell
+        rows = real_run.run(points, launcher, backend=backend, timeout_s=timeout_s, limit_s=limit_s, tell=tell)
     real_run.write(path, rows, backend)
-
-
-def _device(options: StudyOptions) -> tuple[dict[str, Any], ...]:
-    """Measure this machine's device, write the rows beside the tables, and return them."""
-    from simcoll.measurement.torch_backend.session import gpus
-
-    name: Literal["cuda", "cpu"] = "cuda" if gpus() else "cpu"
-    if path := _measured_before(options, f"device-{name}"):
-        return tuple(device_probes.read(path))
-    options.tell(f"{name}: measuring")
-    rows = device_probes.device(name, tell=options.tell)
-    rows += device_probes.one_rank("nccl" if name == "cuda" else "gloo", timeout_s=options.timeout_s, tell=options.tell)
-    device_probes.write(options.output / MEASURED / f"device-{name}.csv", rows, name)
-    return tuple(rows)
 
 
 def _of_table(used: StudyCase) -> Material:

@@ -15,7 +15,7 @@ from simcoll.config.groups import grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import SimcollError
 from simcoll.topology.machine_files import LinkRule, SystemFile, shipped_systems
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 from simcoll.topology.wiring import GPU_LINKS
 
 NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}

@@ -17,7 +17,7 @@ from simcoll.config.input_files import ImportLog
 from simcoll.config.xml_tree import Element
 from simcoll.errors import Diagnostic, InputError, Place, TopologyError
 from simcoll.topology.graph import Topology
-from simcoll.topology.systems import load_system
+from simcoll.topology.topology_builder import load_system
 
 GRAPHML_ROOT: Final = "graphml"
 _GRAPHML: Final = "give GraphML as networkx writes it: nodes with `kind`, edges with `bandwidth` and `latency`"

@@ -18,7 +18,7 @@ from simcoll.report.exports import arrow_and_torch, graph_drawings, nccl_tables
 from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.schedule import Schedule
-from simcoll.topology import systems
+from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 
 Written = str | bytes
@@ -63,7 +63,7 @@ def _schedule(source: str, options: Options) -> Schedule:
 
 
 def _topology(source: str, options: Options) -> Topology:
-    return systems.build(scenario_files.topology_spec(source, options.nodes))
+    return topology_builder.build(scenario_files.topology_spec(source, options.nodes))
 
 
 def _rows(source: str) -> list[ResultRow]:
@@ -125,7 +125,7 @@ FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "graphviz": lambda source, options, _: graph_drawings.graphviz(_topology(source, options)),
     "graphml": lambda source, options, _: graph_drawings.graphml(_topology(source, options)),
     "node-link": lambda source, options, _: graph_drawings.node_link(_topology(source, options)),
-    "yaml": lambda source, options, _: systems.dump(_topology(source, options)),
+    "yaml": lambda source, options, _: topology_builder.dump(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
     "parquet": lambda source, options, _: arrow_and_torch.parquet(_rows(source)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from simcoll.config.groups import grouped
-from simcoll.topology import graph_attributes
+from simcoll.topology import networkx_attributes
 from simcoll.topology.graph import Topology
 from simcoll.units import format_bandwidth, format_duration
 
@@ -39,12 +39,12 @@ def graphml(topology: Topology) -> str:
     """Return GraphML text, which `import` reads; facts about the whole machine are attributes of the graph."""
     import networkx as nx
 
-    return "\n".join([*nx.generate_graphml(graph_attributes.plain_graph(topology, texts=True)), ""])
+    return "\n".join([*nx.generate_graphml(networkx_attributes.plain_graph(topology, texts=True)), ""])
 
 
 def node_link(topology: Topology) -> str:
     """Return node-link JSON in the form of `networkx.node_link_data`, which `import` reads."""
-    graph = graph_attributes.plain_graph(topology, texts=False)
+    graph = networkx_attributes.plain_graph(topology, texts=False)
     nodes = [{"id": device, **data} for device, data in graph.nodes(data=True)]
     edges = [{"source": u, "target": v, **data} for u, v, data in graph.edges(data=True)]
     about = {"directed": True, "multigraph": False, "graph": graph.graph}

@@ -5,7 +5,7 @@ Rows are mappings with the columns of results.csv; only rows whose status is ok 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from matplotlib.artist import Artist
@@ -95,7 +95,10 @@ def key_figure(
     bars = ticks is not None and (single or not numeric(timed, across))
     shown = lines if bars else with_trust(timed, lines)  # each bar itself says that it is modelled
     series = [
-        {name: _marks(of, across, up, places) for name, of in grouped(panel.rows, _labels(shown)).items()}
+        {
+            name: _marks(of, across, up, places)
+            for name, of in grouped(panel.rows, lambda row: label_of(row, shown)).items()
+        }
         for panel in panels[:MAX_PANELS]
     ]
     if bars and ticks is not None:
@@ -127,10 +130,6 @@ def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
     if not timed:
         raise InputError(f"no row has both {x} and {y}", "see the columns and the status of results.csv")
     return timed
-
-
-def _labels(lines: Sequence[str]) -> Callable[[PlotRow], str]:
-    return lambda row: label_of(row, lines)
 
 
 def _are_many(series: Sequence[NamedMarks]) -> bool:

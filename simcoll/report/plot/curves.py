@@ -339,46 +339,30 @@ def residual_figure(points: Iterable[PlotRow], by: Sequence[str] = ("collective"
     sized = [row for row in points if row["size_bytes"] > 0]
     if not sized:
         raise ValueError("no row has a size (a barrier has none): there is nothing to draw errors over")
-    panels = by_columns(sized, (), by, lambda row: ", ".join(_said(column, row[column]) for column in by))
+    panels = by_columns(
+        sized, (), by, lambda row: ", ".join(f"{row[name]} ranks" if name == "ranks" else str(row[name]) for name in by)
+    )
     figure, grid = grid_of(panels)
     limit = max(LEAST, ROOM * float(np.percentile([abs(100 * row["error"]) for row in sized], 90)))
-    entries: dict[str, Line2D] = {}
+    entries: LegendLines = {}
     for axes, panel in zip(grid, panels, strict=False):
-        _residuals(axes, panel, entries)
+        axes.axhline(0, color=INK, linewidth=0.8, zorder=1.5)
+        of_kind = grouped(panel.rows, lambda row: (row["algorithm"] or AUTO, bool(row["fitted"])))
+        for (name, fitted), rows in of_kind.items():
+            style, kind = _residual(*look(name), fitted), "fitted" if fitted else "held out"
+            errors = [100 * row["error"] for row in rows]
+            axes.plot([row["size_bytes"] for row in rows], errors, label=f"{name}, {kind}", **style)
+            entries.setdefault(name, Line2D([], [], **_residual(*look(name), fitted=False)))
         size_axis(axes, {row["size_bytes"] for row in sized})
         axes.set_ylim(-limit, limit)
         axes.set_ylabel("error (%)", size=9, color=INK)
-    entries |= {text: _marker(GREY, "o", fitted=text == "fitted") for text in ("fitted", "held out")}
+    entries |= {text: Line2D([], [], **_residual(GREY, "o", text == "fitted")) for text in ("fitted", "held out")}
     beyond = sum(abs(100 * row["error"]) > limit for row in sized)
     note = f"{beyond} of {len(sized)} points lie beyond the axis" if beyond else ""
     finish_panels(figure, grid, panels, "Predicted against measured time", entries, note)
     return figure
 
 
-def _said(column: str, value: object) -> str:
-    return f"{value} ranks" if column == "ranks" else str(value)
-
-
-def _residuals(axes: Axes, panel: Panel, entries: dict[str, Line2D]) -> None:
-    axes.axhline(0, color=INK, linewidth=0.8, zorder=1.5)
-    for name in dict.fromkeys(row["algorithm"] or AUTO for row in panel.rows):
-        color, marker = look(name)
-        for fitted in (True, False):
-            series = [r for r in panel.rows if (r["algorithm"] or AUTO) == name and r["fitted"] == fitted]
-            axes.plot(
-                *_places(series), label=f"{name}, {'fitted' if fitted else 'held out'}", **_how(color, marker, fitted)
-            )
-        entries.setdefault(name, _marker(color, marker, fitted=False))
-
-
-def _places(rows: Sequence[PlotRow]) -> tuple[list[int], list[float]]:
-    return [row["size_bytes"] for row in rows], [100 * row["error"] for row in rows]
-
-
-def _how(color: str, marker: Marker, fitted: bool) -> dict[str, Any]:
+def _residual(color: str, marker: Marker, fitted: bool) -> dict[str, Any]:
     face = "none" if fitted else color
     return {"color": color, "marker": marker, "linestyle": "none", "markersize": 4.5, "markerfacecolor": face}
-
-
-def _marker(color: str, marker: Marker, fitted: bool) -> Line2D:
-    return Line2D([], [], **_how(color, marker, fitted))

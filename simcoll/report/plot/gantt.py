@@ -134,7 +134,7 @@ def gantt_figure(
     figure.align_ylabels(grid)
     facts = [
         *_facts(program, launch_ps, end_ps, channels),
-        "in bars: chunk→to rank",
+        "in bars: chunk→to rank" if grid[0].texts else "",
         "thin: receive side" if any(lane.thin for lane in panels["rank"]) else "",
     ]
     finish(figure, title or program.schedule.name, "  ·  ".join(filter(None, facts + notes)), entries)

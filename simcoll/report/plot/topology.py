@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-import matplotlib
+from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize, to_hex, to_rgb
+from matplotlib.colors import Normalize, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, PathPatch
@@ -22,7 +21,7 @@ from matplotlib.path import Path
 
 from simcoll.config.groups import grouped
 from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
-from simcoll.topology.graph import Link, Topology
+from simcoll.topology.graph import Topology
 from simcoll.units import format_bandwidth
 
 MOST: Final = 6  # machines drawn: of more, the first and the last
@@ -183,6 +182,7 @@ def _number(device: str) -> str:
 
 Ends = tuple[str, str]
 XY = tuple[float, float]
+Color = str | tuple[float, float, float, float]
 
 FILLS: Final = {"gpu": "#DDEBD3", "host": "#DDEBD3", "nvswitch": "#CFE6E0", "nic": "#F6E3CF", "cpu": "#E6E6E6"}
 KINDS: Final = {
@@ -249,7 +249,7 @@ class DrawnLine(NamedTuple):
     """A line through the points of a path."""
 
     points: tuple[XY, ...]
-    color: str | tuple[float, ...]
+    color: Color
     width: float
     down: bool
     order: float
@@ -271,33 +271,30 @@ class DrawnLine(NamedTuple):
 
 def _strokes(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | None) -> Iterable[DrawnLine]:
     most = max(int(topology.bandwidths.max()), 1)
-    colours, shades = matplotlib.colormaps["plasma_r"], _shades(topology)
+    shades, colors = colormaps["plasma_r"], _colors(topology)
     for u, v in topology.links:
         if u == v or u not in layout.boxes or v not in layout.boxes:
             continue
-        link, back = topology.link(u, v), topology.has_link(v, u)
-        two = back and (
-            _differ(topology, u, v) if busy is None else not math.isclose(busy[u, v], busy[v, u], abs_tol=1e-3)
-        )
+        link, back = topology.link(u, v), topology.link(v, u) if topology.has_link(v, u) else None
+        if busy is None:
+            two = back is not None and back.bandwidth != link.bandwidth
+        else:
+            two = back is not None and not math.isclose(busy[u, v], busy[v, u], abs_tol=1e-3)
         if back and not two and u > v:
             continue
         points = _points(layout, u, v, 0.035 if two else 0.0)
-        width = _width(link, most)
+        width = _width(link.bandwidth, most)
         if busy is None:
-            yield DrawnLine(points, shades[link.kind, link.bandwidth], width, not link.bandwidth, -width / 100)
+            yield DrawnLine(points, colors[link.kind, link.bandwidth], width, not link.bandwidth, -width / 100)
         elif busy[u, v] > 0:
-            yield DrawnLine(points, colours(busy[u, v]), width, not link.bandwidth, busy[u, v] / 10)
+            yield DrawnLine(points, shades(busy[u, v]), width, not link.bandwidth, busy[u, v] / 10)
         else:
             yield DrawnLine(points, FAINT, width, not link.bandwidth, -0.5)
 
 
-def _differ(topology: Topology, u: str, v: str) -> bool:
-    return topology.link(u, v).bandwidth != topology.link(v, u).bandwidth
-
-
-def _width(link: Link, most: int) -> float:
+def _width(bandwidth: int, most: int) -> float:
     """Return a line's width in points, by a root of the bandwidth, so that a cable beside NVLink is still seen."""
-    return 0.6 + 2.0 * math.pow(link.bandwidth / most, 0.6)
+    return 0.6 + 2.0 * math.pow(bandwidth / most, 0.6)
 
 
 def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
@@ -366,40 +363,29 @@ def _box(axes: Axes, corner: XY, width: float, height: float, **style: Any) -> N
 # --- colours and legend ---
 
 
-def _shades(topology: Topology) -> dict[tuple[str, int], str]:
+def _colors(topology: Topology) -> dict[tuple[str, int], Color]:
     """Return a colour for each kind and bandwidth of links, paler for lower bandwidths."""
-    rates: dict[str, set[int]] = defaultdict(set)
-    for (u, v), link in zip(topology.links, topology.every_link, strict=True):
-        if u != v:
-            rates[link.kind].add(link.bandwidth)
+    links = [link for (u, v), link in zip(topology.links, topology.every_link, strict=True) if u != v]
     others = itertools.cycle(OTHERS)
-    shades: dict[tuple[str, int], str] = {}
-    for kind, bandwidths in rates.items():
-        colour = to_rgb(KINDS.get(kind) or next(others))
-        for i, rate in enumerate(sorted(bandwidths, reverse=True)):
-            pale = 0.5 * i / max(1, len(bandwidths) - 1)
-            red, green, blue = (part + (1 - part) * pale for part in colour)
-            shades[kind, rate] = to_hex((red, green, blue))
-    return shades
+    colors: dict[tuple[str, int], Color] = {}
+    for kind, of_kind in grouped(links, lambda link: link.kind).items():
+        color, most = KINDS.get(kind) or next(others), max(1, *(link.bandwidth for link in of_kind))
+        rates = {link.bandwidth for link in of_kind}
+        colors |= {(kind, rate): to_rgba(color, 0.4 + 0.6 * rate / most) for rate in rates}
+    return colors
 
 
 def _entries(topology: Topology, layout: Drawing) -> dict[str, Artist]:
     """Return the legend: a line a kind and bandwidth; a kind of many bandwidths has one line for their range."""
-    most, shades = max(int(topology.bandwidths.max()), 1), _shades(topology)
-    by_kind: dict[str, dict[int, Link]] = defaultdict(dict)
-    for u, v in topology.links:
-        if u != v and u in layout.boxes and v in layout.boxes:
-            link = topology.link(u, v)
-            by_kind[link.kind][link.bandwidth] = link
+    most, colors = max(int(topology.bandwidths.max()), 1), _colors(topology)
+    drawn = [topology.link(u, v) for u, v in topology.links if u != v and {u, v} <= layout.boxes.keys()]
     entries: dict[str, Artist] = {}
-    for kind, links in by_kind.items():
-        name, rates = WORDS.get(kind, kind), sorted(links, reverse=True)
+    for kind, links in grouped(drawn, lambda link: link.kind).items():
+        name, rates = WORDS.get(kind, kind), sorted({link.bandwidth for link in links}, reverse=True)
+        texts = {rate: f"{name} {format_bandwidth(rate) if rate else 'down'}" for rate in rates}
         if len(rates) > 4:
-            text = f"{name} {format_bandwidth(rates[-1])} … {format_bandwidth(rates[0])}"
-            entries[text] = Line2D([], [], color=shades[kind, rates[0]], linewidth=_width(links[rates[0]], most))
-            continue
-        for rate in rates:
-            text = f"{name} {format_bandwidth(rate) if rate else 'down'}"
-            width = _width(links[rate], most)
-            entries[text] = Line2D([], [], color=shades[kind, rate], linewidth=width, linestyle="-" if rate else ":")
+            texts = {rates[0]: f"{name} {format_bandwidth(rates[-1])} … {format_bandwidth(rates[0])}"}
+        for rate, text in texts.items():
+            width = _width(rate, most)
+            entries[text] = Line2D([], [], color=colors[kind, rate], linewidth=width, linestyle="-" if rate else ":")
     return entries
