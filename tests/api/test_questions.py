@@ -394,7 +394,7 @@ def test_results_go_where_python_takes_them(tmp_path: Path) -> None:
 def test_the_advice_on_rows_that_differ_helps(keys: dict[str, Any], column: str) -> None:
     """The column that the message names sets rows apart, and a topology goes before what follows from it."""
     rows = sc.run("all_reduce", algorithm="ring", protocol="Simple", size=["1 MiB", "2 MiB"], **keys)
-    with pytest.raises(InputError, match=f"make {column} the group or the facet"):
+    with pytest.raises(InputError, match=f"make {column} as group or facet"):
         rows.plot()
     assert rows.plot(group=["algorithm", column])
 

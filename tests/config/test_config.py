@@ -133,7 +133,7 @@ def test_ranges_of_quantities_keep_their_unit() -> None:
         ("size: {from: 1 KiB, to: 8, factor: 2}", "different kinds"),
         ("size: {from: 0, to: 8, factor: 2}", "cannot start at 0"),
         ("size: {from: 1, to: 1e18, step: 1}", "more than 10000 values"),
-        ("size: []", "1:7: size: an empty list"),
+        ("size: []", "1:7: size: the list is empty"),
     ],
 )
 def test_a_range_that_makes_no_sense_is_refused(text: str, what: str) -> None:

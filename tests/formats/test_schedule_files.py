@@ -274,7 +274,7 @@ def test_a_scenario_says_what_does_not_fit(tmp_path: Path):
     path, _ = brought(tmp_path, foreign.RING)
     base = ["run", "quickstart", "--set", f"algorithm={path}", "--set", "size=1 MiB"]
     told = simcoll(*base, "--set", "ranks=5", "--json").json["points"]
-    assert {row["status"] for row in told} == {f"refused: {path} is a schedule of 4 ranks, not 5; ask for ranks: 4"}
+    assert {row["status"] for row in told} == {f"refused: {path} is a schedule of 4 ranks, not 5; write `ranks: 4`"}
     assert "is a schedule of all_reduce, not broadcast" in simcoll(*base, "--set", "collective=broadcast").err
     lost = simcoll("run", "quickstart", "--set", "algorithm=lost.json")
     assert lost.status == 2 and "lost.json: cannot be read" in lost.err

@@ -278,15 +278,15 @@ def test_a_loop_of_calls_changes_only_chains() -> None:
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
-        (["launch.calls=5"], "in which the host launches each; add gpus_per_process, or leave calls out"),
-        (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or all"),
+        (["launch.calls=5"], "the host launches one by one in a loop; add `gpus_per_process`, or leave `calls` out"),
+        (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or `all`"),
         (["launch.gpus_per_process=true"], "True is no number of GPUs a process; write"),
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
         (["launch.graph=7"], "launch.graph"),
         (["launch=graph"], "launch"),
-        (["launch.replays=2"], "replays are launches of a CUDA graph; add graph: true, or leave replays out"),
-        (["profile=nccl", "launch.gpus_per_process=2"], "'nccl' does not say what a launch takes of the"),
-        (["profile=nccl", "launch.graph=true"], "'nccl' does not say what a launch takes in"),
+        (["launch.replays=2"], "`replays` counts launches of a CUDA graph; add `graph: true`, or leave out `replays`"),
+        (["profile=nccl", "launch.gpus_per_process=2"], "profile 'nccl' has no cost of a launch of the"),
+        (["profile=nccl", "launch.graph=true"], "profile 'nccl' has no cost of a launch in"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_clear_error(law: Path, sets: list[str], says: str) -> None:
@@ -303,7 +303,7 @@ def test_more_gpus_than_a_node_has_ranks_are_refused(law: Path) -> None:
     rows = json.loads(simcoll(*asked(law, "ranks=[2, 8]", gpus(4)), "--json").out)["points"]
     assert [row["status"] == "ok" for row in rows] == [False, True]
     assert rows[0]["status"].startswith("refused: ")
-    assert "4 GPUs a process are more than the ranks of a node, 2; write all" in rows[0]["status"]
+    assert "4 GPUs a process are more than the ranks of a node, 2; write `all`" in rows[0]["status"]
 
 
 @pytest.mark.parametrize(("way", "said"), [

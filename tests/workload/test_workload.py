@@ -375,7 +375,7 @@ def test_the_row_of_a_step() -> None:
             "3 blocks do not fill 4 stages",
         ),
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [7]}]}, "there is no rank 7"),
-        ({"template": "mean", "size": "3 B"}, "3 B: no whole elements of float32; write a multiple of 4 B"),
+        ({"template": "mean", "size": "3 B"}, "3 B is no whole number of float32 elements; write a multiple of 4 B"),
         ({"template": "scatter", "size": "4 MiB", "root": 9}, "test:1:1: workload: there is no rank 9"),
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "stands twice"),
     ],
