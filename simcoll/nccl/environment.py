@@ -190,7 +190,7 @@ class NcclEnv(Model):
             sockets = isinstance(data, dict) and _SOCKETS & {*data}
             known = f"set {', '.join(cls.model_fields)}"
             cure = "for sockets take `profile: PROFILE+tcp`, e.g. nccl-hopper+tcp" if sockets else known
-            raise ValueError(f"{', '.join(unknown)}: no effect is known; {cure}")
+            raise ValueError(f"{', '.join(unknown)}: not modelled; {cure}")
         return data
 
     def __str__(self) -> str:

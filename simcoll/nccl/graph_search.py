@@ -375,7 +375,7 @@ def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}
     if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
-        problem = f"{name}: which channels RCCL finds for GPUs that are not all joined alike is not known"
+        problem = f"{name}: simcoll does not know RCCL's channels for GPUs that are not all joined alike"
         raise InputError(problem, "write the channels into the system's file, under `nccl`")
     orders, far = _rings(count) if not across else _ways(count), PIX
     speed = min(speeds, default=node.net_GBps)

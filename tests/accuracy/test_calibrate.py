@@ -477,7 +477,7 @@ def test_rows_that_nobody_can_predict_are_left_out(lab: Path):
     """An unknown algorithm, and more ranks than places, are told of and left out; nothing left is an error."""
     good, strange = rows(SIZES), [{**row, "algorithm": "magic"} for row in rows(SIZES)]
     found = calibrate([table("t.csv", [*good, *strange, {**good[0], "ranks": 99}])], "star.yaml")
-    assert any("18 rows: all_reduce/magic is not known here" in note for note in found.document["notes"])
+    assert any("18 rows: all_reduce/magic is not known" in note for note in found.document["notes"])
     assert any("1 rows: 99 ranks do not fit" in note for note in found.document["notes"])
     with pytest.raises(InputError, match="none of 18 rows can be predicted"):
         calibrate([table("t.csv", strange)], "star.yaml")

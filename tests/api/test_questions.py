@@ -163,7 +163,7 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.run("all_reduce", **P).where(algorithm="tree"), "no row has algorithm tree; there is ring"),
     (lambda: sc.run("all_reduce", on="hgx-h100", size={2**20}), "has no order; give a list"),
     (lambda: sc.run("all_reduce", on="hgx-h100", size=itertools.count(1)), "a count of more than 100000 values"),
-    (lambda: sc.Link("25 GB/s"), r"a link without a latency; give it, e.g. Link\('25 GB/s', '1 us'\); 0 for none"),  # type: ignore[call-arg]
+    (lambda: sc.Link("25 GB/s"), r"a link has no latency; give it, e.g. Link\('25 GB/s', '1 us'\); 0 for none"),  # type: ignore[call-arg]
     (lambda: sc.Link("25 GB/s", "1 us", latency_ps=3), "`latency` and `latency_ps`; give one of them"),
     (lambda: sc.Scenario("d.yaml"), r"write simcoll.load\('d.yaml'\)"),
     (lambda: sc.run("quickstart", algoritm="ring"), r"algoritm=.*did you mean 'algorithm'"),

@@ -95,7 +95,7 @@ def test_merge_keys_are_one_clear_error(text: str) -> None:
     """YAML 1.2 has none: what stands there is not taken for a key, and what it lacks is not said besides."""
     found = _complaints(text)
     assert len(found) == 1
-    assert re.fullmatch(r"f.yaml:\d:\d+: YAML 1.2 has no merge key '<<';  write the keys themselves, .*", found[0])
+    assert re.fullmatch(r"f.yaml:\d:\d+: YAML 1.2 has no merge key '<<'; write the keys themselves, .*", found[0])
     assert yaml_tree.parse("'<<': 1", "f.yaml").plain() == {"<<": 1}
 
 

@@ -116,7 +116,7 @@ def test_one_of_several_programs_in_a_file(tmp_path: Path):
     line = foreign.RING.count("\n") + foreign.ALL_PAIRS[: foreign.ALL_PAIRS.index('type="')].count("\n") + 1
     assert f":{line}:" in simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}").err
     (tmp_path / "both.xml").write_text(foreign.RING + foreign.RING)
-    assert f"2 programs, 1: {ring}, 2: {ring}; say which" in simcoll("import", tmp_path / "both.xml").err
+    assert f"2 programs, 1: {ring}, 2: {ring}; choose one" in simcoll("import", tmp_path / "both.xml").err
 
 
 def test_programs_of_one_name_are_told_apart_by_their_numbers(tmp_path: Path):

@@ -96,8 +96,8 @@ def test_levels(written: object) -> None:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({"NCCL_FOO": 1, "NCCL_ALGO": "Tree"}, ("'NCCL_FOO': no effect is known", "NCCL_PROTO", "NCCL_P2P_LEVEL")),
-        ({"NCCL_NET": "Socket"}, ("'NCCL_NET': no effect is known; for sockets take `profile: PROFILE+tcp`",)),
+        ({"NCCL_FOO": 1, "NCCL_ALGO": "Tree"}, ("'NCCL_FOO': not modelled", "NCCL_PROTO", "NCCL_P2P_LEVEL")),
+        ({"NCCL_NET": "Socket"}, ("'NCCL_NET': not modelled; for sockets take `profile: PROFILE+tcp`",)),
         ({"NCCL_ALGO": "Trew"}, ("'Trew' is no algorithm", "did you mean 'tree'?")),
         ({"NCCL_PROTO": "LL;x:LL"}, ("'x' is no collective",)),
         ({"NCCL_P2P_LEVEL": "NODE"}, ("'NODE' is no distance", "PHB")),

@@ -148,7 +148,7 @@ def test_routes_of_a_workload_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        ((f"topology={{fabric: ring, hosts: 4, routing: adaptive, link: {LINK}}}",), "adaptive routing goes with"),
+        ((f"topology={{fabric: ring, hosts: 4, routing: adaptive, link: {LINK}}}",), "adaptive routing works with"),
         (("env={NCCL_IB_QPS_PER_CONNECTION: 4}",), "has an effect only with random ECMP routes"),
         (("env={NCCL_IB_QPS_PER_CONNECTION: 0}",), "write a number at least 1"),
         (("variability={ecmp: {flows: 0}}", "replications=5"), "write a number at least 1"),

@@ -238,7 +238,7 @@ def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples,
         if len(points) == 1:
             pairs.append((row, points[0].scenario))
         else:
-            unknown = f"{row.collective}/{row.algorithm} is not known here: name it as `simcoll list algorithms` does"
+            unknown = f"{row.collective}/{row.algorithm} is not known: name it as `simcoll list algorithms` does"
             refused["--set gives several points" if points else unknown] += 1
     return of_pairs(pairs, refused)
 

@@ -121,7 +121,7 @@ def _topology_of(
         notes.read.append(f"of the machine: {', '.join(topology.facts)}")
     if "gpu" in topology.kinds.values() and "gpu" not in topology.facts:
         notes.assume(
-            "the graph does not say which GPUs these are: no profile of NCCL's calls serves the machine; give it `gpu`,"
+            "the graph does not say which GPUs these are: no profile of NCCL's calls fits the machine; give it `gpu`,"
             " or say with --assume SYSTEM whose they are"
         )
     if "routing" not in graph.graph:
