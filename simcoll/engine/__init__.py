@@ -1,5 +1,6 @@
-"""The clock: it finds when every transfer of a schedule starts and ends on a topology.
+"""The engines compute when every transfer of a schedule starts and ends on a topology.
 
-It takes a program: a schedule bound to sizes, channels and routes. `run.run(program, policy)` gives totals and, if
-asked for, a timeline, in integer picoseconds: the same from each engine, as tests compare them with `event` by `==`.
+Their input is a program: a schedule bound to sizes, channels and routes. `run.run(program, policy)` returns totals and,
+if the policy keeps one, a timeline, in integer picoseconds. All engines return the same numbers; tests compare them by
+`==`.
 """

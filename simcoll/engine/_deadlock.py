@@ -12,8 +12,8 @@ from simcoll.units import exact_us, format_duration
 
 
 class Reached(NamedTuple):
-    """The milestones that each transfer reached before a run stopped: times in ps (or NONE), the `way` it took and,
-    with `blocking` sends, the transfers that it waited for."""
+    """How far each transfer came before a run stopped: the times in ps of its milestones (or NONE), its route (`way`)
+    and, with `blocking` sends, the transfers that it waited for."""
 
     started: Sequence[int]
     sent: Sequence[int]
@@ -24,7 +24,7 @@ class Reached(NamedTuple):
 
 
 def stuck(program: Program, reached: Reached) -> StuckError:
-    """Return the error to raise: it names the first transfer that did not end, and what that waits for."""
+    """Return the error to raise. It names the first transfer that did not end, and what this transfer waits for."""
     i = reached.ended.index(NONE)
     why, when = _missing(program, reached, i)
     return StuckError(f"the run cannot finish: {_told(program, i)} {why}", when)
@@ -56,7 +56,7 @@ def _missing(program: Program, reached: Reached, i: int) -> tuple[str, int | Non
 
 
 def _dead(program: Program, reached: Reached, i: int) -> tuple[str, int | None]:
-    """Return in words the link that transfer `i` waits for, with faults since when, and when in ps it gives up."""
+    """Return in words the dead link that transfer `i` waits for, and the time in ps at which it gives up, or None."""
     changes, bandwidths = program.changes, program.bandwidths.copy()
     since: dict[int, int] = {}
     if changes:

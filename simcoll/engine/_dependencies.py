@@ -1,6 +1,6 @@
-"""Find the predecessors of transfers: columns that follow from a schedule alone.
+"""Find the predecessors of transfers: columns that depend on the schedule only.
 
-Indices of transfers are int32; −1 stands for none.
+Indices of transfers are int32; −1 means no predecessor.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Ints
 
 NONE: Final = -1
-DENSE: Final = 1 << 22  # entries; a table of so many is always allowed
+DENSE: Final = 1 << 22  # entries of a table that is always allowed
 
 
 def versions(schedule: Schedule) -> tuple[Ints, Ints]:
-    """Return for each transfer the maker of the version it reads, and the maker of the version its own waits for: see
-    `timing_model.dependencies`."""
+    """Return the columns of `timing_model.Dependencies`: for each transfer the one that made the value it reads, and
+    the one that must be complete before it is."""
     count, step = len(schedule), schedule.step
     who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
     slots, _ = _keys(who, what, schedule.n_slots)
@@ -34,8 +34,8 @@ def versions(schedule: Schedule) -> tuple[Ints, Ints]:
 
 
 def inherited(reads: Ints, kind: Ints) -> Ints:
-    """Return the kind of value that each transfer carries: the kind of the value it reads, or its own `kind` where that
-    was there at the start."""
+    """Return the kind (index of a size) of the value that each transfer carries. A transfer that reads a rank's input
+    has its own `kind`, others that of the transfer they read from."""
     source = np.where(reads == NONE, np.arange(len(reads), dtype=np.int32), reads)
     while not np.array_equal(further := source[source], source):
         source = further
@@ -43,17 +43,17 @@ def inherited(reads: Ints, kind: Ints) -> Ints:
 
 
 def numbered(a: Ints, b: Ints) -> tuple[Ints, int]:
-    """Number the distinct pairs (a, b) in order of first use; return the number of each pair and how many there are."""
+    """Number the distinct pairs (a, b) in order of first use; return the number of each pair, and of all pairs."""
     keys, span = _keys(a, b, int(b.max(initial=0)) + 1)
     first = np.full(span, len(keys), np.int32)
-    first[keys[::-1]] = np.arange(len(keys), dtype=np.int32)[::-1]  # of equal keys the last one that is entered stays
+    first[keys[::-1]] = np.arange(len(keys), dtype=np.int32)[::-1]  # among equal keys the last assignment stays
     used = np.flatnonzero(first < len(keys))
     first[used[np.argsort(first[used])]] = np.arange(len(used), dtype=np.int32)
     return first[keys], len(used)
 
 
 def ahead(group: Numbers | Ints, places: int) -> Ints:
-    """Return for each transfer the one so many places before it in its group."""
+    """Return for each transfer the one that is `places` places before it in its group, or NONE."""
     found, count = np.full(len(group), NONE, np.int32), len(group)
     ordered = np.sort(group.astype(np.int64) * count + np.arange(count))
     number, row = np.divmod(ordered, max(1, count))
@@ -63,8 +63,9 @@ def ahead(group: Numbers | Ints, places: int) -> Ints:
 
 
 def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Array]:
-    """Return by transfer of a single loop: the size of its group, its place in the group, the transfer `slots` places
-    behind it (before it where negative) as loops follow one another, and how many loops later that is."""
+    """Find the transfer `slots` places after each one in its group, over loops that run one after the other (before it
+    if `slots` is negative). Return for each transfer of one loop: the size of its group, its place in the group, the
+    transfer found, and how many loops later that runs."""
     _, number, many = np.unique(group, return_inverse=True, return_counts=True)
     order, first = np.argsort(number, kind="stable"), np.cumsum(many) - many
     place = np.empty(len(group), np.int64)
@@ -74,8 +75,8 @@ def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Arr
 
 
 def _keys(a: Ints, b: Ints, width: int) -> tuple[Array, int]:
-    """Return a number for each pair (a, b), 0 ≤ b < `width`, and a bound above all numbers. Where few of the possible
-    pairs occur, they are numbered anew: a table of all numbers then takes no more room than the columns."""
+    """Return a number for each pair (a, b), 0 ≤ b < `width`, and a bound above all numbers. If few of the possible
+    pairs occur, the numbers are made dense, so that a table of them takes no more memory than the columns."""
     span = (int(a.max(initial=-1)) + 1) * width
     keys: Array = np.multiply(a, width, dtype=np.int32 if span < 2**31 else np.int64)
     keys += b

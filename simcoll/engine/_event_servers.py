@@ -1,6 +1,6 @@
-"""Servers of the event engine: links, receive sides and the fabric, as SimPy's events see them.
+"""Servers of the event engine (links, receive sides, fabric) and the SimPy events they need.
 
-Each decides once an instant, after everything else at that instant (`LAST`).
+Each server decides once an instant, after all other events of that instant (`LAST`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from simpy.events import NORMAL, Event
 from simcoll.config.arrays import Numbers
 from simcoll.engine.timing_model import NONE, PS_PER_S, clocked, service_ps
 
-# The second phase of an instant. A decision about transfer i has the priority LAST + i: it comes after the first phase,
-# which has SimPy's URGENT = 0 and NORMAL = 1, and the lowest index decides first.
+# SimPy priority of the second phase of an instant. A decision about transfer i has the priority LAST + i, so it comes
+# after the first phase (SimPy's URGENT = 0 and NORMAL = 1), and the lowest index decides first.
 LAST: Final = 2
 
 
@@ -41,7 +41,7 @@ class Recurring(Event):  # type: ignore[misc]  # SimPy has no types here
 
 
 class Milestone:
-    """Something that happens once to each transfer: the time at which it does, and who waits to hear of it."""
+    """An event that happens once to each transfer, such as `sent`: its time, and the processes that wait for it."""
 
     def __init__(self, env: simpy.Environment, count: int):
         self.env = env
@@ -49,7 +49,7 @@ class Milestone:
         self._waiting: dict[int, Event] = {}
 
     def reach(self, i: int, when: int) -> None:
-        """Note when transfer `i` reaches this, now or later, and resume at once whoever waits to hear of it."""
+        """Note that transfer `i` reaches the milestone at `when` (now or later), and resume its waiters at once."""
         self.at[i] = when
         event = self._waiting.pop(i, None)
         if event:
@@ -59,7 +59,7 @@ class Milestone:
                 call(event)
 
     def wait(self, i: int) -> tuple[Event, ...]:
-        """Return the event to wait for until the time of `i` is known; none if it is known or `i` is NONE."""
+        """Return an event that happens when the time of `i` is noted; an empty tuple if it is, or if `i` is NONE."""
         if i == NONE or self.at[i] != NONE:
             return ()
         if i not in self._waiting:
@@ -67,28 +67,28 @@ class Milestone:
         return (self._waiting[i],)
 
     def then(self, i: int, call: Callable[[int], None], own: int) -> None:
-        """Call `call` with the number `own` once the time of `i` is known; at once if `i` is NONE."""
+        """Call `call(own)` once the time of `i` is noted; at once if it is, or if `i` is NONE."""
         for event in self.wait(i):
             event.callbacks.append(lambda _: call(own))
             return
         call(own)
 
     def column(self) -> Numbers:
-        """Return the times at which transfers reached this, in ps."""
+        """Return the times in ps at which transfers reached the milestone, int64 (transfers,)."""
         return clocked(self.at)
 
 
 @dataclass(eq=False)
 class Flow:
-    """A message in the `fair` fabric since time `came`. At time `since` it had `rest` bytes left; since then it moves
-    at `rate` B/s, and `all_gone` happens when they are gone."""
+    """A message in the `fair` fabric, which it entered at time `came`. At time `since` it had `rest` bytes left. Since
+    then it moves at `rate` B/s; `all_gone` happens when all bytes are sent."""
 
     i: int
     nbytes: int
     route: Sequence[int]
     gone: Callable[[Flow], None]
     came: int
-    narrowest: float  # capacity of its links when it came
+    narrowest: float  # least capacity of its links at time `came`, in B/s
     all_gone: Recurring
     rest: float
     since: int
@@ -96,7 +96,7 @@ class Flow:
 
 
 class Fabric:
-    """All links in `fair`. Each instant, max-min fair rates are solved once for links that were touched."""
+    """All links under `fair` sharing. Once an instant it solves max-min rates for links where flows came or went."""
 
     def __init__(self, env: simpy.Environment, capacity: list[float]):
         self.env, self.capacity = env, capacity
@@ -105,7 +105,7 @@ class Fabric:
         self.decision = Recurring(env)
 
     def send(self, i: int, nbytes: int, route: Sequence[int], gone: Callable[[Flow], None]) -> None:
-        """Send transfer `i` over `route`, and call `gone` when its bytes are gone."""
+        """Send transfer `i` over `route`, and call `gone` when all its bytes are sent."""
         env, alone = self.env, True
         now, narrowest = env.now, min(map(self.capacity.__getitem__, route))
         flow = Flow(i, nbytes, route, gone, now, narrowest, Recurring(env), float(nbytes), now)
@@ -150,7 +150,7 @@ class Fabric:
                     self._change(flows[i], rate)
 
     def _component(self, link: int) -> tuple[dict[int, Flow], set[int]]:
-        """Return the flows that share links with each other and this link, directly or not; and all these links."""
+        """Return the flows that this link connects, directly or through shared links, and all links of these flows."""
         found, links = dict(self.flows[link]), {link}
         todo = list(found.values())
         for flow in todo:
@@ -163,7 +163,7 @@ class Fabric:
         return found, links
 
     def _rates(self, flows: dict[int, Flow], links: set[int]) -> dict[int, float]:
-        """Fill progressively; return rates. Only −, /, comparison: any faithful float64 gives the same bits."""
+        """Return the B/s of each flow, by progressive filling. Only −, / and <: equal bits on any IEEE machine."""
         rates: dict[int, float] = {}
         avail = {link: self.capacity[link] for link in links}
         count = {link: len(self.flows[link]) for link in links}

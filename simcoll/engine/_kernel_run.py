@@ -1,4 +1,4 @@
-"""A program laid out for the kernels of the fast engine, and its run under `fifo` or `fair` sharing."""
+"""Lay out a program as columns for the kernels of the fast engine, and run it under `fifo` or `fair` sharing."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ from simcoll.engine.tasks import Tasks, grouped
 from simcoll.engine.timing_model import NEVER, NONE
 
 KeptTimes = Literal["hops", "times", "ends", "nothing"]
-# Empty columns, for zeros and for what nobody asked for, of the types that the kernel is compiled for.
+# Empty columns, of the types that the kernel is compiled for: they stand for zeros, or for results that are not needed.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
-MOST_BITS: Final = 62  # of a key
+MOST_BITS: Final = 62  # bits of a heap key
 NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES, NO_INDICES)
 
 
 class KernelResult(NamedTuple):
-    """The result of a kernel: how many transfers ended, the latest time in ps, and the columns of a timeline, which may
-    be empty."""
+    """The result of a kernel: how many transfers ended, the latest time in ps, and the columns of a `Timeline`, which
+    may be empty."""
 
     ended: int
     latest: int
@@ -68,8 +68,8 @@ class KernelResult(NamedTuple):
 
 
 class KernelRun:
-    """A program laid out for the kernels: arrays if they are compiled, lists (quicker to index in Python) if not. Of a
-    program that is repeated, one loop is laid out."""
+    """A program laid out for the kernels: as arrays if numba compiles them, else as lists, which Python indexes faster.
+    A `LoopedProgram` is laid out as a single loop."""
 
     def __init__(
         self,
@@ -94,14 +94,14 @@ class KernelRun:
         self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
 
     def _parted(self, repeated: LoopedProgram) -> NetworkParts:
-        """Return the parts of the network of a repeated loop."""
-        least = self.ways.service[-len(self.ways.rates) :].min(initial=NEVER)  # a link serves a piece meanwhile
+        """Return the parts of the network for a looped program."""
+        least = self.ways.service[-len(self.ways.rates) :].min(initial=NEVER)  # shortest service time of a whole piece
         return parts_of(self.sized, self.ways.follows(), repeated.slots, int(least))
 
     # --- the two kinds of sharing ---
 
     def fifo(self) -> KernelResult:
-        """Run event by event, where links serve in turn; return the result."""
+        """Run under `fifo` sharing, event by event; return the result."""
         progress, hops, changes = self.progress(), self.hops(), self.program.changes
         run = FifoRun(
             progress=progress,
@@ -120,7 +120,7 @@ class KernelRun:
         return self.outcome(ended, latest, (*progress.times, *self.went(hops)))
 
     def fair(self) -> KernelResult:
-        """Run event by event, where flows share links; return the result."""
+        """Run under `fair` sharing, event by event; return the result."""
         program, ways, caps = self.program, self.ways, self.caps()
         progress = self.progress()
         hop, shared = ways.shared()
@@ -152,7 +152,7 @@ class KernelRun:
         return self.outcome(ended, latest, (*progress.times, begin, gone))
 
     def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> KernelResult:
-        """Return the result of a kernel with the times of tasks."""
+        """Return the result of a kernel, completed with the times of tasks."""
         last = max(latest, max(self.done, default=0))
         way = self.taken if self.program.changes else NO_TIMES
         return KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
@@ -160,11 +160,11 @@ class KernelRun:
     # --- records of both kinds: see `kernels.records` ---
 
     def gives(self, *columns: Array) -> Iterator[Any]:
-        """Yield columns as the kernel takes them."""
+        """Yield columns as the arrays or lists that the kernel takes."""
         return map(self.give, columns)
 
     def zeros(self, length: int) -> Any:
-        """Return a column of zeros for times, int64."""
+        """Return a column of `length` zeros for times in ps, int64."""
         return self.fill(length, 0, np.int64)
 
     def plan(self) -> Plan:
@@ -176,7 +176,7 @@ class KernelRun:
         return Plan._make([*self.gives(*columns), piece])
 
     def costs(self) -> Costs:
-        """Return durations by way and by size; a column is empty where all its entries are 0."""
+        """Return the durations in ps by route and by size; a column is empty if all its entries are 0."""
         program, sized = self.program, self.sized
         o_recv = np.where(program.routes.src == program.routes.dst, 0, program.by_way("o_recv"))
         by_way = (column if column.any() else NO_TIMES for column in (program.by_way("g"), o_recv))
@@ -186,7 +186,7 @@ class KernelRun:
         return Costs(gap, cap, o_recv, gamma)
 
     def came(self) -> Array:
-        """Return when, in ps, each receiver comes with the data that its transfer reduces into; else 0."""
+        """Return for each transfer that reduces into its receiver's input when that rank arrives, in ps; else 0."""
         program = self.program
         if not program.arrivals.any():
             return NO_TIMES
@@ -197,13 +197,13 @@ class KernelRun:
         return came
 
     def here(self) -> Any:
-        """Return when the sender of each transfer comes, in ps; empty where all are there from the start."""
+        """Return when the sender of each transfer arrives, in ps; empty if all arrive at 0."""
         arrivals, routes = self.program.arrivals, self.program.routes
         loops = self.repeated.loops if self.repeated else 1
         return self.give(np.tile(arrivals[routes.src][self.program.way], loops) if arrivals.any() else NO_TIMES)
 
     def lead(self) -> Any:
-        """Return the time from start to ready in ps, by way; empty where all entries are 0."""
+        """Return by route the ps from a transfer's start until its head is at the first link; empty if all are 0."""
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
@@ -213,32 +213,32 @@ class KernelRun:
         return Net._make([*self.gives(ways.rate_of, self.program.latencies, ways.service), len(ways.rates)])
 
     def times(self, *needed: str) -> KernelTimes:
-        """Return the columns to fill: all of them where times are kept, else those that are `needed`."""
+        """Return the columns of times to fill: all if times are kept, else only those that are `needed`."""
         kept = (self.keep in ("hops", "times") or name in needed for name in KernelTimes._fields)
         return KernelTimes(*(self.loops.room(self.count if keep else 0, np.int64) for keep in kept))
 
     def freed(self) -> Any:
-        """Return the times in ps at which links are free, for the run to update."""
+        """Return the times in ps at which links are free, which the run updates."""
         self.free = self.give(self.busy.copy())
         return self.free
 
     def noted(self) -> Heads:
-        """Return columns for the first and last head at each link; empty unless ends are kept."""
+        """Return columns for the arrival of the first and last head at each link; empty unless `ends` are kept."""
         links = self.links if self.keep == "ends" else 0
         self.heads = Heads(self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64))
         return self.heads
 
     def hops(self) -> HopTimes:
-        """Return columns for the intervals in which links serve; empty unless hops are kept."""
+        """Return columns for the intervals in which links serve transfers; empty unless `hops` are kept."""
         if self.keep != "hops":
             return HopTimes(*self.gives(NO_TIMES, NO_TIMES, NO_TIMES))
         first = self.program.hops.first
-        if self.program.changes:  # room for any way
+        if self.program.changes:  # room for the longest route
             first = np.arange(self.count + 1) * np.diff(self.program.routes.hop).max(initial=0)
         return HopTimes(self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first))
 
     def went(self, hops: HopTimes) -> tuple[Any, Any]:
-        """Return begin and end of each hop, end to end in the order of the ways that transfers took."""
+        """Return begin and end of each hop in ps, in the order of transfers and of the routes that they took."""
         if self.keep != "hops" or not self.program.changes:
             return hops.begin, hops.end
         way = np.asarray(self.taken, np.int64)
@@ -248,7 +248,7 @@ class KernelRun:
         return np.asarray(hops.begin)[place], np.asarray(hops.end)[place]
 
     def heaps(self, room: Array, tracked: int = 0) -> Heaps:
-        """Return empty heaps with room for so many entries each; the places of `tracked` keys are recorded."""
+        """Return empty heaps; heap h has room for `room[h]` entries. Places of keys below `tracked` are recorded."""
         top = np.append(0, np.cumsum(room + 1))
         times, items = (self.loops.room(int(top[-1]), np.int64) for _ in range(2))
         used = self.fill(1, NONE)
@@ -290,7 +290,7 @@ class KernelRun:
         )
 
     def entries(self, repeated: LoopedProgram, parts: NetworkParts) -> tuple[Array, Array]:
-        """Return the part in which each row starts, and the most transfers on the heap of each part at a time."""
+        """Return the part in which each row starts, and the most transfers that each part's heap may hold."""
         program, (part, way) = self.program, parts.visits
         starts = parts.of_participant[program.src].astype(np.int32)
         often = np.bincount(program.way, minlength=len(program.routes.src))
@@ -299,14 +299,14 @@ class KernelRun:
         return starts, most * min(repeated.loops, repeated.slots or repeated.loops)
 
     def network_parts(self) -> Parts:
-        """Return the parts of the network: one where nothing is repeated."""
+        """Return the parts of the network; a single part unless the program is looped."""
         if self.parts is None:
             return Parts(*self.gives(np.array([0, 1]), np.array([NEVER]), np.zeros(1, np.int64), NO_INDICES))
         columns = self.parts.classes, self.parts.ahead.ravel(), np.zeros(len(self.parts.ahead), np.int64)
         return Parts(*self.gives(*columns, self.parts.of_link.astype(np.int32)))
 
     def repeats(self) -> Repeats:
-        """Return how many loops there are, and how they follow each other."""
+        """Return the number of loops, and how loops follow each other."""
         if not self.repeated:
             return Repeats(1, self.count, MOST_BITS, 0, *self.gives(NO_INDICES, NO_INDICES))
         rows, loops = self.repeated.row_bits, self.repeated.loop_bits
@@ -314,7 +314,7 @@ class KernelRun:
         return Repeats(self.repeated.loops, self.count, rows, loops, *columns)
 
     def successors(self) -> tuple[Successors, Any]:
-        """Return the transfers that wait for each, and how many things each waits for."""
+        """Return for each row the rows that wait for it, and for each row the number of conditions it waits for."""
         program, count, slots = self.program, self.count, self.params.slots
         credit = program.credit if slots and not self.repeated else NO_INDICES
         columns = tuple(self.gives(program.reads, program.chain, credit, program.channel_before))
@@ -339,8 +339,8 @@ class KernelRun:
         return Successors(*links, self.give(turn)), pending
 
     def repeated_waits(self, pending: Array) -> tuple[Array, Array, Array]:
-        """Return how many things each transfer of all loops waits for; the row that gets a credit when each row ends;
-        and how many loops later that row is."""
+        """Return the number of conditions that each transfer of all loops waits for; for each row the row that gets a
+        credit when it ends; and how many loops later that row is."""
         repeated, program = self.repeated, self.program
         assert repeated
         every = np.empty((repeated.loops, len(pending)), np.int8)
@@ -355,7 +355,7 @@ class KernelRun:
         return every.ravel(), row, later
 
     def tasks(self, pending: Any) -> TaskColumns:
-        """Return the columns of tasks. A channel's first transfer waits for its task: `pending` counts this."""
+        """Return the columns of tasks. A channel's first transfer also waits for its task, which `pending` counts."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
         columns = program.schedule, program.channel, program.side, program.channel_before, program.chain
         known = *columns, tasks.channel, tasks.side, tasks.first
@@ -370,7 +370,7 @@ class KernelRun:
         )
 
     def barriers(self) -> Barriers:
-        """Return the barriers; empty if there are none."""
+        """Return the columns of the barriers between steps; empty if there are none."""
         columns: tuple[Array, ...] = (NO_INDICES, NO_INDICES, NO_INDICES)
         if self.params.barrier:
             _, step = np.unique(self.program.step, return_inverse=True)
@@ -379,7 +379,7 @@ class KernelRun:
         return Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
     def fabric(self, caps: Array, width: int) -> FairFabric:
-        """Return flows, links and, as further links, the `caps` of channels; a flow takes `width` links at most."""
+        """Return the state of flows and links; `caps` of channels are extra links, a flow takes up to `width` links."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
         flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
@@ -402,7 +402,7 @@ class KernelRun:
         )
 
     def caps(self) -> Array:
-        """Return the cap of each channel in B/s, infinite where it has none; empty if no channel has one."""
+        """Return the bandwidth cap of each channel in B/s, infinite if it has none; empty if no channel has one."""
         program, cap = self.program, self.program.by_way("channel_bandwidth")
         if not cap.any():
             return np.zeros(0)
@@ -414,7 +414,7 @@ class KernelRun:
     # --- records of links that change ---
 
     def turns(self, changes: LinkChanges) -> Turns:
-        """Return the turns at which ways change."""
+        """Return the times at which routes change, and the new routes."""
         at, force = self.gives(changes.turns, changes.force.ravel())
         return Turns(at, force, changes.force.shape[1], self.taken, self.zeros(1))
 
@@ -426,14 +426,15 @@ class KernelRun:
         return ChangesInTime._make([*columns, self.turns(changes)])
 
     def by_link(self, changes: LinkChanges) -> LinkHistory:
-        """Return the changes of links by link."""
+        """Return the changes of links, sorted by link."""
         rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
         columns = self.gives(*self.ways.rows_of(changes), rates, sizes)
         return LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
 
 
 def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
-    """Return the transfers that tasks let go; what tasks count down; sender, receiver, adds_to; begun and added."""
+    """Return the columns of `TaskColumns` that depend on the program only: the first transfer of each channel that a
+    task starts; what tasks count down; sender, receiver, adds_to; begun and added."""
     tasks, count = program.tasks or NO_TASKS, len(program.tasks or NO_TASKS)
     index = np.arange(len(program) if count else 0, dtype=np.int32)
     sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
@@ -447,7 +448,7 @@ def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tu
 
 
 def _turns(before: Array) -> Array:
-    """Return the transfers that await each one under blocking sends, (2 × transfers,), or NONE: at most two each."""
+    """Return the at most two transfers that wait for each under blocking sends, or NONE, (2 × transfers,)."""
     turns = np.full(2 * len(before), NONE, np.int32)
     for i, pair in enumerate(before.tolist()):
         for j in pair:

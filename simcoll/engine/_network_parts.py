@@ -1,4 +1,4 @@
-"""Cut a network into parts, such as nodes, that affect each other late: until then each is run as if it were alone."""
+"""Divide a network into parts, such as nodes, that affect each other only after some latency, and can run alone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER
 
-MOST_LEVELS: Final = 16  # levels; the links up and down of a fabric make fewer
+MOST_LEVELS: Final = 16  # of parts that must run in order; the up and down links of a fabric make fewer
 
 
 class NetworkParts(NamedTuple):
-    """A network cut into `many` parts, those of a class together: `classes` is where each class begins, and the end.
+    """A network divided into `many` parts, sorted by class: class c has the parts `classes[c]` to `classes[c + 1]` − 1.
 
-    An event in a part of class c affects other parts of class d `ahead[c, d]` ps later or more. `of_participant` and
-    `of_link` are the part of each. `visits` are all pairs (part, way) where transfers of the way may be on the heap of
-    the part.
+    An event in a part of class c affects other parts of class d after `ahead[c, d]` ps at the earliest.
+    `of_participant` and `of_link` hold the part of each. `visits` are all pairs (part, route) where transfers on the
+    route may be on the heap of the part.
     """
 
     many: int
@@ -30,19 +30,19 @@ class NetworkParts(NamedTuple):
 
 
 def parts_of(program: Program, follows: Array, slots: int, least: int) -> NetworkParts:
-    """Cut a program's network, where links serve in turn, into parts. `follows`: see `LinkTables.follows`.
+    """Divide the network of a `fifo` program into parts. `follows`: see `LinkTables.follows`.
 
-    A part affects another in two ways. A head goes on to a link that needs an event, after the latencies in between.
-    The end of a transfer lets others of its receiver go, and one of its sender (`slots`), after the latencies of the
-    last links or the time for which the receive side is kept. A part holds participants and their first links.
-    Participants are together, with the last link between them, if a way between them takes at most half as long as the
-    longest. Other last links of ways to a part are a part by themselves, unless receive sides are kept: so nodes affect
-    each other by a whole way there and back. Parts that affect others within less than `least` ps stand before these,
-    links before participants if possible. Where no order exists, there is one part.
+    A part affects another in two ways. A transfer's head reaches a link that needs an event, after the latencies in
+    between. Or the end of a transfer starts others of its receiver, and with `slots` one of its sender, after the
+    latencies of the last links or the time at the receive side. A part holds participants and their first links. Two
+    participants, and the last link between them, are in one part if a route between them takes at most half as long as
+    the longest. All other last links of routes to a part form one part, unless receive sides take time: so nodes affect
+    each other only after a whole route there and back. A part that affects another within less than `least` ps comes
+    before it, links before participants if possible. If no such order exists, there is one part.
     """
     (src, dst, hop, links), participants = program.routes, program.schedule.participants
     places = participants + len(program.bandwidths)
-    begins = np.zeros(len(links) + 1, bool)  # where a segment begins that is passed in one event
+    begins = np.zeros(len(links) + 1, bool)  # where a run of links begins that a head passes in one event
     begins[:-1] = ~follows[links].astype(bool)
     some, none = np.flatnonzero(np.diff(hop)), np.flatnonzero(np.diff(hop) == 0)
     begins[hop[some]] = True
@@ -62,7 +62,7 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
     )
     alone = ~np.isin(label[last], label[:participants])
     label = labels(
-        2 * places,  # join the last links of all ways to a part, by a place behind all others
+        2 * places,  # join the last links of all routes to a part, by an extra place behind all others
         np.append(np.arange(places), last[alone]),
         np.append(label, places + label[dst[some[alone]]]),
     )[:places]
@@ -94,8 +94,9 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
 
 
 def _in_order(own: Numbers, before: Numbers, behind: Numbers, near: Array, count: int) -> Numbers | None:
-    """Return a level for each of `count` parts that puts `near` pairs in order: if possible, links in the order of
-    ways, then the parts that have participants, `own`. None where no order exists."""
+    """Return a level for each of `count` parts, so that of each pair that is `near`, `before` is below `behind`. If
+    possible, parts of links come first, in route order, then the parts with participants (`own`). None if no order
+    exists."""
     links = np.ones(count, bool)
     links[own] = False
     level = _levels(count, before, behind, near | (links[before] & links[behind]))
@@ -106,7 +107,7 @@ def _in_order(own: Numbers, before: Numbers, behind: Numbers, near: Array, count
 
 
 def _levels(count: int, before: Numbers, behind: Numbers, which: Array) -> Numbers | None:
-    """Return a level for each of `count` parts that puts each pair of `which` in order; None where no order exists."""
+    """Return a level for each part, with `before` below `behind` in the pairs `which`; None if impossible."""
     before, behind = before[which], behind[which]
     level = np.zeros(count, np.int64)
     for _ in range(MOST_LEVELS):
@@ -119,7 +120,7 @@ def _levels(count: int, before: Numbers, behind: Numbers, which: Array) -> Numbe
 
 
 def labels(count: int, ends: Numbers, others: Numbers) -> Numbers:
-    """Return a number for each of `count` places, equal for places that pairs of `ends` and `others` connect."""
+    """Return the connected components of `count` places, joined by the pairs (`ends`, `others`): one label a place."""
     label = np.arange(count)
     while (label[ends] != label[others]).any():
         for a, b in ((label[ends], label[others]), (label[others], label[ends])):

@@ -1,7 +1,7 @@
-"""Bind a schedule to a network, sizes and parameters: this makes a program.
+"""Bind a schedule to a network, sizes and parameters; the result is a program.
 
-The part that does not depend on numbers (dependencies, routes, channels) is a frame. It is made once and shared by the
-programs of all sizes, rates and latencies.
+Dependencies, routes and channels do not depend on sizes, rates and latencies. They form a *frame*, which is cached and
+shared by programs of all sizes, rates and latencies.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
-BYTES: Final = 350  # of memory that a transfer of a program takes while it runs: 270 to 380 by the links of its route
-FRAMED: Final = 40  # bytes that a transfer of a frame takes
-SHARE: Final = 16  # one part in so many of the memory is for kept frames
-LONG: Final = 1_000_000  # transfers; a longer frame takes hundreds of MB with all that engines make of it
-MOST_KINDS: Final = 64  # columns of sizes kept with a frame
-MOST_CREDITS: Final = 4  # columns of credits kept with a frame
-MOST_HOPS: Final = 2**31 - 1  # of all routes: they are counted in 32 bits
+BYTES: Final = 350  # of memory for each transfer of a running program; 270 to 380 depending on the hops of its route
+FRAMED: Final = 40  # bytes of memory for each transfer of a frame
+SHARE: Final = 16  # cached frames take at most 1/16 of the memory
+LONG: Final = 1_000_000  # transfers; a longer frame, with the columns that engines add, takes hundreds of MB
+MOST_KINDS: Final = 64  # columns of sizes cached with a frame
+MOST_CREDITS: Final = 4  # columns of credits cached with a frame
+MOST_HOPS: Final = 2**31 - 1  # hops of all routes together: indices have 32 bits
 
 
 def check_room(transfers: int, what: str, cure: str, key: str) -> None:
-    """Raise InputError where so many transfers take more memory than this machine has."""
+    """Raise InputError if so many transfers need more memory than this machine has."""
     check_memory(transfers * BYTES, what, cure, key)
 
 
 def check_written(source: StreamedSchedule) -> None:
-    """Raise InputError where a schedule, written out, takes more memory than this machine has."""
+    """Raise InputError if all transfers of a schedule need more memory than this machine has."""
     check_room(source.transfers, f"{source.transfers} transfers", "ask for fewer ranks", "ranks")
 
 
 def written_out(source: AnySchedule) -> Schedule:
-    """Return a schedule with all transfers in memory, as `bind` takes it; raises InputError for too little memory."""
+    """Return the schedule with all transfers in memory, as `bind` needs it; else raises InputError."""
     if isinstance(source, Schedule):
         return source
     check_written(source)
@@ -62,10 +62,10 @@ def bind(
     weights: object = None,
     arrivals: Mapping[int, int] | None = None,
 ) -> Program:
-    """Bind a schedule to a network: `devices[p]` is where participant p sits, `nbytes` the size of the collective.
+    """Bind a schedule to a network. Participant p runs on `devices[p]`; `nbytes` is the size of the collective.
 
-    `arrivals` maps ranks to the time (ps) they come; the others are there from the start.
-    Raises InputError when a size cannot be cut or there is too little memory, TopologyError when there is no route.
+    `arrivals` maps late ranks to their arrival in ps; all others arrive at 0. Raises InputError if a size cannot be
+    divided into chunks or memory is too small, TopologyError if there is no route.
     """
     held = _held(schedule, nbytes, itemsize, weights)
     most = _most_sent(schedule, held)
@@ -74,10 +74,10 @@ def bind(
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
     check_room(loops * len(schedule), f"{loops} loops of {len(schedule)} transfers", *cure)
     slots = params.slots
-    if slots and slots >= loops * schedule.most_of_a_pair:  # nobody ever waits for a credit
+    if slots and slots >= loops * schedule.most_of_a_pair:  # then no transfer ever waits for a credit
         slots = 0
-    # A frame keeps its schedule, so that no other has the id.
-    apart = loops * len(schedule) < LONG  # of a long schedule only the frame asked for last is kept
+    # A frame holds its schedule, so no other schedule can get the same id.
+    apart = loops * len(schedule) < LONG  # of a long schedule only the last frame is cached
     where = (id(schedule), tuple(devices), network.layout, apart and loops, params.channels, params.channels_by)
     frame = _FRAMES.known(where) if network.layout is not None else None
     if frame is not None and frame.program.loops != loops:
@@ -109,8 +109,9 @@ def bind(
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """The part that programs of one schedule, routes and channels share: one of them, and what each row of the schedule
-    `reads`. `kinds` keeps columns of sizes by what they follow from, `credits` columns of credits by slots."""
+    """The columns shared by all programs with one schedule, routes and channels. `program` is one of these programs.
+    `reads`: for each row of the schedule the row that made the value it sends. `kinds` caches columns of sizes by the
+    numbers that they are computed from, `credits` columns of credits by `slots`."""
 
     program: Program
     reads: Index
@@ -118,12 +119,12 @@ class _Frame:
     credits: dict[int, Index] = field(default_factory=dict)
 
     def credit(self, slots: int) -> Index:
-        """Return the transfer whose end each waits for; without slots nobody waits."""
+        """Return for each transfer the one whose end frees a slot for it, or NONE; all NONE if `slots` is 0."""
         program = self.program
         if slots and slots not in self.credits:
             if len(self.credits) >= MOST_CREDITS:
                 self.credits.clear()
-            connection = program.way  # a way is all that goes from one to another
+            connection = program.way  # one route for each (sender, receiver) pair
             if program.params.channels > 1:
                 number = _channel_numbers(program.schedule, program.loops, program.params)
                 connection, _ = numbered(connection, number)
@@ -131,7 +132,8 @@ class _Frame:
         return self.credits[slots] if slots else program.credit
 
     def sized(self, held: NDArray[np.int64], piece: int) -> tuple[Index, Index, Memo]:
-        """Return the sizes of a program, the kind of each transfer, and the memo that goes with these kinds."""
+        """Return the distinct sizes of a program, the index of each transfer's size (its kind), and the memo of these
+        kinds. `held`: bytes of each slot of each rank; `piece`: the most bytes that a loop moves of a slot."""
         loops = self.program.loops
         if held.size and held.min() == held.max():
             every, which = held.reshape(-1)[:1], np.zeros(held.size, np.uint8)
@@ -156,12 +158,12 @@ class _Frame:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The fields of its program, by name."""
+        """The fields of `program`, by name."""
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
 
     def _first(self) -> tuple[Index, Index]:
-        """Return the rows of the schedule that read what was there at the start, and the place of the slot that each
-        reads among the slots of all ranks."""
+        """Return the rows of the schedule that read a rank's own input, and for each row the place of its slot among
+        the slots of all ranks."""
         schedule = self.program.schedule
         first = np.flatnonzero(self.reads == NONE).astype(np.int32)
         first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
@@ -187,16 +189,16 @@ def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], 
 
 
 def _once(program: Program) -> Program:
-    """Return the program with equal columns made one. Where each transfer has a way of its own, it has its own channel
-    and receive side, too; where nobody waits, `chain` and `channel_before` equal `reads`."""
+    """Return the program with equal columns stored once. If each transfer has a route of its own, `channel` and `side`
+    may equal `way`; if no transfer waits for another, `chain` and `channel_before` equal `reads`."""
     same = dict.fromkeys(("channel", "side"), "way") | dict.fromkeys(("chain", "channel_before"), "reads")
     equal = {name: of for name, of in same.items() if np.array_equal(getattr(program, name), getattr(program, of))}
     return replace(program, **{name: getattr(program, of) for name, of in equal.items()})
 
 
 class Columns(NamedTuple):
-    """The columns from which channels, sides and credits follow: see `Program`. `number` is the channel that the sender
-    uses, counted per sender, or one entry for all."""
+    """The columns from which channels, receive sides and credits are computed: see `Program`. `number` is the number of
+    each transfer's channel at its sender, or a single entry for all."""
 
     way: Index
     sizes: Index
@@ -215,9 +217,10 @@ def assemble(
     arrivals: Mapping[int, int] | None = None,
     loops: int = 1,
 ) -> Program:
-    """Derive channels, receive sides and credits, and return the program.
+    """Compute channels, receive sides and credits, and return the program.
 
-    In-network agents have one channel and receive side per peer; where channels go by step, one per peer and number.
+    An in-network agent has one channel and one receive side for each peer; if `channels_by` is `step`, for each peer
+    and channel number.
     """
     way, number = columns.way, columns.number
     src, dst = routes.src[way], routes.dst[way]
@@ -259,7 +262,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
 
 
 def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
-    """Return the program of the transfers `left`: later loops send nothing of slots that hold less than others."""
+    """Return the program of the transfers `left`. The others send nothing, as later loops lack slots of fewer bytes."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     loop, origin = program.loop[left], program.origin[left]
     first_slot = loop * np.int32(schedule.n_slots)
@@ -278,7 +281,7 @@ def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slot
 
 
 def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
-    """Return predecessors within the schedule as indices within the program, always of the same loop."""
+    """Turn predecessors in the schedule into predecessors in the program of all loops, each within its loop."""
     place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.reads)), np.int32)
     place[loop, origin] = np.arange(len(origin), dtype=np.int32)
     moved = (np.where(c[origin] == NONE, NONE, place[loop, np.maximum(c[origin], 0)]) for c in waits)
@@ -304,7 +307,7 @@ def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> ND
 
 
 def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
-    """Return the bytes of the largest slot that anybody sends."""
+    """Return the bytes of the largest slot that any rank sends."""
     most = int(held.max(initial=0))
     if most == int(held.min(initial=most)):
         return most
@@ -313,7 +316,7 @@ def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
-    """Return kinds where each loop moves a piece of every slot: as many whole pieces as the slot holds, then the rest,
+    """Return the kind of each transfer if each loop moves one piece of a slot: first whole pieces, then the remainder,
     then nothing."""
     whole = (sizes // piece)[kind]
     return np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
@@ -323,8 +326,8 @@ def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
 
 
 def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
-    """Return the channel of each transfer at its sender: chunks, over all loops, or steps take channels in turn; or
-    each peer has one."""
+    """Return the channel number of each transfer at its sender: by chunk over all loops or by step, round-robin; or one
+    channel for each peer."""
     channels = params.channels
     if channels == 1:
         return np.zeros(1, np.int32)
@@ -339,9 +342,9 @@ def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
 def _routes(
     src: Index, dst: Index, way: Index, ways: int, network: RoutedNetwork, devices: Sequence[str]
 ) -> ProgramRoutes:
-    if ways < len(way):  # else each transfer has its own way, in this order
+    if ways < len(way):  # else each transfer has its own route, in this order
         some = np.empty(ways, np.int32)
-        some[way] = np.arange(len(way), dtype=np.int32)  # a transfer that goes each way
+        some[way] = np.arange(len(way), dtype=np.int32)  # one transfer of each route
         src, dst = src[some], dst[some]
     hop, links = network.routes(devices, src, dst)
     if hop[-1] > MOST_HOPS:

@@ -1,12 +1,12 @@
-"""Lower bounds: times that no schedule can beat on a topology, whatever it does.
+"""Lower bounds: times that no schedule of a collective can beat on a topology.
 
-For a call of NCCL the topology is that of one channel. Its links depend on algorithm and protocol, so the bound holds
-for this pair only.
+For a call of NCCL the topology is that of one channel. Its links depend on NCCL's algorithm and protocol, so the bound
+holds for this pair only.
 
 *Latency*: some rank must wait for the farthest rank whose data it needs, over the path of least latency.
-*Bandwidth*: across every cut around some ranks the bytes that must leave and enter have to pass. Without reduction in
-the network an all-reduce takes 2(n−1) transmissions of every byte, whoever makes them (Patarasuk and Yuan, "Bandwidth
-optimal all-reduce algorithms for clusters of workstations", 2009).
+*Bandwidth*: all bytes that must leave or enter a set of devices have to cross its cut. Without reduction in the network
+an all-reduce also needs 2(n−1) transmissions of every byte, summed over ranks (Patarasuk and Yuan, "Bandwidth optimal
+all-reduce algorithms for clusters of workstations", 2009).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.schedule import AnySchedule
 from simcoll.topology.graph import Topology
 
-SOURCES: Final = 8  # ranks from which least latencies are measured; fewer make the bound weaker, never wrong
-MOST_MEASURED: Final = 500_000  # devices to which latencies are measured, over all sources
+SOURCES: Final = 8  # ranks from which least latencies are searched; fewer make the bound weaker, never wrong
+MOST_MEASURED: Final = 500_000  # devices to which latencies are searched, summed over all sources
 
 Sizes = NDArray[np.int64]
 T = TypeVar("T")
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """Sets of devices around some of the ranks, but not all: each rank alone, each node, each switch with what hangs on
-    it. Cut c is around the places `members[starts[c]:starts[c + 1]]`; `out` and `into` are the B/s of its links.
-    `alone` is the sum of the B/s out of each rank alone."""
+    """Sets of devices that hold some of the ranks, but not all: each rank's device, each node, each switch with all
+    devices below it. Cut c holds the ranks `members[starts[c]:starts[c + 1]]`. `out` and `into`, (cuts,), are the B/s
+    of all links that leave and enter it. `alone` is the sum over ranks of the B/s out of the rank's device."""
 
     n: int
     members: NDArray[np.int64]
@@ -48,12 +48,12 @@ class Cuts:
 
     @property
     def weight(self) -> int:
-        """How many places it holds."""
+        """The number of entries of `members`, for the size of the cache."""
         return len(self.members)
 
     @cached_property
     def slowest(self) -> int:
-        """The least positive bandwidth out of or into a cut, in B/s; 0 where there is none."""
+        """The least positive bandwidth out of or into a cut, in B/s; 0 if there is none."""
         least = min(int(self.out.min()), int(self.into.min()))
         if least > 0:
             return least
@@ -61,15 +61,15 @@ class Cuts:
         return int(every[every > 0].min()) if every.any() else 0
 
     def total(self, values: Sizes) -> Sizes:
-        """Return for each cut the sum over its places of `values`, one a place."""
+        """Return for each cut the sum of `values`, (n,), over its ranks."""
         return np.add.reduceat(values[self.members], self.starts)
 
     def around(self, place: int) -> NDArray[np.bool_]:
-        """Return whether each cut has a place inside."""
+        """Return for each cut whether it holds rank `place`."""
         return self.total((np.arange(self.n) == place).astype(np.int64)) > 0
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:
-        """Return the places of each cut."""
+        """Return the ranks of each cut."""
         return iter(np.split(self.members, self.starts[1:]))
 
 
@@ -86,8 +86,8 @@ def lower_bound_ps(
     weights: object = None,
     reducing: bool = False,
 ) -> int:
-    """Return the larger of the latency and the bandwidth bound in ps, over all groups of the schedule. `reducing`:
-    switches could reduce, even if they do not in this schedule."""
+    """Return the larger of the latency and the bandwidth bound in ps, over all groups of the schedule. `reducing`: the
+    switches can reduce, even if this schedule does not use it."""
     found: list[int] = []
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
@@ -106,8 +106,8 @@ def beaten(
     itemsize: int,
     weights: object = None,
 ) -> int | None:
-    """Return the bound in ps if `time_ps` is below it, else None. Least latencies are searched only where a time is so
-    short that they matter: the latency bound is at most the links of a shortest way, each with the largest latency."""
+    """Return the lower bound in ps if `time_ps` is below it, else None. Least latencies are searched only if the time
+    is short enough: the latency bound is at most the hops of a shortest route times the largest latency."""
     most = int(topology.latencies.max(initial=0))
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
@@ -119,7 +119,7 @@ def beaten(
 
 
 def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the devices of each group of ranks that are not all on one device."""
+    """Yield the devices of each group of ranks, but for groups that are all on one device."""
     for group in schedule.groups:
         places = tuple(map(devices.__getitem__, group))
         if len(set(places)) > 1:
@@ -127,8 +127,8 @@ def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str,
 
 
 class _CutLinks(NamedTuple):
-    """The places that each cut is around, and the links out of it and into it. The first cuts are around one device
-    each; `ranks` is how many places each of them has."""
+    """For each cut its ranks (`places`), and the links out of it and into it. The first cuts hold one device each;
+    `ranks` is the number of ranks on each of these devices."""
 
     places: Sets
     out: Sets
@@ -137,25 +137,25 @@ class _CutLinks(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """How many links it holds."""
+        """The number of entries of `out` and `into`, for the size of the cache."""
         return len(self.out.members) + len(self.into.members)
 
 
-# A sweep asks for the bounds of few topologies again and again; a search for latencies takes a second on large ones.
+# A sweep needs the bounds of a few topologies many times; searching latencies on a large one takes a second.
 _KNOWN: Final[LruCache[Any]] = LruCache(
     2_000_000, lambda found: found.weight if isinstance(found, Cuts | _CutLinks) else 1
 )
 
 
 def _once(find: Callable[..., T], topology: Topology, *of: Any) -> T:
-    """Return `find(topology, *of)`, found once for each topology, or for its layout if rates do not matter."""
+    """Return `find(topology, *of)`, cached by topology, or by its layout for results that do not depend on rates."""
     known = topology.layout if find in (_hops, _cut_links) else topology
     found: T = _KNOWN.get((find, known, *of), lambda: find(topology, *of))
     return found
 
 
 def _hops(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the most links on a shortest way between ranks of which one must wait for the other."""
+    """Return the largest hop count of a shortest route between two ranks of which one must wait for the other."""
     return _most(topology.least_hops, collective, root, topology, places)
 
 
@@ -164,7 +164,7 @@ def _latency_ps(topology: Topology, places: tuple[str, ...], collective: str, ro
     return _most(topology.least_latencies, collective, root, topology, places)
 
 
-Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # the least over all ways, by source and target
+Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # the least over all routes, by source and target
 
 
 def _most(least: Least, collective: str, root: int, topology: Topology, places: Sequence[str]) -> int:
@@ -187,7 +187,7 @@ def _bandwidth_ps(
     if schedule.collective == "barrier":
         return 0
     contract, n = collective(schedule.collective), cuts.n
-    if schedule.collective == "all_reduce":  # all bytes cross each cut; asked for most often
+    if schedule.collective == "all_reduce":  # all bytes cross each cut; a shortcut for the most frequent collective
         alone = 0 if schedule.agents or reducing or not cuts.alone else 2 * (n - 1) * nbytes * PS_PER_S // cuts.alone
         return max(nbytes * PS_PER_S // cuts.slowest if cuts.slowest else 0, alone)
     blocks = contract.blocks(n)

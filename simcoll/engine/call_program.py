@@ -1,4 +1,4 @@
-"""One call of a plan, run by itself: its program, which is bound when needed, its sums, and its ends."""
+"""One call of a plan, to be run by itself: its program (bound on demand), its traffic sums, and the times it ends."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
 from simcoll.schedule.schedule import StreamedSchedule
 
-LONG: Final = 2_000_000  # transfers; a shorter call is bound in about the time that folding takes
+LONG: Final = 2_000_000  # transfers; binding a shorter call takes no longer than folding it
 
 
 class CallSums(NamedTuple):
-    """Sums of a call: the bytes over each link, (links,); the bytes that each rank sends, (ranks,); the messages; and
-    the payload summed over links."""
+    """The traffic of a call: the bytes over each link, (links,); the bytes that each rank sends, (ranks,); the number
+    of messages; and the payload bytes summed over the links that they cross."""
 
     carried: Numbers
     sent: Numbers
@@ -37,8 +37,8 @@ class CallSums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CallProgram:
-    """A call of a plan. `make` binds its program when it is needed. A schedule that is a `stream` is folded if it has
-    more than `long` transfers and can be. `in_loops` makes the program with the columns of one loop, or None."""
+    """A call of a plan. `make` binds its program on demand. A `stream` of more than `long` transfers is folded if
+    possible. `in_loops` returns the call as one loop and the number of loops, or None if it cannot."""
 
     make: Callable[[], Program]
     stream: StreamedProgram | None = None
@@ -56,22 +56,22 @@ class CallProgram:
 
     @property
     def _bound(self) -> Program:
-        """The program of one loop where that is enough, else the program of all."""
+        """The program of a single loop if the call can run as loops, else the program of all transfers."""
         return self._looped.one if self._looped else self.program
 
     @property
     def network(self) -> RoutedNetwork | Program:
-        """The links as the call sees them."""
+        """The links, with the bandwidths and latencies that hold for this call."""
         return self.stream.network if self.stream else self._bound
 
     @property
     def params(self) -> Params:
-        """The parameters of the call, but for the size of its pieces."""
+        """The parameters of the call; `chunk` and `slots` may be 0 if it runs as loops."""
         return self.stream.params if self.stream else self._bound.params
 
     @cached_property
     def _few(self) -> tuple[Folded, Program] | None:
-        """The program of a few ranks that stand for all of a long stream; None where it is not folded."""
+        """The folded schedule and program of a long stream, in which a few ranks stand for all; None if not folded."""
         whole = self.stream
         if whole is None or not isinstance(whole.stream, StreamedSchedule) or whole.transfers <= self.long:
             return None
@@ -86,7 +86,7 @@ class CallProgram:
 
     @cached_property
     def sums(self) -> CallSums:
-        """The sums of the call."""
+        """The bytes and messages of the call, over all ranks and loops."""
         if self._few is None:
             program = self._bound
             messages = program.messages * (self._looped.loops if self._looped else 1)
@@ -106,15 +106,15 @@ class CallProgram:
 
     @cached_property
     def longest_ps(self) -> int | None:
-        """The longest time in ps from when the last rank comes to the end of the call, whenever the others came; None
-        if not known. It holds also where calls of the same `turns` are ahead or behind."""
+        """An upper bound in ps of the time from the last rank's arrival to the end of the call, whenever the others
+        arrived; None if there is no bound. It also holds if calls with equal `turns` run just before or after."""
         if self._few is not None:
             return None
         return longest_ps(*self._in_loops, among=self.turns is not None)
 
     def quiet_ps(self, missing: int) -> int | None:
-        """Return how long the call goes on at most, in ps, once all its ranks but the `missing` one have come, if every
-        rank then stands still until that comes; None where that is not so or not known."""
+        """Return an upper bound in ps of the work that the call can do before the `missing` rank comes, counted from
+        the arrival of all others. None if some rank can finish without it, or if there is no bound."""
         if missing not in self._quiet:
             self._quiet[missing] = self._longest and self._longest.latest_ps(missing)
         return self._quiet[missing]
@@ -129,7 +129,7 @@ class CallProgram:
 
     @property
     def _in_loops(self) -> tuple[Program, int, int, int]:
-        """A program, how often it is run, the most bytes of a piece, and how many pieces may be on the way."""
+        """A program, its number of loops, the bytes of a piece, and the most pieces in flight on a connection."""
         if one := self._looped:
             return one.one, one.loops, one.piece, one.slots
         program = self.program
@@ -143,8 +143,8 @@ class CallProgram:
 
     @cached_property
     def turns(self) -> bytes | None:
-        """A digest, equal for calls that differ in sizes only and may follow one another, rank by rank, before the
-        first is over: no channel has messages of both on the way (see `longest.in_turn`). None for all other calls."""
+        """A digest of the call without its sizes. A call may follow one with an equal digest rank by rank, before that
+        is over, and no channel then has messages of both in flight (see `longest.in_turn`). None if it may not."""
         if self._few is not None:
             return None
         program, _, piece, slots = self._in_loops
@@ -158,8 +158,8 @@ class CallProgram:
         return found.digest()
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Run the call by itself and return its ends; None if it cannot finish. Its ranks come at `came`, the first at
-        0, and its links are `busy` until a time; all in ps from then on."""
+        """Run the call by itself and return its ends; None if it cannot finish. Its ranks arrive at `came`, (ranks,),
+        and its links are busy until `busy`, (links,); all in ps after the first arrival."""
         if self._few is None:
             return self._whole(came, busy)
         folded, program = self._few
@@ -179,7 +179,7 @@ class CallProgram:
         return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
 
     def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Run the call of all its ranks by itself."""
+        """Run the call unfolded; arguments and result are those of `alone`."""
         if self._looped is None:
             return _alone(self.program, came, busy)
         one = replace(self._looped.one, arrivals=_of_all(came, self._looped.one))
@@ -191,5 +191,5 @@ def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | No
 
 
 def _of_all(came: Numbers, program: Program) -> Numbers:
-    """Return the arrivals of ranks and agents; agents are there from the start."""
+    """Return the arrivals in ps of ranks and in-network agents; agents are present from time 0."""
     return np.append(came, np.zeros(program.schedule.agents, np.int64))

@@ -1,15 +1,15 @@
-"""Compose the time of a plan from the times of its calls alone, where these do not get in each other's way.
+"""Compose the time of a plan from separate runs of its calls, if the calls do not delay each other on links.
 
-Calls are run one after the other. A call depends on when its ranks come and on how long its links are still busy with
-earlier calls; calls that agree in all of that are run once. Each link is checked: the first message of a call must come
-to it behind the last one of the calls before. Then the times of all calls together keep every rule of the joined
-program, and only one solution does. Where the check fails, the joined program has to be run.
+The calls run one after the other. A call depends on the times at which its ranks arrive, and on how long earlier calls
+keep its links busy; calls that agree in both run once. Each link is checked: the first message of a call must reach it
+after the last message of all earlier calls. Then the composed times obey every rule of the joined program, and only one
+solution does. If the check fails, the joined program has to run.
 
-A call that has its links for itself is not run at first: only its latest possible end is known (see `longest`). If all
-that waits for it waits longer for something else, such as computation beside it, it never is run. Nor is a call that
-begins, rank by rank, when such a call is over: these form a chain, in which the latest possible end of each is known,
-whoever is ahead. Where some ranks come so late to a call of a chain that all else has come to a standstill, the past
-does not matter any more: a chain begins anew. Calls of a chain that meet are run as one joined program.
+A call that shares no link with others is *hidden* at first: it does not run, only an upper bound of its end is computed
+(see `longest`). If every operation that waits for it waits longer for something else, such as computation, the call
+never runs. A call whose ranks begin one by one as a hidden call ends is hidden, too. Such calls form a *chain*; the
+bound of each holds whichever ranks are ahead. If some ranks reach a call so late that all other ranks stand still, the
+past no longer matters: a new chain begins. Calls of a chain whose messages meet on a link run as one joined program.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
 
 
 class Hidden(NamedTuple):
-    """An operation whose end is not known yet: a `call` that is not run as long as nobody needs its end, or None, what
-    launches such a call. Its ranks begin at `opened`, behind the first of its `chain` (named by the number of that)
-    perhaps later. It is over at `latest`, in ps, and on ranks that begin before others at `ahead`, both at the latest.
-    Its work before the last rank comes may end at `quiet`, where `opened` does not tell."""
+    """An operation whose end is not computed yet. Its `call` runs only when another operation needs that end; `call` is
+    None for a computation that launches the next hidden call. `chain`: the number of the chain's first operation. Times
+    in ps: `opened`, the earliest start of each rank, exact for the first operation of a chain; `latest`, an upper bound
+    of the end, and `ahead`, of the end on ranks that begin before others; `quiet`, an upper bound of the end of all
+    work before the last rank arrives, or 0."""
 
     number: int
     call: CallProgram | None
@@ -47,9 +48,9 @@ class Hidden(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The times at which ranks may begin an operation, and the `first` of them. Behind the hidden operations of a
-    `chain` they are the soonest possible, and those up to `ahead` may be as late as that, in ps; else `ahead` is 0.
-    `known`: how often hidden operations had been shown by then, and the last one of the chain."""
+    """The times in ps at which ranks may begin an operation, and the `first` of them. After the hidden operations of a
+    `chain` these are lower bounds: a time up to `ahead` may become as late as `ahead`. Else `ahead` is 0. `known`: the
+    `_Composition.shown` and the chain's last operation from which the times were computed."""
 
     when: Numbers
     first: int
@@ -64,18 +65,19 @@ class Opened(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Times by link, in ps: when the last message came, and when the link is free again."""
+    """Two times in ps for each link, (links,): when its last message `came`, and when it is `free` again."""
 
     came: Numbers
     free: Numbers
 
     def copied(self) -> Taken:
-        """Return the same times in columns of its own."""
+        """Return a copy that shares no arrays with this one."""
         return Taken(*(column.copy() for column in self))
 
 
 class Before(NamedTuple):
-    """The state before a part of a chain, from `place` on, was run: by link, and the latest time."""
+    """A checkpoint: the state of links, and the latest time in ps, before the part of a chain from `place` on ran.
+    `met`: its first call meets messages of the part before."""
 
     place: int
     met: bool
@@ -85,14 +87,14 @@ class Before(NamedTuple):
 
 
 class KnownCalls:
-    """The results of calls that were run: calls that are alike are run once."""
+    """A cache of the ends of calls that ran, so that equal calls run once."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
 
     def alike(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Return the ends of the call by itself if one like it was run, else None: see `CallProgram.alone`. A link that
-        is free before its first message comes may as well have been free from the start."""
+        """Return the cached ends of an equal call, or None; see `CallProgram.alone` for the arguments. How long a link
+        is `busy` makes no difference if it is free before its first message comes."""
         now = busy[call.links]
         for before, ends in self._runs.get((id(call), came.tobytes()), ()):
             if ((now == before) | (np.maximum(now, before) <= ends.first[call.links])).all():
@@ -100,14 +102,14 @@ class KnownCalls:
         return None
 
     def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Return the ends of the call by itself, run if none like it was; None if it cannot finish."""
+        """Return the ends of the call, from the cache or from a run; None if it cannot finish."""
         if (ends := self.alike(call, came, busy)) is None and (ends := call.alone(came, busy)) is not None:
             self._runs.setdefault((id(call), came.tobytes()), []).append((busy[call.links], ends))
         return ends
 
 
 least, most = np.minimum.reduce, np.maximum.reduce  # of a few numbers: methods take twice the time
-MOST_JOINED: Final = 5_000_000  # transfers of calls that meet, some 1 GB
+MOST_JOINED: Final = 5_000_000  # transfers of joined programs, which take some 1 GB
 
 Joined = dict[tuple[tuple[CallProgram | None, tuple[int, ...]], ...], Program]
 
@@ -121,10 +123,10 @@ def composed_ps(
     joined: Joined | None = None,
     durations: Sequence[int | Numbers] | None = None,
 ) -> int | None:
-    """Return the time in ps of a plan of `operations` on `n` ranks; None where calls meet on a link or cannot be run by
-    themselves. Each operation but computations is a call of `calls`. Calls that `ran` by themselves are added to that
-    set; only calls in it may be left out where nobody needs their end. `joined` keeps the programs of chained calls
-    that meet, for runs of the same plan with other `durations`, which replace those of its operations."""
+    """Return the time in ps of a plan of `operations` on `n` ranks; None if calls delay each other on a link or cannot
+    run separately. `calls` holds the call of each operation, None for computations. `ran` collects the calls that ran;
+    only a call in this set may be skipped when no operation needs its end. `joined` caches the joined programs of
+    chained calls, for further runs of the plan with other `durations` (ps), which replace those of `operations`."""
     if not _apart(calls, network):
         return None
     known = set() if ran is None else ran, {} if joined is None else joined
@@ -135,7 +137,7 @@ def composed_ps(
 
 
 def _behind(after: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]], Sequence[int]]:
-    """Return for each operation the ones that wait for it, in order, and the number of those that it waits for."""
+    """Return for each operation the operations that wait for it, in order, and how many operations it waits for."""
     behind = [list[int]() for _ in after]
     for number, all_before in enumerate(after):
         for before in dict.fromkeys(all_before):
@@ -144,8 +146,9 @@ def _behind(after: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]]
 
 
 class _Composition:
-    """The times of a plan, found operation by operation. By link: what was `taken`, and the operation of the last
-    message. By operation: when its work ends on each rank; the soonest possible for `hidden` ones."""
+    """The times of a plan in ps, computed operation by operation. `taken` and `owner` hold for each link its times and
+    the operation of its last message. `done` holds for each operation when its work ends on each rank; for `hidden`
+    operations these times are lower bounds."""
 
     def __init__(
         self,
@@ -163,15 +166,15 @@ class _Composition:
         self.taken = Taken(np.full(links, -NEVER), np.zeros(links, np.int64))
         self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
         self.done, self.hidden = dict[int, Numbers](), dict[int, Hidden]()
-        self.chains = dict[int, list[Hidden]]()  # by the number of the first
-        self.anew = dict[int, int]()  # by the last operation of a chain: the first of the chain behind it
-        self.until = list[tuple[int, int]]()  # of hidden operations, sorted: latest end, number
+        self.chains = dict[int, list[Hidden]]()  # by the number of the chain's first operation
+        self.anew = dict[int, int]()  # last operation of a chain -> first operation of the chain that follows it
+        self.until = list[tuple[int, int]]()  # (latest end, number) of the hidden operations, sorted
         self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
-        self.shown = 0  # how often hidden operations became known
+        self.shown = 0  # how often a chain was taken out of the hidden operations
         self.behind, self.awaited = _behind([op.after for op in operations])
 
     def took(self) -> int | None:
-        """Return the time in ps that everything takes together; None where calls meet."""
+        """Return the time in ps of the whole plan; None if calls delay each other on a link."""
         left = list(self.awaited)
         queue: list[tuple[int, int]] = []
         opened: dict[int, Opened] = {}
@@ -182,7 +185,7 @@ class _Composition:
                     return None
                 opened[number] = when
                 heapq.heappush(queue, (when.first, number))
-            _, number = heapq.heappop(queue)  # about in the order in which first ranks begin
+            _, number = heapq.heappop(queue)  # about in the order in which operations begin on their first rank
             if not self._enter(number, opened.pop(number)):
                 return None
             for after in self.behind[number]:
@@ -195,8 +198,8 @@ class _Composition:
         return self.last
 
     def _opened(self, number: int) -> Opened | None:
-        """Return when ranks may begin an operation; None where something cannot finish. Hidden operations that may end
-        later than all else it waits for are run, but for the end of a chain that the operation goes on with."""
+        """Return when ranks may begin an operation; None if a call that has to run cannot finish. A hidden operation
+        runs first if it may end later than the other predecessors, unless this operation continues its chain."""
         while True:
             when = self._since(number)
             first = int(least(when, initial=NEVER))
@@ -211,7 +214,7 @@ class _Composition:
                 return None
 
     def _since(self, number: int) -> Numbers:
-        """Return when all that an operation waits for ends on its ranks; for hidden operations the soonest time."""
+        """Return when the predecessors of an operation end on each of its ranks, in ps; lower bounds if hidden."""
         op = self.operations[number]
         ends = list[Numbers]()
         for before in op.after:
@@ -222,13 +225,13 @@ class _Composition:
         return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
-        """Return the soonest time of those of an operation's ranks that have a part in an earlier one."""
+        """Return the earliest time in `when` of the ranks that operations `number` and `before` share."""
         shared = self._shared(before, self.operations[number])
         return int(least(when if shared is None else when[shared >= 0], initial=NEVER))
 
     def _shared(self, before: int, op: Operation) -> Numbers | None:
-        """Return the place of each rank of an operation among the ranks of an earlier one, −1 where it has no part in
-        that; None where both have the same ranks."""
+        """Return the place of each rank of an operation among the ranks of operation `before`, −1 if it is not there;
+        None if both have equal ranks."""
         others, place = self.operations[before].ranks, self.place
         if others is op.ranks:
             return None
@@ -238,11 +241,11 @@ class _Composition:
         return found
 
     def _goes_on(self, number: int, late: Hidden) -> bool:
-        """Return whether an operation goes on with the chain that ends with a hidden one: as a call of the same ranks
-        that may follow it, or as what launches only such a call."""
+        """Return whether an operation continues the chain that ends with `late`: as a call that may follow it on the
+        same ranks, or as the computation that launches only such a call."""
         if late is not self.chains[late.chain][-1]:
             return False
-        if late.call is None:  # what launches this call
+        if late.call is None:  # `late` launches this call
             return True
         only = number if self.calls[number] else self.behind[number][0] if len(self.behind[number]) == 1 else NONE
         call, ranks = self.calls[only], self.operations[late.number].ranks
@@ -250,9 +253,9 @@ class _Composition:
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
     def _enter(self, number: int, opened: Opened) -> bool:
-        """Note when an operation begins. Return whether all that has to be run for that ends."""
+        """Note when an operation begins. Return False if a call that has to run cannot finish or meets others."""
         call = self.calls[number]
-        if opened.chain != number and not self._stands(opened):  # some may be known by now, or the chain has gone on
+        if opened.chain != number and not self._stands(opened):  # hidden operations or the chain changed meanwhile
             if (now := self._opened(number)) is None:
                 return False
             opened = now
@@ -267,7 +270,7 @@ class _Composition:
         return True
 
     def _stands(self, opened: Opened) -> bool:
-        """Return whether hidden operations and the end of the chain are still those that `opened` was found with."""
+        """Return whether the hidden operations and the end of the chain are unchanged since `opened` was computed."""
         assert opened.known
         shown, last = opened.known
         return shown == self.shown and self.chains[opened.chain][-1] is last
@@ -278,8 +281,8 @@ class _Composition:
         self.chains.setdefault(new.chain, []).append(new)
 
     def _call(self, number: int, call: CallProgram, opened: Opened) -> bool:
-        """Hide a call that has its links for itself, if its latest possible end is known; else run it. Return whether
-        it ends and does not meet others."""
+        """Hide a call that shares no link with others if its end has an upper bound; else run it. Return whether it
+        ends and delays no other call."""
         when, first, _, chain, _ = opened
 
         def meets(late: Hidden) -> bool:
@@ -288,7 +291,7 @@ class _Composition:
         while late := next(filter(meets, self._under_way(first)), None):
             if not self._uncover(late):
                 return False
-        if chain != number and chain not in self.chains:  # part of the chain was run with that call
+        if chain != number and chain not in self.chains:  # the run of `late` included a part of this chain
             return self._enter(number, opened)
         met = self._met(self.taken, call, first)
         quiet = self._quiet(call, opened) if chain != number and not met else 0
@@ -306,9 +309,9 @@ class _Composition:
         return self._uncover(self.chains[chain][-1]) and self._enter(number, opened)
 
     def _quiet(self, call: CallProgram, opened: Opened) -> int:
-        """Return the time in ps at which all that early ranks do in a call of a chain has ended, if the others come
-        later than that; 0 where it is not known. Then it does not matter when the early ones came, where the call has
-        its links for itself."""
+        """Return the time in ps by which the early ranks of a call have done all that they can do before the late ranks
+        come; 0 if no such time is known. After it, and if the call shares no link with others, the result does not
+        depend on when the early ranks came."""
         late = opened.when[opened.when > opened.ahead]
         standing = call.quiet_ps(int(opened.when.argmax())) if len(late) else None
         if standing is None:
@@ -319,16 +322,16 @@ class _Composition:
         return int(times[pauses[-1]]) + standing + 1 if len(pauses) else 0
 
     def _under_way(self, first: int) -> list[Hidden]:
-        """Return the hidden operations that may not be over at time `first`, in ps."""
+        """Return the hidden operations whose upper bound is at time `first` (ps) or later."""
         return [self.hidden[number] for _, number in self.until[bisect_left(self.until, (first, NONE)) :]]
 
     def _met(self, taken: Taken, call: CallProgram, first: int) -> bool:
-        """Return whether messages on links of a call may still come, or be served, when it begins."""
+        """Return whether links of a call may still receive or serve earlier messages when it begins, at `first` ps."""
         return any(most(column[call.links], initial=0) >= first for column in taken)
 
     def _uncover(self, late: Hidden) -> bool:
-        """Run a hidden call. All others on its links, but those of its chain, were over before or begin after it. Of
-        its chain, all calls ahead of it are run, and as many behind it as meet. Return whether they end."""
+        """Run a hidden call, with all earlier calls of its chain and as many later ones as meet it. All other calls on
+        its links ended before it or begin after it. Return whether the calls that ran have ended."""
         chain = self._shown(late.chain)
         wanted, parts = chain.index(late), list[tuple[Before, Taken]]()
         for place, each in enumerate(chain):  # the chain may grow meanwhile
@@ -352,7 +355,7 @@ class _Composition:
         return True
 
     def _shown(self, chain: int) -> list[Hidden]:
-        """Take the operations of a chain out of the hidden ones; return them."""
+        """Remove the operations of a chain from the hidden operations; return them."""
         shown, self.shown = self.chains.pop(chain), self.shown + 1
         for each in shown:
             del self.hidden[each.number]
@@ -360,15 +363,15 @@ class _Composition:
         return shown
 
     def _begin(self, each: Hidden, first: bool) -> Numbers:
-        """Note when an operation of a chain begins, whose predecessors are known; return the time for each rank."""
+        """Note when an operation of a chain begins on each rank; return these times in ps. No predecessor is hidden."""
         when = each.opened if first else self._since(each.number)
         self.done[each.number] = when + self.durations[each.number]
         self.last = max(self.last, int(most(self.done[each.number], initial=0)))
         return when
 
     def _part(self, chain: list[Hidden], last: int, parts: list[tuple[Before, Taken]], met: bool) -> bool:
-        """Run the `last` of some operations of a chain, or with it those before that it meets. Return whether they end,
-        and do not meet what was ahead of the chain."""
+        """Run operation `last` of a chain, joined with the operations before it whose messages it meets. Return whether
+        they end and meet no message from before the chain."""
         before = Before(last, met, self.taken.copied(), self.owner.copy(), self.last)
         while True:
             ahead = parts[-1][1] if before.met else None
@@ -382,8 +385,8 @@ class _Composition:
             self.taken, self.owner, self.last = before.taken.copied(), before.owner.copy(), before.last
 
     def _together(self, chain: Sequence[Hidden], first: bool, before: Taken | None) -> Taken | None:
-        """Run calls that follow each other, several as one joined program: see `_run`. `first`: nothing hidden is
-        ahead."""
+        """Run consecutive operations of a chain, several as one joined program; return like `_run`. `first`: they are
+        the first of the chain."""
         opened = [self._begin(each, first and not place) for place, each in enumerate(chain)]
         call, ranks = chain[0].call, self.operations[chain[0].number].ranks
         if len(chain) == 1 and call:
@@ -414,7 +417,7 @@ class _Composition:
         return taken
 
     def _key(self, chain: Sequence[Hidden]) -> tuple[tuple[CallProgram | None, tuple[int, ...]], ...]:
-        """Return the calls of a part of a chain, and the places in it that each operation waits for."""
+        """Return for each operation of a part of a chain its call, and the places in the part that it waits for."""
         place = {each.number: i for i, each in enumerate(chain)}
         after = (self.operations[each.number].after for each in chain)
         waits = (tuple(place[before] for before in numbers if before in place) for numbers in after)
@@ -423,8 +426,8 @@ class _Composition:
     def _run(
         self, number: int, call: CallProgram, opened: Numbers, before: Taken | None, quiet: int = 0
     ) -> Taken | None:
-        """Run a call by itself and return what it takes of links; None where it does not end, or meets messages that
-        were there `before`. See `Hidden.quiet`."""
+        """Run a call by itself and return when it leaves each link; None if it does not end or meets messages that were
+        there `before`. `quiet`: see `Hidden`."""
         first = int(opened.min())
         self.ran.add(call)
         alone = self.known.alone(call, opened - first, self._busy(before, first))
@@ -434,12 +437,12 @@ class _Composition:
         return took
 
     def _busy(self, before: Taken | None, first: int) -> Numbers:
-        """Return how long, in ps from `first` on, links are busy with messages that were there `before`."""
+        """Return how long each link is busy with messages that were there `before`, in ps after `first`."""
         return self.idle if before is None else np.maximum(before.free - first, 0)
 
     def _take(self, ends: fast.CallEnds, first: int, number: int, before: Taken | None, quiet: int) -> Taken | None:
-        """Take the links of what was run from time `first` on, and return what it takes; None where it meets messages
-        that were there `before`."""
+        """Update the links with the `ends` of a run that began at `first` ps, and return when the run leaves each link;
+        None if it meets messages that were there `before`."""
         head, uses = ends.first + first, ends.last > -NEVER
         if before is not None:
             late = before is self.taken and (head == before.came) & (self.owner > number)
@@ -447,7 +450,7 @@ class _Composition:
                 return None
         came = np.maximum(ends.last + first, quiet)
         took = Taken(np.where(uses, came, -NEVER), np.where(uses, ends.free + first, 0))
-        uses &= took.came >= self.taken.came  # else later messages were there
+        uses &= took.came >= self.taken.came  # a link with later messages keeps its times
         for column, new in zip(self.taken, took, strict=True):
             column[uses] = new[uses]
         self.owner[uses] = number
@@ -456,7 +459,7 @@ class _Composition:
 
 
 def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
-    """Return whether calls may be run by themselves: links serve messages in turn, and are the links of the network."""
+    """Return whether calls may run separately: `fifo`, without barriers or blocking sends, on the network's links."""
     bound = list({id(call): call for call in calls if call is not None}.values())
     params = [call.params for call in bound]
     alone = all(p.sharing == "fifo" and not p.barrier and p.blocking == "no" for p in params)

@@ -1,12 +1,12 @@
-"""The event engine on SimPy. This is the definition of simcoll's timing: slow, readable, complete.
+"""The event engine on SimPy, which defines simcoll's timing: slow, readable, complete.
 
-A process per channel takes up its transfers in order; from there on each transfer goes from method to method: `cross`
-each link, `receive`, `end`, `add`, `complete`. A process per task waits for what comes before it and for what it does.
-Links, receive sides and the fabric decide once an instant, after everything else at that instant, lowest index first:
-SimPy's priorities say so (`simcoll.engine._event_servers`).
+One process per channel starts its transfers in order. From there each transfer goes from method to method: `cross` each
+link, `receive`, `end`, `add`, `complete`. One process per task waits for earlier tasks, then for its own transfers.
+Links, receive sides and the fabric decide once an instant, after all other events of that instant, lowest index first;
+SimPy's priorities enforce this order (`simcoll.engine._event_servers`).
 
-It is known when a transfer is sent as soon as its first link decides. So a channel that waits for something else as
-well needs no event for it.
+When its first link decides, the time at which a transfer will be sent is computed. So a channel that also waits for
+something else needs no event for that time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(program: Program) -> Timeline:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Do not look for garbage in cycles: events make none, and the search takes a quarter of the time."""
+    """Switch off the search for reference cycles: events make none, and the search takes a quarter of the time."""
     if not gc.isenabled():
         yield
         return
@@ -54,17 +54,17 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 class _EventRun:
-    """One replay: its processes and the times that they note."""
+    """One run of a program: its processes, and the times that they note."""
 
     def __init__(self, program: Program):
         self.program, self.params, self.env = program, program.params, simpy.Environment()
         count = len(program)
-        self.started, self.arrived = [NONE] * count, [NONE] * count  # times; nobody waits for these
+        self.started, self.arrived = [NONE] * count, [NONE] * count  # times that no process waits for
         self.sent, self.ended, self.completed = (Milestone(self.env, count) for _ in range(3))
         self.hops: list[tuple[int, ...]] = [()] * count  # begin and end of service at each link
-        self.planned, self.way = program.way.tolist(), program.way.tolist()  # the way that each is to take, and takes
+        self.planned, self.way = program.way.tolist(), program.way.tolist()  # route of each: planned, and taken
         self.chain, self.nbytes = program.chain.tolist(), program.nbytes.tolist()
-        self.behind = dict(zip(self.chain, range(count), strict=True))  # the version that waits for each
+        self.behind = dict(zip(self.chain, range(count), strict=True))  # transfer -> the one chained to it
         self.src, self.dst, self.there = (column.tolist() for column in (program.src, program.dst, program.arrivals))
         self.latencies, self.bandwidths = program.latencies.tolist(), program.bandwidths.tolist()
         links, first = program.routes.links.tolist(), program.routes.hop.tolist()
@@ -75,7 +75,7 @@ class _EventRun:
         self.gap, self.caps = program.by_way("g").tolist(), program.by_way("channel_bandwidth").tolist()
         self.receiving = any(params.gamma or params.o_recv for params in program.parts or (program.params,))
         self.links, self.sides = defaultdict[int, int](int), defaultdict[int, int](int)  # when each is free
-        self.known_legs: dict[tuple[int, int], list[_Leg]] = {}  # of way and bytes, while no link changes
+        self.known_legs: dict[tuple[int, int], list[_Leg]] = {}  # (way, bytes) -> links; unused if links change
         self.fabric = self._fabric()
         self.blocking = blocking_predecessors(program) if self.params.blocking != "no" else []
         self.steps = _Barrier(self.env, program) if self.params.barrier else None
@@ -97,7 +97,7 @@ class _EventRun:
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
     def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Return the milestones that transfers await besides their channel's turn, each with the transfer it needs."""
+        """Return the milestones that transfers wait for besides their channel, each with the transfer to reach it."""
         columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:
@@ -105,7 +105,7 @@ class _EventRun:
         return (column for column in columns if any(j != NONE for j in column[1]))
 
     def _ends(self) -> tuple[list[int], list[int]]:
-        """Return the tasks that send and that receive each transfer, or NONE."""
+        """Return for each transfer the task that sends it and the task that receives it, or NONE."""
         program, tasks = self.program, self.program.tasks
         if not tasks:
             return [NONE] * len(program), [NONE] * len(program)
@@ -119,16 +119,16 @@ class _EventRun:
         return Fabric(self.env, capacity.tolist())  # one more link, behind the real ones
 
     def reached(self) -> Reached:
-        """Return the milestones that each transfer has reached."""
+        """Return how far each transfer has come, to explain a deadlock."""
         sent, ended, completed = (times.at for times in (self.sent, self.ended, self.completed))
         return Reached(self.started, sent, ended, completed, self.way, self.blocking)
 
     def finish(self) -> Timeline:
-        """Run until nothing is left to happen; return the timeline."""
+        """Run until no event is left; return the timeline. Raises StuckError if a transfer did not end."""
         try:
             self.env.run()
             hops = clocked(np.fromiter(chain.from_iterable(self.hops), np.int64))
-        except OverflowError:  # a time that no column can hold
+        except OverflowError:  # a time exceeds int64
             raise too_late("the run takes") from None
         if NONE in self.ended.at:
             raise stuck(self.program, self.reached())
@@ -148,7 +148,7 @@ class _EventRun:
     # --- changes ---
 
     def _announce(self) -> None:
-        """Schedule every change before all else of its instant."""
+        """Schedule every change, before all other events of its instant."""
         changes = self.program.changes
         assert changes
         for at, link, bandwidth, turn in changes:
@@ -159,7 +159,7 @@ class _EventRun:
                 how(None)
 
     def change(self, link: int, bandwidth: int, turn: int, _: Event | None) -> None:
-        """Give a link another bandwidth; or find it dead, and send what it has not served another way."""
+        """Change the bandwidth of a link; at a `turn` it is found dead: send its flows again on their new routes."""
         if turn == NONE:
             self.fabric.change(link, bandwidth)
             return
@@ -168,12 +168,12 @@ class _EventRun:
                 self.fabric.again(flow, self.take(i) + self.cap(i))
 
     def forced(self, i: int, when: int) -> int:
-        """Return the way that transfer `i` takes if it sets out at time `when`."""
+        """Return the route (`way`) that transfer `i` takes if it leaves at time `when`."""
         changes, way = self.program.changes, self.planned[i]
         return int(changes.force[np.searchsorted(changes.turns, when, side="right"), way]) if changes else way
 
     def take(self, i: int) -> list[int]:
-        """Set out: return the links of the way in force."""
+        """Choose the route of transfer `i`, which leaves now; return its links."""
         if self.program.changes:
             self.way[i] = self.forced(i, self.env.now)
         return self.paths[self.way[i]]
@@ -181,7 +181,7 @@ class _EventRun:
     # --- tasks ---
 
     def task(self, task: int, sends: list[int], receives: list[int]) -> Wait:
-        """Play the part of one rank in one operation: open when all before it is done, done when all of it is."""
+        """Run a task: it opens when earlier tasks are done, and is done after its own transfers and its duration."""
         tasks = self.program.tasks
         assert tasks
         for before in tasks.before[slice(*tasks.first[task : task + 2])].tolist():
@@ -199,14 +199,14 @@ class _EventRun:
     # --- sending ---
 
     def channel(self, transfers: list[int]) -> Wait:
-        """Play a channel: its transfers go strictly in index order, and a blocked one blocks those behind it."""
+        """Run a channel: it starts its transfers in index order; one that waits blocks all after it."""
         env, last = self.env, NONE
         yield env.timeout(self.there[self.src[transfers[0]]])
         yield from self.opened.wait(self.sender[transfers[0]])
         for i in transfers:
             for milestone, whose in self.before:
                 yield from milestone.wait(whose[i])
-            yield from self.sent.wait(last)  # after the others: most often it has been sent by then
+            yield from self.sent.wait(last)  # waited for last, as most often it has been sent by then
             if last != NONE:
                 free = max(self.sent.at[last], self.started[last] + self.gap[self.planned[last]])
                 if free > env.now:
@@ -217,7 +217,7 @@ class _EventRun:
             self.set_out(i)
 
     def set_out(self, i: int) -> None:
-        """Let a transfer go; from here on it moves by itself."""
+        """Send a transfer off from its channel."""
         if not self.paths[self.planned[i]]:
             self.sent.reach(i, self.env.now + 1)
             self.after(1, self.receive, i)
@@ -227,24 +227,24 @@ class _EventRun:
             _Head(self, i).set_out()
 
     def flowed(self, flow: Flow) -> None:
-        """End a flow: all its bytes are gone."""
+        """Note that all bytes of a flow are sent, and schedule its arrival."""
         i, now = flow.i, self.env.now
         self.hops[i] = (flow.came, now) * len(self.paths[self.way[i]])
         flow.all_gone.later(self.flight[self.way[i]], partial(self.receive, i))
         self.sent.reach(i, now)
 
     def cap(self, i: int) -> list[int]:
-        """Return the link that stands for the cap of its channel, if that has one."""
+        """Return the extra link that stands for the cap of the transfer's channel, if that has one."""
         return [len(self.bandwidths) + int(self.program.channel[i])] if self.caps[self.planned[i]] else []
 
     # --- on the way ---
 
     def after(self, wait: int, call: Callable[..., None], *given: Any) -> None:
-        """Call a method with the arguments `given`, `wait` ps from now."""
+        """Call `call(*given)`, `wait` ps from now."""
         Recurring(self.env).later(wait, lambda _: call(*given))
 
     def legs(self, i: int) -> list[_Leg]:
-        """Return the links of the way in force, as transfer `i` meets them if it sets out now."""
+        """Return the links of the route that transfer `i` takes if it leaves now, with its service times."""
         if self.spans:
             return [self.leg(link, i) for link in self.take(i)]
         which = self.way[i], self.nbytes[i]
@@ -253,14 +253,14 @@ class _EventRun:
         return self.known_legs[which]
 
     def leg(self, link: int, i: int) -> _Leg:
-        """Return a link, as transfer `i` meets it."""
+        """Return a link with its service time for transfer `i`."""
         service = 0 if link in self.spans else service_ps(self.nbytes[i], self.bandwidths[link])
         return _Leg(link % self.program.servers, service, self.latencies[link], self.spans.get(link, ()))
 
     # --- receiving ---
 
     def receive(self, i: int, _: Event | None = None) -> None:
-        """Let a transfer arrive; it then keeps its receive side for a time."""
+        """Note that a transfer arrives; it then occupies its receive side for a time."""
         self.arrived[i] = self.env.now
         wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
@@ -269,13 +269,13 @@ class _EventRun:
             self.end(i)
 
     def take_in(self, i: int, wait: int, _: Event) -> None:
-        """Let the receive side take a transfer in, after those before it."""
+        """Serve a transfer at its receive side, after those before it, for `wait` ps."""
         side, now = int(self.program.side[i]), self.env.now
         self.sides[side] = max(now, self.sides[side]) + wait
         self.after(self.sides[side] - now, self.end, i)
 
     def end(self, i: int) -> None:
-        """End a transfer; it is complete once no earlier version is missing."""
+        """End a transfer. It is complete once the transfer that it is chained to is."""
         self.ended.reach(i, self.env.now)
         if self.steps:
             self.steps.ended(i)
@@ -286,22 +286,22 @@ class _EventRun:
             self.complete(i)
 
     def add(self, i: int) -> None:
-        """Add a transfer to data that was there from the start, once the rank that brings this has come."""
+        """Complete a transfer that reduces into its receiver's own input, once that rank has arrived."""
         if (late := self.there[self.dst[i]] - self.env.now) > 0:
             self.after(late, self.add, i)
         else:
             self.opened.then(self.receiver[i], self.complete, i)
 
     def complete(self, i: int) -> None:
-        """Complete a transfer, and the versions behind it that have ended."""
+        """Complete a transfer, and the transfers chained to it that have ended."""
         while i != NONE and self.ended.at[i] != NONE:
             self.completed.reach(i, self.env.now)
             i = self.behind.get(i, NONE)
 
 
 class _Leg(NamedTuple):
-    """One link of a way: its `server`, the time in ps for which that serves the transfer, the latency behind it in ps,
-    and the `spans` of its bandwidth if that changes."""
+    """One link of a route: its `server`, its service time for the transfer and its latency in ps, and the `spans` of
+    its bandwidth if that changes."""
 
     server: int
     service: int
@@ -310,19 +310,19 @@ class _Leg(NamedTuple):
 
 
 class _Head(Recurring):
-    """The head of a transfer under `fifo`: it is before link `hop` of its way; the tail is due there at `tail`."""
+    """The head of a transfer under `fifo`, before link `hop` of its route; the tail arrives there at time `tail`."""
 
     def __init__(self, run: _EventRun, i: int):
         self.env, self.run, self.i = run.env, run, i
 
     def set_out(self, _: Event | None = None) -> None:
-        """Begin at the first link of the way in force."""
+        """Begin at the first link of the route that holds now."""
         self.legs, self.hop, self.tail = self.run.legs(self.i), 0, 0
         self.later(0, self.cross, LAST + self.i)
 
     def cross(self, _: Event) -> None:
-        """Have the link serve the chunk, after all heads of this instant have come. The head moves on as soon as
-        service begins; the tail follows at the slowest pace so far. A chunk that is lost sets out again."""
+        """Serve the chunk on the next link, after all heads of this instant have arrived. The head moves on when
+        service begins; the tail follows at the slowest rate so far. A lost chunk is sent again from the start."""
         run, i, (server, service, latency, spans) = self.run, self.i, self.legs[self.hop]
         now, free, again = self.env.now, run.links[server], NONE
         if spans:
@@ -346,25 +346,25 @@ class _Head(Recurring):
             self.later(self.tail - now, self.arrive)
 
     def lost(self, when: int) -> bool:
-        """Return whether another way is in force at time `when`."""
+        """Return whether transfer `i` has another route at time `when`."""
         way: int = self.run.way[self.i]
         return self.run.forced(self.i, when) != way
 
     def sent(self, begin: int, end: int) -> int:
-        """Return when the tail leaves the first link: not before the channel has brought it there."""
+        """Return when the tail leaves the first link, which the cap of the channel may delay."""
         cap = self.run.caps[self.run.planned[self.i]]
         tail = max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
-        if self.run.sent.at[self.i] == NONE:  # a chunk that sets out again is sent no second time
+        if self.run.sent.at[self.i] == NONE:  # a chunk that is sent again keeps its time
             self.run.sent.reach(self.i, tail)
         return tail
 
     def arrive(self, _: Event) -> None:
-        """Receive the transfer: its tail has come to the end of the way."""
+        """Receive the transfer: its tail has reached the end of the route."""
         self.run.receive(self.i)
 
 
 class _Barrier:
-    """Barriers between steps: they decide which step everyone may be in."""
+    """Barriers between steps: a step starts when all transfers of the step before have ended."""
 
     def __init__(self, env: simpy.Environment, program: Program):
         self.env, self.step = env, program.step.tolist()

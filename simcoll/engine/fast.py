@@ -1,7 +1,7 @@
-"""The fast engine: the rules of `event` without a Python object per event. Same integers, tested by `==`.
+"""The fast engine: it follows the rules of `event`, without a Python object for each event. Tests compare both by `==`.
 
-A heap of (time, key) drives the loop `fifo` or `fair`. Small programs run the loops of `kernels` as they are; for large
-ones numba compiles them, where it is installed.
+A heap of (time, key) drives one of two loops, `fifo` or `fair`, which are in `kernels`. They run as plain Python for
+small programs; for large programs numba compiles them, if it is installed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from simcoll.engine.timing_model import NEVER, too_late
 
 
 class CallEnds(NamedTuple):
-    """The ends of a run, in ps. `done`: when each rank has sent and received all its own, (ranks,), or each task is
-    done, (tasks,). By link, (links,): when the `first` and the `last` message comes, and when it is `free` again;
-    NEVER, −NEVER and −NEVER where none comes. `over`: when everything has ended."""
+    """When a run ends, in ps. `done`: when each rank has sent and received everything, (ranks,), or each task is done,
+    (tasks,). For each link, (links,): when its `first` and `last` message arrive and when it is `free` again; NEVER,
+    −NEVER and −NEVER for a link without messages. `over`: when the whole run has ended."""
 
     done: Array
     first: Array
@@ -38,16 +38,16 @@ def run(
 ) -> Timeline | None:
     """Return the timeline of a program; None if it cannot finish.
 
-    `compiled` forces or forbids numba; by default it is used where it is installed and pays. Without `hops` the
-    timeline has no intervals of links, which take the most room. Links serve others at first, until the time `busy` in
-    ps, (links,); such links serve in turn and do not change.
+    `compiled` forces or forbids numba; by default numba is used if it is installed and saves time. Without `hops` the
+    timeline lacks the intervals of links, which take the most memory. Each link is occupied by others until `busy`
+    (ps), (links,); only for programs with `fifo` sharing and without changes.
     """
     _, result = _run(program, "hops" if hops else "times", compiled, busy)
     return result and Timeline(*(np.asarray(column, np.int64) for column in result.columns))
 
 
 def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> Totals | None:
-    """Return the sums of a run; the times of each transfer would take most of the memory. None if it cannot finish."""
+    """Return only the sums of a run, as the times of transfers take most of the memory; None if it cannot finish."""
     _, result = _run(program, "nothing", compiled)
     if result is None:
         return None
@@ -60,15 +60,14 @@ def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> To
 
 
 def end_ps(program: Program, until: int = NEVER) -> int | None:
-    """Return the end of a program in ps and nothing else of it; None if it cannot finish. For a program that takes
-    longer than `until` (ps) the result is any later time."""
+    """Return the end of a program in ps, or some time after `until` (ps) if it ends later; None if it cannot end."""
     _, result = _run(program, "nothing", None, until=until)
     return result and result.latest
 
 
 def ends(program: Program | LoopedProgram, busy: Array, compiled: bool | None = None) -> CallEnds | None:
-    """Return the ends of a program by rank, or by task where it has tasks, and by link; None if it cannot finish. Links
-    serve in turn and are `busy` at first until a time in ps, (links,)."""
+    """Return when a `fifo` program ends, by rank (by task if it has tasks) and by link; None if it cannot finish. Each
+    link is occupied by others until `busy` (ps), (links,)."""
     run_, result = _run(program, "ends", compiled, busy)
     if result is None:
         return None
@@ -85,7 +84,7 @@ def _run(
     busy: Array | None = None,
     until: int = NEVER,
 ) -> tuple[KernelRun, KernelResult | None]:
-    """Run a program; the result is None if not all transfers ended. Raises InputError beyond the clock."""
+    """Run a program; the result is None if not all transfers ended. Raises InputError beyond the clock's range."""
     one = program.one if isinstance(program, LoopedProgram) else program
     fair = one.params.sharing == "fair"
     chosen = choose(len(program), compiled, fair_kernel if fair else fifo_kernel)

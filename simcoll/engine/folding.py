@@ -1,16 +1,17 @@
-"""Folding: where a rotation of the ranks turns schedule and network into themselves, some ranks stand for all.
+"""Folding: if a rotation of the ranks maps schedule and network onto themselves, simulate a few ranks for all.
 
-Every rank then does what the rank one turn on does, at the same time. So it is enough to run the ranks of one turn (or
-of a few, so that nobody sends to a rank that stands for its sender) on links that stand for theirs. That is exact if
+A rotation by k ranks maps rank r to r + k (mod n). If it changes nothing, both do the same at the same time. So it is
+enough to run k ranks (a multiple of k if one of them would send to a rank that it stands for). This is exact if
 
-* the rotation turns every step into itself (`Rotation.holds`), and every sender's list, in order, into another's;
-* it turns the links of routes into links of equal bandwidth and latency, and no link into itself before the turns come
-  round: then a link never serves two transfers that stand for each other;
-* a tie (on a link, at a receive side) is decided the same way everywhere: what one link or one receiver serves in a
-  step stands at different places in its senders' lists;
-* transfers of one pair stay apart where that matters (`slots`): no two receivers of a sender become one.
+* the rotation maps every step onto itself (`Rotation.holds`), and each sender's list of transfers, in order, onto
+  another sender's;
+* it maps the links of routes onto links of equal bandwidth and latency, and no link onto itself before all ranks have
+  gone round: then a link never serves two transfers that stand for each other;
+* ties on a link or at a receive side are decided alike everywhere: the transfers that one link or one receiver serves
+  in a step stand at different places in their senders' lists;
+* no two receivers of one sender become one, so `slots` limits each pair as before.
 
-Anything else is refused, and the schedule is run as it is.
+Otherwise the schedule runs unfolded.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Rotation, Step, StepPattern, join, stable_order
 
-MOST_TURNS: Final = 8  # taken together so that nobody sends to a rank that stands for its sender
+MOST_TURNS: Final = 8  # rotations combined at most, so that no rank sends to a rank that it stands for
 
-# Of each pair of the few: the whole receiver, and the links to it.
+# (kept sender, receiver's stand-in) -> the receiver in the unfolded schedule, and the folded links to it.
 FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """A schedule of a few ranks on a network of their links. Each rank stands for `times` ranks, each link i for the
-    links `stands_for[i]` (times,) of the whole network."""
+    """A schedule of a few ranks, with the network of the links that they use. Each rank stands for `times` ranks; link
+    i stands for the links `stands_for[i]`, (times,), of the unfolded network."""
 
     schedule: Schedule
     bandwidths: Numbers
@@ -58,18 +59,18 @@ class Folded:
         return self.routes_of[int(src), int(dst)]
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """Return the routes of many pairs laid end to end: see `timing_model.RoutedNetwork`."""
+        """Return the routes from `devices[src[i]]` to `devices[dst[i]]`: see `timing_model.RoutedNetwork`."""
         found = [self.routes_of[int(devices[a]), int(devices[b])] for a, b in zip(src, dst, strict=True)]
         hop = np.cumsum([0, *map(len, found)])
         return hop, np.asarray([link for route in found for link in route], np.int64)
 
 
 def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
-    """Return a schedule of a few ranks that stand for all; None where that would not be exact. It may be that only
-    several turns of the rotation together, such as those of a node or a leaf, map the network onto itself.
+    """Return a schedule of a few ranks that stand for all; None if its result would not be exact. The network may map
+    onto itself only under several rotations at once, such as those by a whole node or leaf.
 
-    The caller makes sure that all chunks are of one size, nobody is late, and every rank has one channel, or one a
-    peer.
+    The caller ensures that all chunks have one size, all ranks arrive at time 0, and each rank has one channel, or one
+    for each peer.
     """
     n = stream.n
     if stream.rotation is None or stream.agents:
@@ -106,9 +107,10 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
 
 
 def may_fold(stream: StreamedSchedule) -> bool:
-    """Return whether some network may let a schedule be folded: some turns keep the order of every sender's list.
+    """Return whether the schedule can be folded on some network: a multiple of its rotation maps each sender's list, in
+    order, onto another sender's.
 
-    Looks at all steps; meant for schedules of few ranks.
+    Reads all steps, so it is meant for schedules of few ranks.
     """
     if stream.rotation is None or stream.agents:
         return False
@@ -119,7 +121,7 @@ def may_fold(stream: StreamedSchedule) -> bool:
 
 
 def _sorts(network: RoutedNetwork) -> Numbers:
-    """Return the sort of each link, equal for equal bandwidths and latencies, in order of first use."""
+    """Return a number for each link, equal for links of equal bandwidth and latency, counted in order of first use."""
     columns = network.bandwidths, network.latencies
     (_, bandwidth), (latencies, latency) = (np.unique(column, return_inverse=True) for column in columns)
     both = bandwidth * len(latencies) + latency
@@ -131,7 +133,7 @@ def _sorts(network: RoutedNetwork) -> Numbers:
 def _repeated(
     turns: Sequence[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
 ) -> Rotation | None:
-    """Return the fewest of some turns after which the routes of the first step look alike; None if none do."""
+    """Return the first of `turns` that maps routes of the first step onto routes of like links; None if none does."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
     place = _place(step.src)
@@ -145,7 +147,7 @@ def _repeated(
 
 
 def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
-    """Return a number for each route, equal for routes over links of the same sorts in the same order."""
+    """Return a number for each route, equal for routes whose links have equal `sorts` in the same order."""
     count, base = len(hop) - 1, int(sorts.max(initial=-1)) + 2
     found = np.zeros(count, np.int64)
     for at in range(int(np.diff(hop).max(initial=0))):
@@ -160,7 +162,7 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
 
 
 def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
-    """Return the least number of ranks to keep so that none sends to a rank it stands for; 0: more than MOST_TURNS."""
+    """Return the fewest ranks to keep so that none sends to a rank it stands for; 0 beyond MOST_TURNS rotations."""
     apart = np.concatenate([(part.first.dst - part.first.src) % stream.n for part in stream.parts()])
     apart = distinct(apart[apart != 0])
     for turns in range(1, MOST_TURNS + 1):
@@ -175,7 +177,7 @@ def _kept(step: Step, few: int) -> Numbers:
 
 
 def _rows(part: StepPattern, kept: Numbers) -> Step:
-    """Return the kept rows of all steps of a part."""
+    """Return the rows with numbers `kept` of every step of a part."""
     if isinstance(part, Repeat):
         first = Step._make(column[kept] for column in part.first)
         return Repeat(first, part.times, part.base[kept], part.span, part.shift).whole()
@@ -183,7 +185,7 @@ def _rows(part: StepPattern, kept: Numbers) -> Step:
 
 
 def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
-    """Return the slot at the receiver's stand-in: as many turns back as the receiver is away from it."""
+    """Return for each row the slot it writes at the receiver's stand-in: its slot, rotated back as the receiver is."""
     turns = rows.dst // few * (few // turn.ranks)
     within = rows.dst_slot % turn.span
     found: Numbers = rows.dst_slot - within + (within - turns.astype(np.int64) * turn.chunks) % turn.span
@@ -191,7 +193,7 @@ def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
 
 
 def _place(src: NDArray[Any]) -> Numbers:
-    """Return the place of each row in its sender's list."""
+    """Return for each row how many rows of the same sender come before it."""
     counts, place = np.bincount(src), np.empty(len(src), np.int64)
     before = (np.cumsum(counts) - counts).astype(np.int32)
     place[stable_order(src)] = np.arange(len(src), dtype=np.int32) - np.repeat(before, counts)
@@ -199,7 +201,7 @@ def _place(src: NDArray[Any]) -> Numbers:
 
 
 def _in_order(step: Step, turn: Rotation, n: int) -> bool:
-    """Return whether the list of each sender, in order, is turned into that of the rank one turn on."""
+    """Return whether the rotation maps each sender's list of rows, in order, onto that of the rank it is mapped to."""
     place, src = _place(step.src), (step.src + turn.ranks) % n
     turned = ((step.dst + turn.ranks) % n, turn.chunk(step.src_slot), turn.chunk(step.dst_slot), step.reduce)
     many = int(place.max(initial=0)) + 1
@@ -209,7 +211,7 @@ def _in_order(step: Step, turn: Rotation, n: int) -> bool:
 
 
 def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers, number: Numbers) -> bool:
-    """Return whether rows at one place of their senders' lists share no link or receiver: only those could tie."""
+    """Return whether rows at one place in their senders' lists share no link or receiver: only such rows could tie."""
     dst, place = step.dst[kept] % few, _place(step.src[kept])
     lengths = np.diff(hop)[kept]
     own = np.concatenate([number[path[hop[row] : hop[row + 1]]] for row in kept]) if len(kept) else number[:0]
@@ -219,8 +221,8 @@ def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers
 
 
 class _Links:
-    """The links that stand for others, by link of the whole (links,): `number` is the one that stands for it, −1 as
-    long as that is not known, `place` its place among the links that this one stands for."""
+    """The folded links. For each link of the unfolded network, (links,): `number` is the folded link that stands for
+    it, −1 if none does yet; `place` is its place among the links for which that one stands."""
 
     def __init__(self, network: RoutedNetwork, times: int):
         self.network, self.times = network, times
@@ -228,7 +230,7 @@ class _Links:
         self.members: list[Numbers] = []
 
     def turned(self, step: Step, few: int, hop: Numbers, path: Numbers) -> bool:
-        """Take in the routes of a step, all rows. Return whether they are turned into each other."""
+        """Add the links on the routes of a step. Return whether the rotation maps these routes onto each other."""
         n = few * self.times
         _, rows = np.unique(step.src.astype(np.int64) * n + step.dst, return_index=True)  # one of each pair
         turns, src = np.divmod(step.src[rows].astype(np.int64), few)
@@ -248,7 +250,8 @@ class _Links:
         return True
 
     def _take(self, links: Numbers) -> bool:
-        """Take in links that are turned into each other; return whether they are alike and all different."""
+        """Add links that the rotation maps onto each other, as one folded link. Return False if their bandwidths or
+        latencies differ, or if a link occurs twice."""
         network = self.network
         alike = all((column[links] == column[links[0]]).all() for column in (network.bandwidths, network.latencies))
         if not alike or len(distinct(links)) < self.times or (self.number[links] >= 0).any():
@@ -265,7 +268,7 @@ def _assembled(
     routes: FoldedRoutes,
     links: _Links,
 ) -> Folded:
-    """Return the schedule of the few, on the links that stand for all."""
+    """Return the schedule of the `few` kept ranks on the folded links."""
     rows = join(*(rows for _, rows in columns))
     schedule = Schedule(
         collective="all_reduce",  # its sizes do not depend on who holds what

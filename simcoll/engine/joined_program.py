@@ -1,4 +1,4 @@
-"""Join several operations, collectives and computation that share ranks and links, into one program."""
+"""Join several operations (collectives and computations that share ranks and links) into one program."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EMPTY: Final = np.zeros(0, np.int32)
 
 
 class Operation(NamedTuple):
-    """Work that some ranks do together, or each for itself.
+    """A collective or a computation of some ranks.
 
-    Rank r of `program` is `ranks[r]`, the same in all operations that have this program; without a program the ranks
-    only compute. Each works for at least `duration` ps: one number, or one a rank. `after` are numbers of earlier
-    operations: each rank waits for its part in them, where it has one. Operations of one `stream` follow one another on
-    each rank.
+    Rank r of `program` is `ranks[r]`; operations with the same program have the same ranks. Without a program the ranks
+    only compute. Each rank works for at least `duration` ps (one number, or one for each rank). `after` holds numbers
+    of earlier operations: a rank waits for those of them in which it takes part. Operations of one `stream` run one
+    after the other on each rank.
     """
 
     ranks: Index
@@ -36,10 +36,11 @@ class Operation(NamedTuple):
 
 
 def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Program:
-    """Return the program of all `operations` on `n` ranks, in the order in which they are numbered.
+    """Return one program of all `operations` on `n` ranks, with their transfers in the order of the operations.
 
-    Programs may be bound to other networks than `network`, with other bandwidths and latencies: links of one name are
-    one link that serves all. Raises InputError where their parameters do not go together, or for too many transfers.
+    The programs of operations may be bound to networks with other bandwidths and latencies than `network`. Links with
+    the same name are one link, which serves the transfers of all programs. Raises InputError for parameters that cannot
+    be combined, or too many transfers.
     """
     bound = list({id(op.program): op.program for op in operations if op.program is not None}.values())
     links = _LinkViews(bound, network)
@@ -80,8 +81,9 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int
 
 
 class _LinkViews:
-    """The links of all programs: the links of `network`, then others that programs have. Programs that see links alike
-    share one view of them; `at` gives by program the number of each of its links."""
+    """The links of all programs: those of `network`, then further ones of the programs. A view is one set of bandwidths
+    and latencies of all links; programs with equal values share a view. `at` holds by program, (links,), the number of
+    each of its links in the joined columns."""
 
     def __init__(self, bound: Sequence[Program], network: RoutedNetwork):
         number = {name: i for i, name in enumerate(network.link_names)}
@@ -107,7 +109,7 @@ class _LinkViews:
 
 
 def _spread(at: Array, whole: Index, own: Index, count: int) -> Array:
-    """Return a column of `count` links: `own` at the places `at`, else as the `whole` network has it, else 1."""
+    """Return a column of `count` links: `own` at the places `at`, elsewhere the `whole` network's, behind it 1."""
     column = np.ones(count, np.int64)
     column[: len(whole)] = whole
     column[at] = own
@@ -115,20 +117,20 @@ def _spread(at: Array, whole: Index, own: Index, count: int) -> Array:
 
 
 class _Owners(NamedTuple):
-    """The participant of a program that each of its channels and receive sides belongs to."""
+    """For each channel and for each receive side of a program: the participant that it belongs to."""
 
     channel: Array
     side: Array
 
 
 class _Laid:
-    """The columns of all programs end to end. Transfers, channels, receive sides and slots are there once an operation;
-    routes and sizes once a program."""
+    """The columns of all programs, end to end. Each operation has its own transfers, channels, receive sides and slots;
+    operations with one program share its routes and sizes."""
 
     def __init__(self, operations: Sequence[Operation], bound: Sequence[Program], tasks: Array, n: int):
         self.bound, self.participants = bound, n
-        self.places: list[Array] = []  # by program: its participants' numbers in the whole
-        first: dict[int, tuple[int, int]] = {}  # by program: its first way and size
+        self.places: list[Array] = []  # by program: the numbers of its participants in the joined program
+        first: dict[int, tuple[int, int]] = {}  # by program: the numbers of its first route and of its first size
         members = {id(op.program): op.ranks for op in operations if op.program is not None}
         owners: dict[int, _Owners] = {}
         way = kind = 0
@@ -166,7 +168,7 @@ class _Laid:
         self.lane = lane.ravel().astype(np.int32)
 
     def routes(self, links: _LinkViews) -> ProgramRoutes:
-        """Return the ways of all programs."""
+        """Return the routes of all programs, with the numbers of participants and links in the joined program."""
         pairs = list(zip(self.bound, self.places, strict=True))
         src, dst = (_joined([place[getattr(p.routes, end)] for p, place in pairs]) for end in ("src", "dst"))
         hop = np.cumsum([0, *np.concatenate([EMPTY, *(np.diff(p.routes.hop) for p in self.bound)]).tolist()])
@@ -214,8 +216,8 @@ def _owners(program: Program) -> _Owners:
 
 
 def _lanes(owner: Array, op: Operation, n: int, stream: int, first: int) -> Array:
-    """Return a pair of numbers for each channel of an operation, (channels, 2): its stream and rank, and its place
-    among the channels of that rank. Channels without a stream have a lane of their own."""
+    """Return a pair of numbers for each channel of an operation, (channels, 2), equal for channels of one lane: a
+    number of its stream and rank, and its place among the channels of that rank. Without a stream, each has its own."""
     order = np.argsort(owner, kind="stable")
     place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
     lane = np.empty((len(owner), 2), np.int64)

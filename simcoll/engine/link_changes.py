@@ -1,4 +1,4 @@
-"""Links whose bandwidth changes during a run, and the ways that transfers take when a link is found dead."""
+"""Changes of link bandwidths during a run, and the routes that transfers take after a link is found dead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, Index, service_ps
 
 
 class BandwidthSpan(NamedTuple):
-    """A time (ps) in which a link has one bandwidth (B/s). `turn`: its row of `LinkChanges.force`, or NONE."""
+    """A time span (ps) in which a link has one bandwidth (B/s). `turn`: the row of `LinkChanges.force` that takes
+    effect at its start, or NONE."""
 
     start: int
     until: int
@@ -24,8 +25,8 @@ class BandwidthSpan(NamedTuple):
 
 
 class Served(NamedTuple):
-    """The service of a chunk by a link, in ps: when it begins and ends (NEVER: it does not), when the link is free for
-    the next, and when the chunk is sent again because it was lost, or NONE."""
+    """How a link serves a chunk, in ps: when service begins and ends (NEVER if it does not end), when the link is free
+    for the next chunk, and when the chunk is sent `again` because it was lost, or NONE."""
 
     begin: int
     end: int
@@ -35,12 +36,12 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinkChanges:
-    """Changes during a run: from `at` (changes,), in ps, a `link` has another `bandwidth` in B/s.
+    """Changes during a run: from time `at` (changes,), in ps, a `link` has another `bandwidth` in B/s.
 
-    At a `turn` that is not NONE the link, which is down, is found dead. From then on row `turn` of `force`, (turns + 1,
-    ways) int32, says which way is taken in place of each; what the link has not served goes that way. Row 0 is the ways
-    as they are. Changes are in order of time, and at one time of turn; each turn has its time. `timeouts` says for how
-    long (ps) transfers wait for a link that stays down before the run has failed.
+    If the `turn` of a change is not NONE, its link is down and is found dead at that time. From then on transfers take
+    route `force[turn, r]` in place of route r, also chunks that the link has not served yet. `force` is int32
+    (turns + 1, ways); its row 0 keeps every route. Changes are sorted by time, then by turn; each turn has one time.
+    `timeouts` holds by link how long (ps) transfers wait for a link that stays down before the run fails.
     """
 
     at: Index
@@ -52,7 +53,7 @@ class LinkChanges:
 
     @cached_property
     def turns(self) -> Index:
-        """The time in ps at which each row of `force` but the first comes into force, int64 (turns,)."""
+        """The time in ps at which each row of `force` but the first takes effect, int64 (turns,)."""
         found = np.zeros(len(self.force) - 1, np.int64)
         found[self.turn[self.turn > 0] - 1] = self.at[self.turn > 0]
         return found
@@ -63,7 +64,7 @@ class LinkChanges:
         return zip(*(column.tolist() for column in columns), strict=True)
 
     def spans(self, bandwidths: Index) -> dict[int, list[BandwidthSpan]]:
-        """Return the spans of each link that changes, from 0 to NEVER."""
+        """Return for each link that changes its spans of constant bandwidth, from time 0 to NEVER."""
         rows: dict[int, list[tuple[int, int, int]]] = {}
         for at, link, bandwidth, turn in self:
             rows.setdefault(link, [(0, int(bandwidths[link]), NONE)]).append((at, bandwidth, turn))
@@ -77,7 +78,7 @@ class LinkChanges:
         }
 
     def kept(self, bandwidths: Index, until: int) -> dict[int, float]:
-        """Return by changing link its mean bandwidth from 0 to `until` ps, as a share of its first bandwidth."""
+        """Return for each link that changes its mean bandwidth from 0 to `until` ps, as a share of its first one."""
         return {
             link: sum(bandwidth * (min(end, until) - start) for start, end, bandwidth, _ in spans if start < until)
             / (until * int(bandwidths[link]))
@@ -87,10 +88,11 @@ class LinkChanges:
 
 
 def serve(spans: Sequence[BandwidthSpan], nbytes: int, came: int, free: int, lost: Callable[[int], bool]) -> Served:
-    """Return how a link with these spans serves a chunk that came at `came` and is next when the link is `free`.
+    """Return how a link with these `spans` serves a chunk of `nbytes` that arrived at `came` (ps) and is the next when
+    the link is `free` (ps).
 
-    Service begins when the link is up. What is left when the bandwidth changes goes on at the new one. If the link is
-    found dead first, and another way is in force since then (`lost`), the chunk is sent again.
+    Service begins when the link is up. When the bandwidth changes, the remaining bytes move at the new one. If the link
+    is found dead first, and the chunk has another route since then (`lost(time)`), the chunk is sent again.
     """
     begin, rest, whole = NONE, float(nbytes), True
     for start, until, bandwidth, turn in spans:

@@ -1,15 +1,15 @@
-"""Bound the time that a call may take, whenever its ranks come.
+"""Compute an upper bound of the time that a call takes, whenever its ranks arrive.
 
-The order in which links serve depends on when ranks come. Without that order it is still known how long a transfer may
-wait at a link: only for transfers that are ahead of it there and have not passed, and these are few. A channel has one
-transfer at a time at the first link of its ways, as the next one starts when that has passed it; of a connection at
-most `slots` are on their way. So let each transfer wait at each link for all that may be ahead of it: no run goes
-beyond these times. This follows by induction over transfers, each of which waits for lower ones, with `max` and `+`
-alone. Times count from when the last rank has come, and from when links have served earlier calls; whatever happened
-before then can only have left fewer to wait for.
+The arrivals of ranks decide the order in which links serve transfers. The bound needs no order: at a link, a transfer
+can only wait for transfers that are ahead of it there, and few can be. A channel has one transfer at a time at the
+first link of its routes, since it starts the next when the last has passed that link. A connection has at most `slots`
+transfers in flight. So let each transfer wait at each link for every transfer that may be ahead of it: no run takes
+longer. The proof is by induction over transfers, each of which waits for lower ones, with `max` and `+` alone. Times
+count from the arrival of the last rank, once links have served all earlier calls; work done before then can only leave
+fewer transfers to wait for.
 
-It is no estimate: at each link a transfer waits for one of every channel that begins there, also where these never
-meet. For most calls it is one to three times what they take; where many channels share links, it may be fifty times.
+The bound is no estimate: at each link a transfer waits for one transfer of every channel that begins there, even if
+they never meet. It is one to three times the time of most calls, and up to fifty times if many channels share links.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from simcoll.engine.kernels.longest_kernel import LongestRun
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 
-MOST_ROWS: Final = 50_000  # of a program that `in_turn` examines: some 0.1 s
+MOST_ROWS: Final = 50_000  # rows of the largest program that `in_turn` examines, which takes some 0.1 s
 
 
 class Longest(NamedTuple):
-    """A program laid out for the kernel that bounds its time, and the loops to run that with."""
+    """A program, its columns for `longest_kernel` (`run`), and the compiled or plain form of that kernel (`loops`)."""
 
     program: Program
     loops: Loops
     run: LongestRun
 
     def latest_ps(self, missing: int | None = None) -> int | None:
-        """Return the most time in ps that it may take once all ranks have come, if no other uses its links. With a
-        `missing` rank: the same for all that does not wait for it; None if a rank may be through without it."""
+        """Return an upper bound in ps of the program's time after all ranks have come, if it has the links to itself.
+        With a `missing` rank, bound the work that does not wait for that rank; None if a rank may finish without it."""
         run, program = self.run, self.program
         if missing is None:
             return int(self.loops.like(longest_kernel).longest(run))
@@ -57,11 +57,12 @@ class Longest(NamedTuple):
 def longest_of(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
 ) -> Longest | None:
-    """Lay out a program that is run in `loops`, each of which moves at most `piece` bytes of a transfer; of a
-    connection `slots` may be on their way, 0: any number. None where links are dead or times may leave the clock.
+    """Lay out a program for `longest_kernel`; None if links are dead or times may exceed the clock's range.
 
-    Links serve in turn, without barriers or blocking sends. `among` programs that run `in_turn` before and behind it,
-    with the same columns but sizes, time counts from when those before are over, too.
+    The program runs in `loops`, each of which moves at most `piece` bytes of a transfer. At most `slots` transfers of a
+    connection are in flight (0: any number). Links must serve one transfer after the other (`fifo`), without barriers
+    or blocking sends. `among`: programs that are equal but for sizes, and `in_turn`, run directly before and after; the
+    bound then counts from the end of those before.
     """
     sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
     kernel = Loops(waits, choose(len(program) * loops, compiled, longest_kernel))
@@ -103,26 +104,26 @@ def longest_of(
 def longest_ps(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
 ) -> int | None:
-    """Return the longest time in ps that a program may take once all its ranks have come: see `longest_of`."""
+    """Return an upper bound in ps of a program's time after all its ranks have come, or None: see `longest_of`."""
     found = longest_of(program, loops, piece, slots, compiled, among)
     return found and found.latest_ps()
 
 
 def in_turn(program: Program) -> bool:
-    """Return whether ranks may begin a second program, with the same columns but sizes, each when it is through with
-    this one. Every channel must then begin in the second after all that it sent in the first has ended, so that
-    `longest_ps` counts as many ahead as of one. False also where this takes long to find.
+    """Return whether each rank may begin a second program, equal but for sizes, as soon as it has done with this one.
 
-    A transfer begins when the ranks it hears of have begun. These have then received all of the first program, and all
-    that they hear of there has ended.
+    Every channel must begin in the second only after all that it sent in the first has ended: then `longest_ps` counts
+    no more transfers ahead than with one program. Programs of more than `MOST_ROWS` rows give False, as the check takes
+    long. A transfer *hears of* a rank if it begins, by its dependencies, after that rank has begun. In the second
+    program that rank has then received all of the first, so all transfers that it hears of there have ended.
     """
     rows, ranks = len(program), program.schedule.n
     if rows > MOST_ROWS:
         return False
     src, dst = ([1 << rank if rank < ranks else 0 for rank in column.tolist()] for column in (program.src, program.dst))
     reads, chain, reduce = program.reads.tolist(), program.chain.tolist(), program.reduce.tolist()
-    begun, brought = src, list(src)  # ranks of which a transfer hears before it begins, and what it brings
-    heard = dst  # ranks that hear of a transfer in the end
+    begun, brought = src, list(src)  # sets of ranks, as bits: those a transfer hears of when it begins, and those it
+    heard = dst  # tells its receiver of; then the ranks that hear of a transfer in the end
     for row in range(rows):
         if reads[row] >= 0:
             begun[row] |= brought[reads[row]]
@@ -143,8 +144,9 @@ def in_turn(program: Program) -> bool:
 
 
 class _Visits(NamedTuple):
-    """The links at which rows may wait for others; receive sides count as further links. By visit: the row, whether
-    this is its first link, and the most time in ps that the row is kept there, or at the links that follow."""
+    """The links at which rows may wait for others; receive sides count as further links. Columns, one entry a visit:
+    the row, whether this is the row's first link, the link, and the most time in ps that the row keeps this link or one
+    of those that follow it."""
 
     row: Numbers
     opens: Numbers
@@ -153,8 +155,8 @@ class _Visits(NamedTuple):
 
 
 def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
-    """Return for each row the longest time in ps from its head's coming to the first link until it has passed that, and
-    until it has ended; None where that may be beyond the clock."""
+    """Return upper bounds in ps for each row, counted from its head's arrival at the first link: until it has passed
+    that link, and until it has ended. None if a time may exceed the clock's range."""
     (first, links), tables, rows = program.hops, run_.ways, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]
@@ -176,7 +178,7 @@ def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[N
 
 
 def _receive_ps(program: Program, tables: LinkTables) -> Numbers:
-    """Return the time in ps for which each transfer keeps its receive side."""
+    """Return how long each transfer occupies its receive side, in ps, int64 (rows,)."""
     src, dst, *_ = program.routes
     o_recv, gamma = np.where(src == dst, 0, program.by_way("o_recv")), program.by_kind("gamma")
     found: Numbers = o_recv[program.way] + (tables.at_rates(gamma)[program.kind] * program.reduce if gamma.any() else 0)
@@ -199,12 +201,12 @@ def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers
 
 
 def _heads(program: Program, tables: LinkTables) -> Numbers:
-    """Return for each link the one at which heads wait that come to it: itself, or one before it on every way that
-    takes it.
+    """Return for each link the link at which waiting is counted: itself, or a link before it on every route that takes
+    it.
 
-    Heads wait at links behind each other at once: the last of those ahead is behind them all after the sum of the
-    longest that each takes on any of them. Where channels begin, only one transfer of each counts; there, only links of
-    the same rate and more are joined, as nobody waits at these.
+    Waiting at links in a row is counted once: all transfers ahead have passed them after the sum, over these transfers,
+    of the longest time that each takes on one of the links. Only one transfer of a channel counts at the link where the
+    channel begins; so that link is joined only with links of its rate and more, at which nobody waits.
     """
     _, _, hop, links = program.routes
     rates, head = program.bandwidths, np.arange(len(program.bandwidths))
@@ -219,7 +221,7 @@ def _heads(program: Program, tables: LinkTables) -> Numbers:
 
 
 def _ahead(program: Program, visits: _Visits, loops: int, slots: int) -> Numbers | None:
-    """Return by visit how long in ps all that may be ahead of a row keeps it waiting; None beyond the clock."""
+    """Return for each visit an upper bound in ps of the row's wait for others ahead of it; None beyond the clock."""
     row, opens, link, takes = visits
     if not len(row):
         return takes
@@ -229,7 +231,7 @@ def _ahead(program: Program, visits: _Visits, loops: int, slots: int) -> Numbers
     np.maximum.at(most, number, takes)
     where[number] = link
     ahead = np.minimum(many * loops, slots) if slots else many * loops
-    ahead[number[opens]] = 1  # of a channel that begins here
+    ahead[number[opens]] = 1  # a channel that begins here has one transfer at a time here
     if float(most.max()) * float(ahead.sum()) >= NEVER:
         return None
     whole = np.zeros(int(where.max()) + 1, np.int64)

@@ -1,5 +1,5 @@
-"""Schedules that are repeated over a large buffer, as one loop and the number of loops. A transfer takes a few bytes,
-not hundreds as in a program that holds all loops."""
+"""A schedule that is repeated over a large buffer, stored as one loop and the number of loops. A transfer then takes a
+few bytes of memory, not hundreds as in a program that holds all loops."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Index, Params, RoutedNetwork, piece_bytes
 from simcoll.schedule.schedule import Schedule
 
-BYTES: Final = 12  # of memory that a transfer takes: its time, what it waits for, where it is
-MOST_BITS: Final = 62  # of a key
+BYTES: Final = 12  # of memory for each transfer: its time, a count of what it waits for, its state
+MOST_BITS: Final = 62  # bits of a heap key
 
 
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
-    """`one`, the program of a single loop over whole slots, run in `loops` that each move at most `piece` bytes of a
-    slot. `slots` pieces of a connection may be on their way; 0: any number."""
+    """A program of one loop, and how it is repeated. `one` is the program of a single loop over whole slots. Each of
+    the `loops` moves at most `piece` bytes of a slot. At most `slots` pieces of a connection are in flight (0: all)."""
 
     one: Program
     loops: int
@@ -34,30 +34,30 @@ class LoopedProgram:
 
     @property
     def row_bits(self) -> int:
-        """Bits for the number of a row."""
+        """The number of bits that the number of a row takes in a heap key."""
         return max(1, (len(self.one) - 1).bit_length())
 
     @property
     def loop_bits(self) -> int:
-        """Bits for the number of a loop."""
+        """The number of bits that the number of a loop takes in a heap key."""
         return max(1, (self.loops - 1).bit_length())
 
     @property
     def steps(self) -> Index:
-        """The step of each row where the next loop follows one step behind; empty where it follows the whole loop."""
+        """The step of each row if each loop runs one step behind the last; empty if loops run one after the other."""
         schedule = self.one.schedule
         return schedule.step if schedule.pipelined else np.zeros(0, np.int32)
 
     @property
     def first(self) -> Index:
-        """By row: the first row of its channel."""
+        """For each row the first row of its channel, int32 (rows,)."""
         _, first = np.unique(self.one.channel, return_index=True)
         found: Index = first[self.one.channel].astype(np.int32)
         return found
 
     @property
     def sized(self) -> Program:
-        """`one` with the sizes of pieces: the rests of slots, which the last loop moves, then a whole piece."""
+        """The program `one` with the sizes of pieces: remainders of slots, for the last loop, then a whole piece."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32), memo={})
 
@@ -73,10 +73,10 @@ def looped(
     weights: object = None,
     arrivals: Mapping[int, int] | None = None,
 ) -> LoopedProgram | None:
-    """Return the loops that `bind` would write out. None where there is only one loop, where not all is sent in every
-    loop, or where transfers of a channel do not go loop by loop or wait for others than the makers of what they send.
+    """Return the program that `bind` would make, as one loop and the number of loops.
 
-    Raises like `bind`.
+    None if there is only one loop, if some loop does not send every row, if a channel does not finish one loop before
+    the next, or if sharing is not `fifo`, or with barriers or blocking sends. Raises like `bind`.
     """
     waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no"
     in_turn = params.channels > 1 and params.channels_by == "chunk"

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class ProgramRoutes(NamedTuple):
-    """The ways that transfers take: way r leads from participant `src[r]` to `dst[r]` (ways,) over
-    `links[hop[r]:hop[r + 1]]`, which is empty for a local copy without a memory link."""
+    """The routes of transfers, called *ways* in code: way r leads from participant `src[r]` to `dst[r]`, (ways,), over
+    `links[hop[r]:hop[r + 1]]`. That is empty for a local copy without a memory link."""
 
     src: Index
     dst: Index
@@ -32,8 +32,8 @@ class ProgramRoutes(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Counts of bytes, or of transfers: over each link, (links,); sent by each participant to others; and sent to
-    others, summed over the links that they cross."""
+    """Bytes (or transfers) of a run: over each link, (links,); sent to others by each participant, (participants,); and
+    the sum over links of all that is sent to others."""
 
     carried: NDArray[np.int64]
     sent: NDArray[np.int64]
@@ -41,8 +41,8 @@ class Sums(NamedTuple):
 
 
 class Hops(NamedTuple):
-    """Every hop of every transfer, in the order of the timeline's hops: those of transfer i begin at `first[i]`,
-    (transfers + 1,), and take `links` (hops,)."""
+    """All hops of all transfers, in the order of the timeline's hops: transfer i has the hops `first[i]` to
+    `first[i + 1]` − 1, (transfers + 1,). `links`, (hops,), holds the link of each hop."""
 
     first: Index
     links: Index
@@ -52,16 +52,17 @@ class Hops(NamedTuple):
 class Program:
     """A schedule bound to sizes, loops, channels and routes: what an engine runs.
 
-    Columns (one entry a transfer, in index order): `way` says which of the `routes` it takes, `kind` which of the
-    `sizes` it has; `channel` and `side` number the sending channels and the receive sides densely in order of first
-    use; `reads`, `chain` (see Dependencies), `credit`, `channel_before` are indices of predecessors or NONE. Other
-    columns are derived on demand, as large programs run without them. `arrivals` (participants,): when each comes.
-    `sent` are the places of the transfers among all rows of all loops, None where each row is sent in each loop.
+    Columns (one entry for each transfer, in index order): `way` is the index of its route in `routes`, `kind` of its
+    size in `sizes`. `channel` and `side` number the sending channels and the receive sides in order of first use.
+    `reads`, `chain` (see Dependencies), `credit` and `channel_before` are indices of predecessors, or NONE. Other
+    columns are computed on demand, as large programs run without them. `arrivals` (participants,): when each arrives,
+    in ps. `sent`: the places of the transfers among all rows of all loops; None if every loop sends every row.
 
     A program of several operations has `tasks`. Way r belongs to an operation with the parameters `parts[part[r]]`,
-    (ways,); `params` holds for the whole run. With `changes` some of the routes are only taken when a link is found
-    dead. Operations may see links differently: the columns of links then hold all links of one view, then those of the
-    next. Link i is served by server i % `servers`, which serves all views of a link, one transfer after the other.
+    `part` being (ways,); `params` holds for the whole run. With `changes` some routes are only taken after a link is
+    found dead. Operations may have different bandwidths or latencies for one link. The columns of links then hold all
+    links of one such view, then those of the next. Server i % `servers` serves link i: all views of one link, one
+    transfer after the other.
     """
 
     schedule: Schedule
@@ -90,7 +91,7 @@ class Program:
     memo: Memo = field(default_factory=dict, repr=False, kw_only=True)
 
     def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return the result of `make` for these columns; it is made once for all programs that share them."""
+        """Return `make()`, cached under `name` for all programs that share the `columns` it is computed from."""
         known = self.memo.get(name)
         if known is None or any(a is not b for a, b in zip(known[0], columns, strict=True)):
             known = self.memo[name] = columns, make()
@@ -102,7 +103,7 @@ class Program:
 
     @property
     def servers(self) -> int:
-        """The number of links that serve, each counted once for all its views."""
+        """The number of links, each counted once for all its views."""
         return len(self.bandwidths) // self.views
 
     @property
@@ -125,7 +126,7 @@ class Program:
 
     @property
     def step(self) -> Index:
-        """The step of each transfer, counting the stagger of loops."""
+        """The step of each transfer; each loop begins one step (pipelined) or a whole schedule after the last."""
         return self.once("step", (self.way,), self._steps)
 
     def _steps(self) -> Index:
@@ -144,22 +145,22 @@ class Program:
 
     @property
     def connection(self) -> Numbers:
-        """A number for each transfer, equal for those of one channel to one receiver."""
+        """A number for each transfer, int64 (transfers,), equal for transfers of one channel to one receiver."""
         return self.channel * np.int64(self.schedule.participants) + self.routes.dst[self.way]
 
     @cached_property
     def nbytes(self) -> Index:
-        """The size of each transfer."""
+        """The bytes of each transfer."""
         return self.sizes[self.kind]
 
     @cached_property
     def reduce(self) -> NDArray[np.bool_]:
-        """Whether each transfer reduces into what it finds."""
+        """Whether each transfer reduces into its destination slot (else it overwrites the slot)."""
         return self.schedule.reduce if self.loops == 1 else self.schedule.reduce[self.origin]
 
     @property
     def taken(self) -> Index:
-        """The numbers of the links on any way."""
+        """The numbers of all links that lie on some route."""
         return self.once("taken", (self.routes.links,), self._links_taken)
 
     def _links_taken(self) -> Index:
@@ -186,7 +187,7 @@ class Program:
         return found
 
     def as_it_went(self, way: Index) -> Program:
-        """Return the program with the way that each transfer took in the end, for readers of its timeline."""
+        """Return the program with the route `way` that each transfer took in the end, to match its timeline."""
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property
@@ -196,7 +197,7 @@ class Program:
 
     @property
     def _sums(self) -> Sums:
-        """The bytes that are sent. Where all transfers are of one size, they are counted once for all sizes."""
+        """The bytes that are sent. If all transfers have one size, counts of transfers are cached for every size."""
         columns = self.way, self.kind, self.routes.links
         counts: Sums | None = self.once("counts", columns, self._counted)
         if counts is None:
@@ -204,7 +205,7 @@ class Program:
         return Sums(*(each * self.sizes[self.kind[0]] for each in counts))
 
     def _counted(self) -> Sums | None:
-        """Count the transfers, where all are of one size; else return None."""
+        """Return counts of transfers if all have one size, else None."""
         if not len(self) or self.kind.min() < self.kind.max():
             return None
         return self._summed(np.bincount(self.way, minlength=len(self.routes.src)))
@@ -229,7 +230,7 @@ class Program:
 
     @property
     def wire_bytes(self) -> int:
-        """Payload summed over the links it crosses; local copies cross none."""
+        """The payload bytes, each counted once for every link it crosses; local copies do not count."""
         return int(self._sums.crossed)
 
     @property
@@ -248,7 +249,7 @@ class Program:
         return int(self.sent_bytes.max())
 
     def totals(self, makespan_ps: int, shortcut: str) -> Totals:
-        """Return the sums of a run that took `makespan_ps`."""
+        """Return the totals of a run that took `makespan_ps`."""
         return Totals(
             makespan_ps=makespan_ps,
             carried=self.carried,
@@ -263,13 +264,13 @@ class Program:
         return self.params if self.part is None else self.parts[self.part[self.way[i]]]
 
     def by_way(self, field: str) -> NDArray[np.int64]:
-        """Return a number of `Params` for each way, int64 (ways,)."""
+        """Return the value of a field of `Params` for each way, int64 (ways,)."""
         if self.part is None:
-            return np.broadcast_to(np.int64(getattr(self.params, field)), len(self.routes.src))  # takes no room
+            return np.broadcast_to(np.int64(getattr(self.params, field)), len(self.routes.src))  # takes no memory
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:
-        """Return a number of `Params` for each size, int64 (sizes,): one entry per operation that has the size."""
+        """Return the value of a field of `Params` for each size, int64 (sizes,): a size belongs to one operation."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:
             kind, way = self.once("ways of kinds", (self.kind, self.way), self._ways_of_kinds)
@@ -277,21 +278,21 @@ class Program:
         return found
 
     def _ways_of_kinds(self) -> tuple[Index, Index]:
-        """Return the kinds that transfers have, and a way taken by each: one kind belongs to one operation."""
+        """Return the kinds that transfers have, and for each one a way of such a transfer."""
         way = np.full(len(self.sizes), NONE, np.int32)
         way[self.kind] = self.way
         kinds = np.flatnonzero(way != NONE)
         return kinds, way[kinds]
 
     def receive_ps(self, i: int) -> int:
-        """Return how long transfer `i` keeps its receive side, in ps: `o_recv` unless local, and the reduction."""
+        """Return how long transfer `i` occupies its receive side, in ps: `o_recv` unless local, plus the reduction."""
         params = self.params_of(i)
         reduction = service_ps(int(self.nbytes[i]), params.gamma) if params.gamma and self.reduce[i] else 0
         return reduction + (params.o_recv if self.src[i] != self.dst[i] else 0)
 
 
 def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
-    """Return loop and schedule row of each transfer: by step, counting the stagger, then loop, then row."""
+    """Return loop and schedule row of each transfer of a program, sorted by step of the program, loop and row."""
     count = len(schedule)
     if loops == 1 or not schedule.pipelined:  # one loop after the other
         return np.repeat(np.arange(loops, dtype=np.int32), count), np.tile(np.arange(count, dtype=np.int32), loops)
@@ -305,9 +306,9 @@ def _stagger(schedule: Schedule) -> int:
 
 
 def blocking_predecessors(program: Program) -> list[tuple[int, int]]:
-    """Return for each transfer, under blocking sends, the ones that must have ended before its sender, and its
-    receiver, turn to it. A rank does one thing at a time, in step order; within a step all its sends, then all its
-    receives (`sends-first`), or the other way round on odd ranks (`even-odd`)."""
+    """Return for each transfer, under blocking sends, the transfers that must end before its sender and its receiver
+    begin it, or NONE. A rank does one transfer at a time, in step order. Within a step it sends first, then receives
+    (`sends-first`); with `even-odd`, odd ranks receive first."""
     even_odd = program.params.blocking == "even-odd"
     todo: dict[int, list[tuple[int, bool, int]]] = {}
     for i, (step, src, dst) in enumerate(

@@ -1,11 +1,11 @@
-"""The one door of the engine room: `run` chooses an engine for a program, and falls back to `event`.
+"""The entry point of the engines: `run` chooses an engine for a program, and falls back to `event`.
 
     outcome = run(program, Policy(keep="totals"))
     outcome.totals.makespan_ps
 
-Three engines give the same integers. `fast` runs most programs; `streamed` runs schedules too long to be held, of which
-`folding` keeps a few ranks where these stand for all, and `looped` the columns of one loop; `event` is the definition:
-slow, and it explains a deadlock.
+Three engines return equal integers. `fast` runs most programs. `streamed` runs schedules that are too long for memory;
+`folding` reduces such a schedule to a few ranks that stand for all, `looped` to the columns of one loop. `event`
+defines the timing: it is slow, and it explains a deadlock.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
 from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 
-MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default without a timeline
+MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default keep no timeline
 
 Keep = Literal["auto", "totals", "times", "hops"]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The choices that a run leaves open; none of them changes a number.
+    """How a program is run and what is kept; no choice changes a number.
 
-    `engine`: `event` forces the definition. `shortcuts`: whether replay, streams and folding are allowed. `keep`: only
-    `totals`, also the `times` of each transfer, or also its `hops`; `auto` keeps everything up to `MOST_HELD`
-    transfers, and only totals beyond that.
+    `engine`: `event` forces the engine that defines the timing. `shortcuts` allows streaming, folding and loops.
+    `keep`: only `totals`, also the `times` of each transfer, or also its `hops`; `auto` keeps everything for up to
+    `MOST_HELD` transfers, and only totals for more.
     """
 
     engine: Literal["auto", "event"] = "auto"
@@ -48,9 +48,9 @@ class Policy:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The result of a run: its sums, and its timeline if that was `kept` (`event` always makes one).
+    """The result of a run: its sums, and its timeline if the policy `kept` one (`event` always does).
 
-    `program` is the one that ran, with the ways that transfers took in the end; None where the engine made none.
+    `program` is the program that ran, with the routes that transfers took in the end; None with totals only.
     """
 
     engine: Literal["fast", "event"]
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class StreamedProgram:
-    """A schedule, or a stream of its steps, that may be too long to be bound at once, with the arguments of `bind`."""
+    """A schedule or stream of steps that may be too long to bind at once, with the arguments of `bind`."""
 
     stream: AnySchedule
     network: RoutedNetwork
@@ -80,7 +80,7 @@ class StreamedProgram:
     weights: object = None
 
     def bind(self) -> Program:
-        """Return the program of all its transfers."""
+        """Return the program of all transfers."""
         return bind(
             written_out(self.stream),
             self.network,
@@ -99,10 +99,10 @@ class StreamedProgram:
 
 
 def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:
-    """Run a program by the quickest engine that `policy` allows.
+    """Run a program on the fastest engine that `policy` allows; return its totals and, if kept, its timeline.
 
-    Raises StuckError if the run cannot finish, InputError if it takes longer than the clock runs or a size cannot be
-    cut, TopologyError if there is no route.
+    Raises StuckError if the run cannot finish, InputError if it exceeds the clock's range or a size cannot be divided,
+    TopologyError if there is no route.
     """
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if policy.engine != "event" and policy.shortcuts else None
@@ -122,7 +122,7 @@ def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcom
 
 
 def makespan_ps(program: Program | StreamedProgram, shortcuts: bool = True, until: int = NEVER) -> int:
-    """Return the end of a program in ps; beyond `until` (ps) any later time. Raises like `run`."""
+    """Return the end of a program in ps, or some time after `until` (ps) if it ends later. Raises like `run`."""
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if shortcuts else None
         return totals.makespan_ps if totals else makespan_ps(program.bind(), shortcuts, until)
@@ -136,7 +136,7 @@ def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timel
 
 
 def _streamed(program: StreamedProgram) -> Totals | None:
-    """Return the totals of a long schedule that can be folded, replayed as a stream, or run as one loop; else None."""
+    """Return the totals of a schedule of over `MOST_HELD` transfers that can be folded, streamed or looped, or None."""
     stream, params = program.stream, program.params
     if program.weights is not None:
         return None
@@ -157,8 +157,8 @@ def _streamed(program: StreamedProgram) -> Totals | None:
 
 
 def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> Totals | None:
-    """Return the totals of the whole from a run of a few ranks; None if it cannot be folded, or if flows share links,
-    whose rates might be rounded otherwise."""
+    """Return the totals of a stream from a run of a few ranks; None if it cannot be folded, or with `fair` sharing,
+    where rates might be rounded differently."""
     params = whole.params
     alike = params.channels <= 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
     turns = alike and params.blocking == "no" and params.sharing == "fifo"

@@ -1,7 +1,7 @@
-"""The load of the receivers' staging buffers.
+"""Count the writes that need a staging buffer at the receiver, and the bytes of these buffers.
 
-A write that ends before a read of an older version of its slot has left waits in a staging buffer: it costs no time,
-but room. It is there from its `end` until the last such read is `sent`.
+A write may end before a read of its slot's older data has been sent. It then waits in a staging buffer, from its `end`
+until the last such read is `sent`. That costs memory, but no time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from simcoll.engine.timeline import Timeline
 
 @dataclass(frozen=True)
 class Staged:
-    """The number of writes that were staged, and the most bytes that waited at one time, over all participants."""
+    """The number of writes that were staged, and the most bytes staged at one time, summed over all participants."""
 
     count: int
     peak_bytes: int
 
 
 def staged(program: Program, timeline: Timeline) -> Staged:
-    """Return the writes that had to wait because an old version of their slot was still read. O(t log t) for t
-    transfers."""
+    """Count the writes that had to wait because older data of their slot was still read. O(t log t) for t transfers."""
     until = _last_read(program, timeline.sent)
     held = np.flatnonzero(timeline.end < until)
     if not len(held):
@@ -35,10 +34,10 @@ def staged(program: Program, timeline: Timeline) -> Staged:
 
 
 def _last_read(program: Program, sent: Numbers) -> Numbers:
-    """Return by transfer when the last read of an older version of its slot is sent, 0 if there is none.
+    """Return for each transfer when the last read of an older version of its slot is sent, in ps; 0 if there is none.
 
-    Along each slot the latest read so far is carried, as its rank among all reads, so that slot and rank fit one
-    number.
+    This is a running maximum over the reads of each slot, taken of their ranks by time, so slot and rank fit one
+    integer.
     """
     count, by_sent = len(program), np.argsort(sent)
     order, base = program.once("by slot", (program.way,), lambda: _by_slot(program))
@@ -51,15 +50,16 @@ def _last_read(program: Program, sent: Numbers) -> Numbers:
 
 
 def _by_slot(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the order of reads, then writes, by slot and step, reads first within a step; and a number for the slot of
-    each that keeps the ranks of different slots apart."""
+    """Return the order of all reads and writes by slot and step, reads first within a step; and for each an offset that
+    grows from slot to slot by more than any rank."""
     slot, step = _slots(program), np.concatenate([2 * program.step, 2 * program.step + 1])
     order = np.lexsort((step, slot))
     return order, np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (len(program) + 1)
 
 
 def _slots(program: Program) -> NDArray[np.int64]:
-    """Return a number for the slot that each transfer reads, then for those written; every loop has its own."""
+    """Return a number for the slot that each transfer reads, then for the slot that each writes, int64 (2 ×
+    transfers,); every loop has slots of its own."""
     schedule, origin = program.schedule, program.origin
     places = np.concatenate([program.src, program.dst]) + np.tile(program.loop, 2) * np.int64(schedule.participants)
     found: NDArray[np.int64] = places * schedule.n_slots + np.concatenate(
@@ -69,6 +69,6 @@ def _slots(program: Program) -> NDArray[np.int64]:
 
 
 def _peak(begin: Numbers, end: Numbers, nbytes: NDArray[np.int64]) -> int:
-    """Return the largest sum of `nbytes` at one time; what leaves at an instant makes room for what comes then."""
+    """Return the largest sum of `nbytes` at one time; at each instant bytes leave before others come."""
     order = np.lexsort((np.repeat([1, 0], len(begin)), np.concatenate([begin, end])))
     return int(np.cumsum(np.concatenate([nbytes, -nbytes])[order]).max(initial=0))

@@ -1,8 +1,8 @@
-"""The streamed engine: replay for schedules too long to be held. It keeps no timeline, only the sums of the run.
+"""The streamed engine: replay schedules that are too long for memory. It keeps only the sums of the run, no timeline.
 
-Steps are pulled, bound to links, replayed in schedule order and dropped. Where a pattern repeats between participants
-that share no link (rings), its steps are run as whole columns. The replay checks that its order is the order of time;
-if not, there is no result, and an engine with a heap runs the program.
+It reads one step after the other, binds it to links, replays it in schedule order and drops it. If a pattern repeats
+between participants that share no link (as in rings), its steps run as whole NumPy columns. The replay checks that
+schedule order is the order of time. If it is not, there is no result, and an engine with a heap runs the program.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, StepPattern
 from simcoll.units import format_count
 
-CHEAP: Final = 1000  # about how many times quicker a row runs in a column than by itself, uncompiled
+CHEAP: Final = 1000  # about how many times faster a row runs in a column than alone, without numba
 
 
 class RoutedPart(NamedTuple):
-    """A part on its links: row i takes `links[hop[i]:hop[i + 1]]` and belongs to the pair `connection[i]` (empty where
-    nothing limits messages in flight). `before`: for each row the row that writes what it reads next; None unless the
-    part is a repeat whose rows share nothing."""
+    """A part of a stream with its routes: row i takes `links[hop[i]:hop[i + 1]]`. `connection[i]` is the number of its
+    (sender, receiver) pair; empty if `slots` is 0. `before[i]` is the row that writes what row i reads in the next
+    step; None unless the part is a `Repeat` whose rows share no sender, receiver or link."""
 
     part: StepPattern
     hop: Array
@@ -43,7 +43,7 @@ class RoutedPart(NamedTuple):
 
 
 class RoutedParts:
-    """The parts of a stream on their links, bound once if the stream keeps them, else anew each time."""
+    """The parts of a stream with their routes, bound once if the stream holds its parts, else on each pass."""
 
     def __init__(self, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], params: Params):
         self.stream, self.network, self.devices, self.params = stream, network, devices, params
@@ -55,11 +55,11 @@ class RoutedParts:
 
     @property
     def connections(self) -> int:
-        """The number of pairs so far."""
+        """The number of (sender, receiver) pairs of the parts bound so far."""
         return len(self._connections)
 
     def work(self, whole: bool, single: int) -> float:
-        """Return about how many rows are replayed by themselves; `single` steps of a repeat that is run as columns."""
+        """Estimate how many rows are replayed one by one. `whole`: repeats run as columns after `single` steps."""
         if not self.stream.held or not whole:
             return self.stream.transfers
         return sum(
@@ -83,7 +83,7 @@ class RoutedParts:
 
 
 def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
-    """Return for each row the row that writes what it reads in the next step; None unless the rows share nothing."""
+    """Return `RoutedPart.before` of a part."""
     if not isinstance(part, Repeat):
         return None
     step, n = part.first, part.rows
@@ -101,21 +101,20 @@ def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
     return before.astype(np.int64) if matched.all() else None
 
 
-WIDTH: Final = 8  # versions remembered of a participant, before a table of all its slots takes over
-MOST_SLOTS: Final = 1 << 27  # entries of such a table
-BLOCK: Final = 1024  # rows that are run together at a time: their data fits a core's cache
-PEELED: Final = 3  # steps of a repeat that are replayed one by one at most, before all or none are taken together
+WIDTH: Final = 8  # versions remembered for each participant; if these are too few, all its slots are
+MOST_SLOTS: Final = 1 << 27  # slots, over all participants, that may be remembered
+BLOCK: Final = 1024  # rows run together at a time, so that their data fits a core's cache
+PEELED: Final = 3  # most steps of a repeat that are replayed one by one before the others run as columns
 
-REPLAYED_S: Final = 4e-9  # of the processor, for each message that is replayed by itself
-MADE_S: Final = 2e-7  # of the processor, for each row of a step that is made
+REPLAYED_S: Final = 4e-9  # CPU seconds for each message that is replayed one by one
+MADE_S: Final = 2e-7  # CPU seconds to generate one row of a step
 
 NOTHING: Final[Array] = np.zeros(0, np.int64)
-IDLE: Final = -(2**61)  # in place of the links that a shorter route lacks: never busy
+IDLE: Final = -(2**61)  # time of a missing link, where routes have different lengths: never busy
 
 
 def check_steps(messages: int, rows: int = 0, key: str = "ranks") -> None:
-    """Raise InputError where replaying so many messages one by one, and making so many rows, takes longer than
-    allowed."""
+    """Raise InputError if it takes longer than allowed to replay `messages` one by one and to generate `rows`."""
     cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
     took_s = messages * REPLAYED_S + rows * MADE_S
     check_time(took_s, f"{format_count(max(messages, rows))} messages, one by one,", cure, key)
@@ -131,16 +130,16 @@ def run(
     compiled: bool | None = None,
     whole: bool = True,
 ) -> Totals | None:
-    """Replay a stream and return its totals; None where its order is not that of time, or where it cannot be streamed.
+    """Replay a stream and return its totals; None if its order is not that of time, or if it cannot be streamed.
 
-    `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), the same wherever it is held.
-    `compiled` forces or forbids numba. `whole` allows steps that repeat to be run as columns.
+    `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), equal on all ranks. `compiled`
+    forces or forbids numba. `whole` allows repeated steps to run as columns.
     """
     if not _fits(stream, network, params, sizes):
         return None
     parts = RoutedParts(stream, network, devices, params)
     if compiled is None:
-        even = all(loop.min() == loop.max() for loop in sizes)  # if uneven, no step is run as columns
+        even = all(loop.min() == loop.max() for loop in sizes)  # uneven sizes never run as columns
         work = parts.work(whole and even, PEELED + 1) * len(sizes)
         compiled = numba_loader.have_numba() and work >= WORTH_COMPILING
     for width in (WIDTH, 0):
@@ -152,9 +151,9 @@ def run(
 
 
 def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
-    """Return for each loop the bytes of every slot of the buffer, int64 (n_chunks,); `chunk` 0: one loop.
+    """Return for each loop the bytes of every slot of the buffer, int64 (n_chunks,); one loop if `chunk` is 0.
 
-    Raises InputError when the size cannot be cut.
+    Raises InputError if `nbytes` cannot be divided among the slots.
     """
     blocks = collective(stream.collective).blocks(stream.n)
     try:
@@ -169,8 +168,8 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
 
 
 def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
-    """Return whether loops follow each other, each row is sent in each, channels are the sender's alone, sizes go by
-    slot, and no link is down."""
+    """Return whether the stream can be replayed: loops run one after the other and send every row, there are no
+    in-network agents or blocking sends, no link is down, and sizes are equal or belong to slots."""
     looped = len(sizes) > 1 and (stream.pipelined or not sizes[-1].all())
     if looped or stream.agents or params.blocking != "no" or not network.bandwidths.all():
         return False
@@ -183,9 +182,9 @@ def _keeps_slots(stream: StreamedSchedule) -> bool:
 
 
 class _Alone(NamedTuple):
-    """Durations of each row on links that it shares with none, in ps. From start: to `sent`, to where its channel may
-    start again, to head and tail behind the first link. Links (−1: none), service times and latencies (depth, rows);
-    receive side."""
+    """Durations in ps of each row, (rows,), on links that it shares with no other row. From its start: until it is
+    `sent`, until its channel may start again (`hold`), until its head and its tail are behind the first link. Then its
+    links (−1: none), their service times (`busy`) and latencies (`away`), (depth, rows); and the time to receive."""
 
     sent: Array
     hold: Array
@@ -198,7 +197,7 @@ class _Alone(NamedTuple):
 
 
 class _Replay:
-    """One replay: the state of the kernel, arrays if it is compiled and lists if not."""
+    """One replay, with the state of the kernel: arrays if numba compiled it, else lists."""
 
     def __init__(
         self,
@@ -241,7 +240,7 @@ class _Replay:
         return np.full(length, value, np.int64) if self.compiled else [value] * length
 
     def run(self, whole: bool) -> Totals | int:
-        """Return the totals, or a code that says why there are none."""
+        """Return the totals, or the code of `stream_kernel` that says why there are none."""
         for loop, sizes in enumerate(self.sizes):
             self._open_loop(loop, sizes)
             for bound in self.parts.bound():
@@ -258,7 +257,7 @@ class _Replay:
         )
 
     def _open_loop(self, loop: int, sizes: Array) -> None:
-        """Begin a loop with fresh chunks: nothing is remembered of the last loop."""
+        """Begin a loop: set its sizes and costs, and forget the versions of the last loop."""
         params, (distinct, kind) = self.params, np.unique(sizes, return_inverse=True)
         self.bytes_of, self.kind = distinct, kind.astype(np.int64) if len(distinct) > 1 else NOTHING
         table = [[service_ps(size, rate) for rate in self.rates.tolist()] for size in distinct.tolist()]
@@ -281,7 +280,7 @@ class _Replay:
     # --- a part ---
 
     def _make_room(self, connections: int) -> None:
-        """Make room for the last ends of new connections."""
+        """Extend the columns `ends` and `used` for new connections."""
         more = connections * self.params.channels - len(self.state.used)
         if more > 0:
             ends, used = (
@@ -310,7 +309,7 @@ class _Replay:
         return int(code)
 
     def _turns(self, part: StepPattern, rows: Any, bound: RoutedPart, whole: bool) -> Iterator[int]:
-        """Yield numbers of steps that are replayed one by one; the steps between are run together."""
+        """Yield how many steps the kernel replays one by one next; between yields, steps may run as columns."""
         left = part.steps
         if whole and isinstance(part, Repeat) and bound.before is not None and not len(self.kind):
             alone, before = self._alone(part, bound), self.give(bound.before)
@@ -326,7 +325,7 @@ class _Replay:
         yield left
 
     def _count(self, src: Array, dst: Array, bound: RoutedPart, sent: Array, steps: int) -> None:
-        """Add up the bytes; copies inside a participant are no messages."""
+        """Add the bytes and messages of some steps to the sums; copies inside a participant are no messages."""
         nbytes = sent if len(self.kind) else np.full(len(src), steps * int(self.bytes_of[0]))
         lengths, away = np.diff(bound.hop), src != dst
         np.add.at(self.carried, bound.links, np.repeat(nbytes, lengths))
@@ -360,13 +359,13 @@ class _Replay:
         )
 
     def _in_time(self, alone: _Alone, steps: int) -> bool:
-        """Return whether the clock cannot run out: no run takes longer than all its work, one after the other."""
+        """Return whether so many steps stay within the clock's range, even if all their work were done in sequence."""
         columns = (alone.hold, alone.to_head, alone.to_tail, alone.busy, alone.away, alone.receive)
         most = sum(int(column.max(initial=0)) for column in columns) * len(alone.busy)
         return int(self.state.clock[0]) + (steps + 1) * most < NEVER
 
     def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
-        """Run some steps together, and leave the state as if they had been replayed."""
+        """Run `times` steps as columns, and leave the state as if they had been replayed one by one."""
         state = StreamState(*(np.asarray(column) for column in self.state))
         free, began, free_link, free_side, ends, used = (
             state.free, state.began, state.free_link, state.free_side, state.ends, state.used,
@@ -403,7 +402,8 @@ class _Replay:
                 column[:] = changed.tolist()
 
     def _advance(self, part: Repeat, rows: Any, times: int, done: Array, stamp: int) -> None:
-        """Turn the slots on, and remember what was written last: nobody waits for anything earlier any more."""
+        """Move the slots of rows on by `times` steps, and remember only the versions written last: no row waits for an
+        earlier one any more."""
         dst, base, written = part.first.dst, part.base, np.asarray(rows.dst_slot)
         last = base + (written - base + (times - 1) * part.shift) % part.span
         for column in (rows.src_slot, rows.dst_slot):

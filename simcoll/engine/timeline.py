@@ -14,13 +14,13 @@ from simcoll.config.arrays import Numbers
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Times of each transfer and of each of its hops.
+    """Times in ps of each transfer and of each of its hops.
 
-    `start` (the channel takes it up), `sent` (its tail has left the source), `arrive` (its tail is there), `end` (after
-    the receive side), `complete` (its version can be read): int64 (transfers,). `hop_begin`, `hop_end`: int64 (hops,),
-    the interval in which each link of each route serves the transfer, in the program's order of hops. `opened`, `done`:
-    int64 (tasks,), when each task of several operations may begin, and when it ends. `way`: int64 (transfers,), with
-    changes: the way that each took in the end, to which the hops belong.
+    Columns int64 (transfers,): `start`, when the channel begins the transfer; `sent`, when its tail has left the
+    source; `arrive`, when its tail has arrived; `end`, after the receive side; `complete`, when later transfers may
+    read what it wrote. `hop_begin`, `hop_end`, int64 (hops,): the interval in which a link serves a transfer, in the
+    order of `Program.hops`. `opened`, `done`, int64 (tasks,): when each task may begin, and when it ends. `way`, int64
+    (transfers,), only with changes: the route that each transfer took in the end, to which its hops belong.
     """
 
     start: Numbers
@@ -51,10 +51,11 @@ class Timeline:
 class Totals:
     """The sums of a run.
 
-    `makespan_ps`: when the last transfer has ended; `carried`: the bytes over each link, int64 (links,);
-    `bytes_per_rank`: the most that any rank sends; `messages` between two participants, over all loops; `wire_bytes`:
-    payload summed over the links it crosses. Local copies count in none but `carried`. `shortcut`: none, replay,
-    affine (a replay in which steps that repeat were run as columns), fold, or compose (of the calls of a plan).
+    `makespan_ps`: when the last transfer has ended. `carried`: the bytes over each link, int64 (links,).
+    `bytes_per_rank`: the most bytes that any rank sends. `messages`: the transfers between two participants, over all
+    loops. `wire_bytes`: the payload, each byte counted once for every link it crosses. Local copies count only in
+    `carried`. `shortcut`: `none`, `replay`, `affine` (a replay that ran repeated steps as columns), `fold`, or
+    `compose` (from separate runs of a plan's calls).
     """
 
     makespan_ps: int

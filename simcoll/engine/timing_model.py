@@ -1,15 +1,16 @@
-"""The timing model: what every engine implements, as plain functions on integers.
+"""The timing model that every engine implements: parameters, service times and dependencies, in integers.
 
 Time is an int64 count of picoseconds. docs/time.md has the rules; in short:
 
-* a transfer starts when the version it reads is complete, its channel is free (the previous transfer of the channel is
-  `sent`, and `g` has passed since that started) and a credit is at hand; `o_send` later its head is at the first link;
-* it ends after the route's latencies, its bytes over the bandwidths (`fair` or `fifo` sharing), and its receive side
-  (`o_recv`, and `gamma` if it reduces);
-* an instant has two phases: first everything that becomes true, then each link, receive side or fabric decides once,
-  lowest (ready, index) first.
+* A transfer starts when three conditions hold: the data it reads is complete; its channel is free (the channel's last
+  transfer is `sent`, and started at least `g` ago); and a slot of its connection is free (`slots`). Its head reaches
+  the first link `o_send` later.
+* It ends after the route's latencies, its bytes over the bandwidths (`fair` or `fifo` sharing), and its receive side
+  (`o_recv`, and `gamma` if it reduces).
+* Each instant has two phases: first all events of the instant are applied, then each link, receive side or fabric
+  decides once and takes the lowest (ready, index).
 
-`service_ps` is the only rounding, but for the due time of a flow whose rate changed.
+Times are rounded in `service_ps` only, and where the rate of a flow changes.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Params:
     """The parameters of a run, in base units (ps, bytes, B/s); the defaults are the profile `one-port`.
 
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of the
-    reduction in B/s (0: free), `channels` the number of channels (0: one for each peer). `channels_by`: chunks, over
-    all loops, or steps take channels in turn. `channel_bandwidth` is the cap of a channel (0: none), `slots` the number
-    of messages in flight per connection (0: no limit), `chunk` the largest piece of a slot moved at once (0: whole).
+    reduction in B/s (0: free), `channels` the number of channels per rank (0: one per peer). `channels_by`: chunks,
+    over all loops, or steps use the channels round-robin. `channel_bandwidth` is the cap of a channel (0: none),
+    `slots` the most messages in flight on a connection (0: no limit), `chunk` the largest piece moved (0: all).
     """
 
     sharing: Sharing = "fair"
@@ -72,17 +73,17 @@ class RoutedNetwork(Protocol):
 
     @property
     def layout(self) -> Hashable:
-        """Equal for networks with equal routes; None where that is not known."""
+        """A key that is equal for networks with equal routes; None if there is no such key."""
 
     @property
     def link_names(self) -> Sequence[str]:
         """The name of each link, for messages."""
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
-        """Return the links from one device to another; from a device to itself its memory link, if it has one."""
+        """Return the links from `src` to `dst`; from a device to itself, its memory link, if it has one."""
 
     def routes(self, devices: Sequence[str], src: Index, dst: Index) -> tuple[Index, Index]:
-        """Return routes from `devices[src[i]]` to `devices[dst[i]]` end to end: where each begins, and the links."""
+        """Return routes from `devices[src[i]]` to `devices[dst[i]]`: where each begins, (pairs + 1,), and all links."""
 
 
 def service_ps(nbytes: int, bandwidth: int) -> int:
@@ -102,12 +103,12 @@ def service_ps(nbytes: int, bandwidth: int) -> int:
 
 
 def piece_bytes(chunk: int, itemsize: int) -> int:
-    """Return the bytes of a slot that are moved at once: the whole elements of a chunk, at least one; 0: all bytes."""
+    """Return the most bytes of a slot moved at once: the whole elements in a `chunk`, at least one; 0: all bytes."""
     return max(itemsize, chunk // itemsize * itemsize) if chunk else 0
 
 
 def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
-    """Return times as a column. Raises InputError for a time beyond the range of the clock, or negative by overflow."""
+    """Return times (ps) as an int64 array; raises InputError beyond the clock's range, or for overflow."""
     try:
         found = np.asarray(times, np.int64)
     except OverflowError:
@@ -123,17 +124,17 @@ def too_late(what: str) -> InputError:
 
 
 class Dependencies(NamedTuple):
-    """The transfers that made, for each transfer, the version it reads, and the version of the slot it writes that must
-    be complete before its own is. NONE: the version was there at the start."""
+    """For each transfer two earlier transfers, or NONE for data that was there at the start. `reads` made the value
+    that the transfer reads. `chain` wrote the same slot before, and must be complete before the transfer can be."""
 
     reads: Index
     chain: Index
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
-    """Return the true dependencies of a schedule: read-after-write, and the order of reductions into one slot.
+    """Return the true dependencies of a schedule: read-after-write, and the order of writes into one slot.
 
-    A transfer reads the newest version made by an earlier step. Its own version waits for the previous one if it
-    reduces, or if that one was made in the same step. Nothing waits for a read.
+    A transfer reads the newest version of a slot that an earlier step made. The version that it writes waits for the
+    slot's previous version if the transfer reduces, or if the same step made that version. No write waits for a read.
     """
     return Dependencies(*_dependencies.versions(schedule))

@@ -19,6 +19,7 @@ from command import simcoll
 from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.nccl.kernel_costs import BlockCosts
+from simcoll.report.accuracy_text import diagnosis_text
 from simcoll.scenario.profile import CostSetting, find_profile, load_network, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.topology_builder import load_system
@@ -323,7 +324,7 @@ def test_who_launches_is_judged_by_what_the_log_says(
     path.write_text("\n".join([*head, *rows]), encoding="utf-8")
     found = diagnosed(path, "hgx-h100", "--collective", "all_reduce")
     assert (found["verdict"], found["hypotheses"][0]["value"]) == (verdict, value)
-    first = simcoll("diagnose", path, "--on", "hgx-h100", "--collective", "all_reduce").out.split(":")[0]
+    first = diagnosis_text(found).split(":")[0]
     quicker = floor is not None and floor < min(times(H100, **keys).values())
     assert first == ("Healthy" if floor is None else "Faster than expected, which is no fault" if quicker else "Off")
 
@@ -506,7 +507,7 @@ def test_a_single_bad_row_is_told_and_puts_nothing_off(tmp_path: Path):
     assert [point["size_bytes"] for point in found["points"] if point["bad_row"]] == [2**25]
     assert [point["size_bytes"] for point in found["points"] if point["single"]] == [2**25]
     assert sum(region["points"] for region in found["regions"]) == len(SIZES)
-    last = simcoll("diagnose", path, "--topology", "hgx-h100").out.splitlines()[-2:]
+    last = diagnosis_text(found).splitlines()[-2:]
     assert re.fullmatch(
         r"# measure again: all_reduce on 8, 32 MiB took (4\.\d|5\.\d)\d times as long as expected", last[0]
     )
@@ -614,7 +615,7 @@ def test_what_a_table_names_outranks_what_its_times_are_like(tmp_path: Path, gpu
     assert ("like hgx-b200" in [each["hypothesis"] for each in found["hypotheses"]]) is possible
     assert (found["verdict"] == "like hgx-b200") is possible
     assert any("check --on" in line for line in found["warnings"]) is (gpu == "NVIDIA B200")
-    first = " ".join(simcoll("diagnose", path, "--on", "hgx-h100").out.partition("\n# ")[0].split())
+    first = " ".join(diagnosis_text(found).partition("\n# ")[0].split())
     other = "Another machine: measured on NVIDIA B200, and hgx-h100 has H100 SXM5. By its times alone: Off: "
     assert first.startswith(other if gpu == "NVIDIA B200" else "Off")
 
@@ -670,7 +671,7 @@ def test_a_setting_within_the_bands_is_named(tmp_path: Path):
     found = diagnosed(table(tmp_path, H100X2, took), "hgx-h100")
     assert [region["off"] for region in found["regions"]] == [False] * 3
     assert "nvls off" in (found["verdict"], *found["also"])
-    assert "Not off by far, but " in simcoll("diagnose", tmp_path / "measured.csv", "--on", "hgx-h100").out
+    assert "Not off by far, but " in diagnosis_text(found)
 
 
 MIDDLE = tuple(2**exponent for exponent in range(12, 27))
@@ -688,7 +689,7 @@ def test_collectives_are_explained_by_themselves(tmp_path: Path):
     found = diagnosed(path, "dgx-a100")
     assert found["verdict"] is None
     assert found["by_themselves"] == {"all_reduce": ["launch"]}
-    said = " ".join(simcoll("diagnose", path, "--on", "dgx-a100").out.split())
+    said = " ".join(diagnosis_text(found).split())
     assert said.count("all_reduce by itself: launch") == 2  # first and last
 
 

@@ -1,9 +1,9 @@
-"""The loop of the fast engine where flows share links max-min fairly (`fair`); see docs/time.md.
+"""The event loop of the fast engine for max-min fair sharing of links (`fair`); see docs/time.md.
 
 A channel sends one transfer at a time, so flows are numbered by channel. A link that only one channel takes is left out
-of `records.Paths`: nothing is shared there, and it only caps the rate of that channel's flow. The `narrowest` link of a
-flow is its cap, the lowest number among equals. It may be a shared link, which gives a flow no more than its bandwidth
-anyway.
+of `records.Paths`: nothing is shared there, and it only caps the rate of that channel's flow. This cap is the flow's
+`narrowest` link, the lowest number among equals. It may be a shared link, which never gives a flow more than its
+bandwidth.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ value = waits.value
 
 @jit
 def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
-    """Run max-min fair flows. Return how many transfers ended, and the latest time of all.
+    """Run a program with max-min fair flows. Return how many transfers ended, and the latest time in ps.
 
-    `routes` lack the links that only one channel takes. A transfer that takes no other link is never a flow: nobody
-    changes its rate, so the end of its bytes is known when it is ready. With `changes` all links are there; without,
-    numba leaves out all that depends on them.
+    `routes` lack the links that only one channel takes. A transfer that takes only such links is never a flow: its rate
+    is constant, so the end of its bytes is computed when it is ready. With `changes`, routes have all links; if it is
+    None, numba leaves out the code for changes.
     """
     progress, side, free_side, fabric = run.progress, run.plan.side, run.free_side, run.fabric
     state, heap, queue = progress.state, progress.starts.heap, progress.tasks.queue
@@ -50,12 +50,12 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
             t = changes.at[row]
         elif t < NEVER:
             latest = max(latest, t)
-        if t >= NEVER or t > progress.until:  # the rest is beyond the range of the clock, or not asked for
+        if t >= NEVER or t > progress.until:  # further events are beyond the clock's range, or after `until`
             break
         if changes is not None:
             row, n_touched = change(row, t, now, run, changes)
         while (ends.size[0] and ends.times[0] == t) or (heap.size[0] and heap.times[0] == t):
-            left, began, tail = -1, 0, -1  # −1: not known
+            left, began, tail = -1, 0, -1  # −1: not computed yet
             if ends.size[0] and ends.times[0] == t:
                 c = ends.items[0]
                 heaps.pop(ends, 0)
@@ -79,15 +79,15 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
                 waits.follow_up(progress)
         for b in range(n_touched):
             link = touched[b]
-            if link_mark[link] != now and head[link] >= 0:  # not solved yet, nor empty
+            if link_mark[link] != now and head[link] >= 0:  # has flows, and is not solved yet
                 solve(link, t, now, fabric)
     return ended, latest
 
 
 @jit
 def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None) -> Any:
-    """Note that the bytes of transfer `i`, which `began` then, are gone at `t`. Return when it ends, −1 if it has to
-    queue at the receive side."""
+    """Note that the bytes of transfer `i`, which `began` at that time, are all sent at `t`. Return when it ends, −1 if
+    it has to queue at the receive side."""
     progress, w = run.progress, run.plan.way[i]
     arrive = progress.times.arrive
     waits.send(i, 0, t, began + value(run.costs.gap, w), progress)
@@ -105,8 +105,8 @@ def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None
 
 @jit
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
-    """Let transfer `i`, ready at `t`, set out. Return when its bytes are gone (−1 if not known), when it began, and how
-    many links are touched."""
+    """Send transfer `i`, which is ready at `t`. Return when its bytes are all sent (−1 if that depends on other flows),
+    when it began, and the number of touched links."""
     (hop, links), limits, net, ready, fabric = run.routes, run.limits, run.net, run.ready, run.fabric
     (path, length, width, _), flows, capacity = fabric.paths, fabric.flows, fabric.levels.capacity
     w, kind, c = run.plan.way[i], run.plan.kind[i], run.channel[i]
@@ -135,7 +135,7 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
 
 @jit
 def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
-    """Return `link`, or the link behind the real ones that stands for the cap of channel `c` if that is narrower."""
+    """Return `link`, or the extra link that stands for the cap of channel `c` if that is narrower."""
     return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
 
 
@@ -144,7 +144,7 @@ def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
 
 @jit
 def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
-    """Let flow `c` set out at time `t` over way `w`, on links as they are then."""
+    """Send flow `c` at time `t` over route `w`, with the bandwidths of that time."""
     (path, length, width, _), (hop, links), flows = run.fabric.paths, run.routes, run.fabric.flows
     for e in range(hop[w + 1] - hop[w]):
         path[c * width + e] = links[hop[w] + e]
@@ -158,7 +158,7 @@ def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime)
 
 @jit
 def tightest(c: Any, run: FairRun) -> Any:
-    """Return the narrowest of the links that flow `c` takes, the lowest of equals."""
+    """Return the narrowest link of flow `c`, among equals the lowest number."""
     path, length, width, _ = run.fabric.paths
     least = path[c * width]
     for e in range(c * width + 1, c * width + length[c]):
@@ -169,7 +169,7 @@ def tightest(c: Any, run: FairRun) -> Any:
 
 @jit
 def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> Any:
-    """Change links at `t`. Return the next row, and how many links are touched."""
+    """Apply the changes of links at `t`. Return the row of the next change, and the number of touched links."""
     fabric, n_touched = run.fabric, 0
     while row < len(changes.at) and changes.at[row] == t:
         link = changes.link[row]
@@ -194,7 +194,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
 
 @jit
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
-    """Restart flow `c`, on a link found dead, if another way is in force; return how many links are touched."""
+    """Restart flow `c`, on a link found dead, if it has a new route; return the number of touched links."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
     w = turns.force[turns.passed[0] * turns.ways + run.plan.way[i]]
     if w != turns.taken[i]:
@@ -209,18 +209,18 @@ def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n
     return n_touched
 
 
-# --- max-min fair rates, solved anew for all flows connected with a link where flows come or go ---
+# --- max-min fair rates, solved again for all flows connected with a link on which flows come or go ---
 
 
 @jit
 def narrower(link: Any, other: Any, capacity: Any) -> Any:
-    """Return whether `link` limits more than `other`."""
+    """Return whether `link` has less capacity than `other`, or equal capacity and a lower number."""
     return capacity[link] < capacity[other] or (capacity[link] == capacity[other] and link < other)
 
 
 @jit
 def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Enter flow `c` in the lists of its links; return how many links are touched."""
+    """Add flow `c` to the lists of its links; return the number of touched links."""
     path, length, width, _ = fabric.paths
     head, after, before, count = fabric.lists
     for e in range(c * width, c * width + length[c]):
@@ -237,7 +237,7 @@ def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Take flow `c` out of the lists of its links; return how many links are touched."""
+    """Remove flow `c` from the lists of its links; return the number of touched links."""
     path, length, width, _ = fabric.paths
     head, after, before, count = fabric.lists
     for e in range(c * width, c * width + length[c]):
@@ -255,7 +255,7 @@ def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Note that a link is to be solved again, once an instant; return how many links are touched."""
+    """Note that a link has to be solved again at this instant; return the number of such (touched) links."""
     if fabric.marked[link] != now:
         fabric.marked[link] = now
         fabric.touched[n_touched] = link
@@ -265,7 +265,7 @@ def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
-    """Find the flows connected with link `seed`, and the links that they share; return how many there are."""
+    """Find the flows connected with link `seed`, and the links they share; return the numbers of links and flows."""
     path, length, width, owner = fabric.paths
     links, flows, link_mark, flow_mark = fabric.component
     capacity, available, share, unfixed = fabric.levels
@@ -300,7 +300,7 @@ def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
 
 @jit
 def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
-    """Give flow `c` its rate, and take that from its links; the share of the others never falls below it."""
+    """Fix the rate of flow `c` and subtract it from its links; the share of other flows there never falls below it."""
     path, length, width, _ = fabric.paths
     _, available, share, unfixed = fabric.levels
     count = fabric.lists.count
@@ -315,7 +315,7 @@ def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
 
 @jit
 def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
-    """Return the flow without a rate that one of its links limits most."""
+    """Return the flow, among those without a rate, that has the narrowest link."""
     least, (_, flows, _, _), capacity = -1, fabric.component, fabric.levels.capacity
     solved, narrowest = fabric.flows.solved, fabric.flows.narrowest
     for a in range(n_flows):
@@ -327,8 +327,8 @@ def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
 
 @jit
 def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
-    """Solve the rates of all flows in the `component`, by progressive filling. Rates never fall from one round to the
-    next. No link is narrower than `bound`."""
+    """Compute the rates of all flows in the `component` by progressive filling. Rates never fall from round to round,
+    and no link is narrower than `bound`."""
     owner, (head, after, _, _), links = fabric.paths.owner, fabric.lists, fabric.component.links
     (capacity, _, share, _), solved, narrowest = fabric.levels, fabric.flows.solved, fabric.flows.narrowest
     left, first = n_flows, -1
@@ -338,7 +338,7 @@ def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
             link = links[a]
             if share[link] < rate or (share[link] == rate and link < tightest):
                 rate, tightest = share[link], link
-            elif share[link] == math.inf:  # nothing left to decide there
+            elif share[link] == math.inf:  # all its flows have rates
                 n_links -= 1
                 links[a] = links[n_links]
                 continue
@@ -360,8 +360,8 @@ def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
 
 @jit
 def replan(c: Any, t: Any, flows: Flows) -> None:
-    """Take up the new rate of flow `c` at time `t`: `due` is when its bytes are gone, NEVER if they do not move, or not
-    within the range of the clock."""
+    """Let flow `c` move at its new rate from time `t`. Its `due` becomes the time when all its bytes are sent; NEVER if
+    it does not move, or beyond the clock's range."""
     rest, since, rate, whole, due = flows.rest, flows.since, flows.rate, flows.whole, flows.due
     if rate[c] >= 0.0:
         rest[c] = max(0.0, rest[c] - (rate[c] * (t - since[c])) / 1e12)
@@ -377,9 +377,9 @@ def replan(c: Any, t: Any, flows: Flows) -> None:
 
 @jit
 def solve(seed: Any, t: Any, now: Any, fabric: FairFabric) -> None:
-    """Solve new rates for all that is connected with link `seed`.
+    """Compute new rates for all flows connected with link `seed`.
 
-    Only the flows among them that end first are in the heap `ends`: their end changes the rates of the others.
+    Only those of them that end first are in the heap `ends`, as their end changes the rates of the others.
     """
     members, flows, ends = fabric.component.flows, fabric.flows, fabric.ends
     solved, rate, due = flows.solved, flows.rate, flows.due

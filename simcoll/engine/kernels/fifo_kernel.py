@@ -1,4 +1,4 @@
-"""The loop of the fast engine where links serve whole chunks in turn (`fifo`); see docs/time.md."""
+"""The event loop of the fast engine for links that serve one chunk after the other (`fifo`); see docs/time.md."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ value = waits.value
 
 @jit
 def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Serve whole chunks by (time the head came, key). Return how many transfers ended, and the latest time of all.
+    """Serve chunks in the order of (arrival of the head, key). Return how many transfers ended, and the latest time in
+    ps.
 
-    Parts of the network take turns: each goes on alone as long as no event in another part can affect it. Its heap is
-    short, and the columns that it works on stay in the processor's cache. Without `changes`, numba leaves out all that
-    depends on them.
+    The parts of the network run one after the other, each alone as long as no event in another part can affect it. So
+    its heap is short, and its columns stay in the processor's cache. Without `changes`, numba omits their code.
     """
     heap, (classes, ahead, clock, _) = run.progress.starts.heap, run.parts
     waits.begin(run.progress)
@@ -56,7 +56,7 @@ def earliest(heap: Heaps) -> Any:
 
 @jit
 def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Let the first event of a part happen. Return how many transfers have ended by then, and the latest time."""
+    """Process the first event of a part. Return the updated number of ended transfers, and the updated latest time."""
     progress, side, free_side = run.progress, run.plan.side, run.free.side
     repeats, heap, arrive, state = progress.starts.repeats, progress.starts.heap, progress.times.arrive, progress.state
     t, key = heap.times[heap.top[part]], heap.items[heap.top[part]]
@@ -87,12 +87,12 @@ def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory
 
 @jit
 def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Move the head of transfer `i` of all, which comes to its next link at `t`, over that link and those that follow
-    it. Return whether its tail is behind the last link, when, and the latest time.
+    """Move the head of transfer `i`, which reaches its next link at `t`, over that link and the links that follow it
+    without an event. Return whether its tail has passed the last link, the time, and the latest time of the run.
 
-    A link that `follows` another needs no event. All heads that come to it come directly from that other link, which
-    serves one after the other, each for at least 1 ps, and has one latency for all. So no two heads come at once, none
-    comes between two others, and how the second link will serve a head is known as soon as the first has begun to.
+    A link that `follows` another needs no event. All its heads come directly from that other link. This one serves them
+    one after the other, each for at least 1 ps, and has one latency for all. So heads reach the second link in the same
+    order, never two at once, and its service can be computed as soon as service at the first has begun.
     """
     progress, links, follows, free_link, hops, heads = (
         run.progress, run.routes.links, run.follows, run.free.link, run.hops, run.heads
@@ -154,7 +154,7 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
 
 @jit
 def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
-    """Return the way that transfer `i` takes at `t`: the one in force."""
+    """Return the route of transfer `i`, which leaves at `t`, and note it as taken."""
     turns = changes.turns
     while turns.passed[0] < len(turns.at) and turns.at[turns.passed[0]] <= t:
         turns.passed[0] += 1
@@ -165,8 +165,8 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 
 @jit
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
-    """Let `link` serve transfer `i`, which came at `came` and is next when the link is `free`. Return when service
-    begins and ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
+    """Serve transfer `i`, which arrived at `came`, on `link` from when it is `free`. Return when service begins and
+    ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
     first, at, kind = changes.first, changes.at, run.plan.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
     for e in range(first[link], first[link + 1]):
@@ -198,8 +198,8 @@ def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, cha
 
 @jit
 def lost_at(e: Any, came: Any, way: Any, taken: Any, changes: LinkHistory) -> Any:
-    """Return when a chunk is sent again that came to a link which row `e` has dead; −1 if the way in force is the one
-    that was taken, or nobody finds out."""
+    """Return when a chunk that came at `came` to a link, dead since row `e` of the changes, is sent again; −1 if its
+    route has not changed, or if the failure is never detected."""
     turns, k = changes.turns, changes.turn[e]
     if k < 0:
         return -1

@@ -1,4 +1,4 @@
-"""Heaps of (time, key) in which each entry has four below it; see `records.Heaps`."""
+"""4-ary heaps of (time, key); see `records.Heaps`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ jit = jit_for(__name__)
 
 @jit
 def sooner(heaps: Heaps, a: Any, b: Any) -> Any:
-    """Return whether entry `a` is before entry `b`: without branches, which a processor would often guess wrong."""
+    """Return whether entry `a` is before entry `b`; without branches, which a processor would often mispredict."""
     times, items = heaps.times, heaps.items
     return (times[a] < times[b]) | ((times[a] == times[b]) & (items[a] < items[b]))
 
@@ -65,7 +65,7 @@ def sift_down(heaps: Heaps, size: Any, at: Any, top: Any) -> None:
 
 @jit
 def push(heaps: Heaps, part: Any, t: Any, key: Any) -> None:
-    """Enter a key at time `t`, in place of the first entry of this heap if that is used up."""
+    """Insert a key with time `t`; it replaces the first entry of this heap if that is marked as used."""
     size, top = heaps.size[part], heaps.top[part]
     if heaps.used[0] == part:
         heaps.used[0] = -1
@@ -79,7 +79,7 @@ def push(heaps: Heaps, part: Any, t: Any, key: Any) -> None:
 
 @jit
 def pop(heaps: Heaps, part: Any) -> None:
-    """Drop the first entry."""
+    """Remove the first entry."""
     size, top = heaps.size[part] - 1, heaps.top[part]
     if len(heaps.place):
         heaps.place[heaps.items[top]] = -1
@@ -91,25 +91,25 @@ def pop(heaps: Heaps, part: Any) -> None:
 
 @jit
 def use(heaps: Heaps, part: Any) -> None:
-    """Mark the first entry as used up: the next that is entered takes its place."""
+    """Mark the first entry as used: the next `push` replaces it, which is cheaper than `pop` and `push`."""
     heaps.used[0] = part
 
 
 @jit
 def settle(heaps: Heaps) -> None:
-    """Drop the entry that is used up, if nothing took its place."""
+    """Remove the entry that is marked as used, if no `push` replaced it."""
     part = heaps.used[0]
     if part >= 0:
         heaps.used[0] = -1
         pop(heaps, part)
 
 
-# --- heaps that are tracked, of which there is one ---
+# --- for heaps that record the place of each key; a run has one ---
 
 
 @jit
 def move(heaps: Heaps, t: Any, key: Any) -> None:
-    """Enter a key at time `t`, or move it there."""
+    """Insert a key with time `t`, or change its time to `t`."""
     times, at = heaps.times, heaps.place[key]
     if at < 0:
         push(heaps, 0, t, key)
@@ -124,7 +124,7 @@ def move(heaps: Heaps, t: Any, key: Any) -> None:
 
 @jit
 def drop(heaps: Heaps, key: Any) -> None:
-    """Take a key out."""
+    """Remove a key."""
     heaps.times[heaps.place[key]] = -1
     sift_up(heaps, heaps.place[key], 0)
     pop(heaps, 0)

@@ -1,4 +1,4 @@
-"""Tables of links and routes for the fast engine: service times, the links that limit, those that need no event."""
+"""Tables of links and routes for the fast engine: service times, narrowest links, and links that need no event."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, service_ps
 
-SENDER: Final = -2  # in place of the link before the first
+SENDER: Final = -2  # stands for the link before the first link of a route
 
 
 class LinkTables:
-    """Columns that follow from routes and sizes, by route, by link or by size.
+    """Columns computed from a program's routes and sizes, by route, by link or by size.
 
-    `rates` are the distinct bandwidths, `rate_of` the number of each link's rate. `service[size * len(rates) + rate]`
-    is the service time in ps of a size at a rate, in exact integers, NEVER where nothing is sent. `later` are the rates
-    that links have after each change.
+    `rates` are the distinct bandwidths in B/s, `rate_of` the index of each link's rate. `later` are the indices of the
+    rates that links have after each change. `service[size * len(rates) + rate]` is the service time in ps of a size at
+    a rate, an exact integer; NEVER for pairs that do not occur.
     """
 
     def __init__(self, program: Program):
@@ -40,26 +40,26 @@ class LinkTables:
         self.service = service.ravel()
 
     def at_rate(self, rate: int) -> Array:
-        """Return the service time of each size that is sent, at one rate."""
+        """Return the service time in ps of each size at one rate (B/s); NEVER for sizes that are not sent."""
         times = [service_ps(size, rate) if used else NEVER for size, used in zip(self.sizes, self.used, strict=True)]
         return np.asarray(times, np.int64)
 
     def at_rates(self, rates: Array) -> Array:
-        """Return the service time of each size that is sent, each at its own rate; 0 where that is 0."""
+        """Return the service time in ps of each size at its own rate (B/s); 0 if the rate is 0 or nothing is sent."""
         each = zip(self.sizes, rates.tolist(), self.used.tolist(), strict=True)
         return np.asarray([service_ps(size, rate) if used and rate else 0 for size, rate, used in each], np.int64)
 
     def slowest(self) -> Array:
-        """Return the number of the least rate on each route, 0 for none."""
+        """Return for each route the index of the least rate of its links, 0 if it has no links."""
         return self._along(np.minimum, self.rate_of)
 
     def most(self) -> Array:
-        """Return the least capacity of each route and of the channel's cap, in B/s."""
+        """Return for each route the least bandwidth of its links and of the channel's cap, in B/s."""
         least: Array = self.rates[self.slowest()].astype(np.float64)
         return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf)) if self.cap.any() else least
 
     def away(self) -> Array:
-        """Return the sum of the latencies of each route."""
+        """Return the sum of the latencies of each route, in ps."""
         return self._along(np.add, self.latencies)
 
     def _along(self, combine: np.ufunc, column: Array, none: int = 0) -> Array:
@@ -70,8 +70,8 @@ class LinkTables:
         return found
 
     def follows(self) -> Array:
-        """Return whether a link comes directly behind one and the same other link on every route that takes it. A link
-        with several views does not, since heads come to it by several ways."""
+        """Return for each link whether all routes that take it come directly from one other link. False for a link with
+        several views (see `Program`), as transfers reach it through each view."""
         _, _, hop, links = self.routes
         before, several = np.full(self.links, NONE, np.int32), np.zeros(self.links, np.bool_)
         for ways in pieces(len(hop) - 1):
@@ -87,7 +87,7 @@ class LinkTables:
         return follows
 
     def narrowest(self) -> Array:
-        """Return the narrowest link of each route, the lowest of equals, or NONE."""
+        """Return the narrowest link of each route, among equals the lowest number; NONE if it has no links."""
         order = np.lexsort((np.arange(self.links), self.rate_of)).astype(np.int32)
         rank = np.empty(self.links, np.int32)
         rank[order] = np.arange(self.links)
@@ -95,8 +95,8 @@ class LinkTables:
         return found
 
     def shared(self) -> tuple[Array, Array]:
-        """Return the routes without the links that only one channel, or one lane, ever takes: where each begins, and
-        the links. With changes all links stay."""
+        """Return the routes without the links that only one channel (or one lane) uses: where each begins, and the
+        links. With changes all links stay."""
         _, _, hop, links = self.routes
         if self.changes:
             return hop, links
@@ -107,7 +107,8 @@ class LinkTables:
         return np.append(0, np.cumsum(several))[hop].astype(np.int32), links[several]
 
     def rows_of(self, changes: LinkChanges) -> tuple[Array, ...]:
-        """Return the changes of each link, from time 0: where its rows begin; time, rate and turn of each."""
+        """Return the changes sorted by link, each beginning with a row at time 0: where the rows of each link begin;
+        then time (ps), index of the rate, and turn of each row."""
         changing = distinct(changes.link)
         link = np.append(changing, changes.link)
         at = np.append(np.zeros(len(changing), np.int64), changes.at)
@@ -119,7 +120,7 @@ class LinkTables:
 
 
 def _least(count: int, where: Array, what: Array) -> Array:
-    """Return the least of `what` for each of `count` places, a large number for none."""
+    """Return for each of `count` places the least of the `what` whose `where` it is, or the largest int32."""
     found = np.full(count, np.iinfo(np.int32).max, np.int32)
     np.minimum.at(found, where, what)
     return found

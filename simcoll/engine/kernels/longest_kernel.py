@@ -1,4 +1,4 @@
-"""The loop that adds up the longest waits along everything that transfers wait for; see `longest`."""
+"""The loop that computes an upper bound of a program's time; see `longest`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ value = load_like(__name__, plain_waits).value
 
 
 class LongestRun(NamedTuple):
-    """The columns of one loop by row; there are `loops` of them. Each row waits for `reads`, `chain`, `before` (for the
-    first row of a channel its last, in the loop before) and the end of `credit_row`, `credit_loops` earlier. `held` is
-    how long it may keep its channel, `takes` how long to its end, in ps. `lead` and `gap` are empty where they are 0;
-    so is `unsent`, 1 where the sender does not come. The other columns are written, NEVER where a row waits for such a
-    sender; `ends` for the last `deep` loops."""
+    """The columns of one loop by row; a run has `loops` loops. Each row waits for the rows `reads`, `chain` and
+    `before` (for the first row of a channel, its last row in the previous loop), and for the end of `credit_row`,
+    `credit_loops` loops earlier. `held` is the most time in ps that it occupies its channel, `takes` the most until its
+    end. `unsent` is 1 if the row's sender never comes. `lead`, `gap` and `unsent` are empty if all are 0. The other
+    columns are results: NEVER if a row waits for such a sender. `ends` holds the last `deep` loops."""
 
     loops: int
     reads: Column
@@ -40,8 +40,8 @@ class LongestRun(NamedTuple):
 
 @jit
 def longest(run: LongestRun) -> Any:
-    """Return the latest time at which anything may be over, but for what waits for ranks that do not come. It counts
-    from when all others have come, and includes the pause of a channel before its next row."""
+    """Return an upper bound in ps of the end of all rows that do not wait for ranks that never come. It counts from the
+    arrival of all other ranks, and includes the `gap` of each channel after its last row."""
     rows, latest = len(run.reads), 0
     reads, chain, before, held, takes, deep = run.reads, run.chain, run.before, run.held, run.takes, run.deep
     credit_row, credit_loops, lead, gap = run.credit_row, run.credit_loops, run.lead, run.gap

@@ -1,7 +1,8 @@
-"""The columns that loops of the fast engine work on, by name.
+"""The columns that the kernels of the fast and the streamed engine work on.
 
-Columns are arrays where numba compiles the loops, else lists; a run leaves those empty that it does not need. "By way",
-"by size", … says what an entry belongs to; without that it belongs to a transfer. Indices are −1 where there is none.
+Columns are arrays if numba compiles the kernels, else lists; columns that a run does not need are empty. "By way" (a
+*way* is a route), "by size", … says what an entry belongs to; else it belongs to a transfer. Times are in ps. An index
+is −1 if there is none.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ Column = Any
 
 
 class Heaps(NamedTuple):
-    """Heaps of (time, key), four entries below each. By heap: where it begins (`top`), and its `size`. `place`, where
-    it is tracked, is the place of each key; `used` (1,) is the heap whose first entry is used up, or −1."""
+    """4-ary heaps of (time, key) in common columns `times` and `items`. By heap: where it begins (`top`), and its
+    `size`. `place` is the place of each key in its heap, empty if places are not recorded. `used`, (1,), is the heap
+    whose first entry has been processed and may be replaced, or −1."""
 
     times: Column
     items: Column
@@ -24,9 +26,9 @@ class Heaps(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Parts of the network that affect each other late: see `_network_parts`. `classes` is where the parts of each
-    class begin, `ahead` from class to class in ps, `clock` the time before which each class has run; `of_link` is the
-    part of each link, empty where there is one part."""
+    """Parts of the network that affect each other only after some latency: see `_network_parts`. `classes` is where the
+    parts of each class begin; `ahead` the shortest time in which one class affects another, (classes × classes,);
+    `clock` the time up to which each class has run; `of_link` the part of each link, empty if there is one part."""
 
     classes: Column
     ahead: Column
@@ -35,9 +37,9 @@ class Parts(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """A schedule of so many `rows` is run in so many `loops`: row r of loop l is number r + l · `rows`. Its key has,
-    from the right, `row_bits` for the row and `loop_bits` for the loop, then `step` + loop; `step` is empty where one
-    loop follows the other. A loop after the last row of a channel comes the `first` row of that channel."""
+    """A schedule of `rows` rows runs in `loops` loops; row r of loop l is transfer r + l · `rows`. Its heap key holds,
+    from the lowest bits, the row (`row_bits`), the loop (`loop_bits`), and `step` + loop. `step` is empty if loops run
+    one after the other. The last row of a channel is followed by the channel's `first` row, in the next loop."""
 
     loops: int
     rows: int
@@ -48,8 +50,9 @@ class Repeats(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """By row: the way, the number of the size, the receive side, and whether it reduces. By size: in how many loops it
-    is a whole `piece`, which is the number of a size; empty where rows are sent whole."""
+    """By row: the way, the index of the size (`kind`), the receive side, and whether it reduces. By size: the number of
+    loops in which a whole piece is sent (`whole`), empty if rows are sent whole. `piece` is the index of the size of a
+    whole piece."""
 
     way: Column
     kind: Column
@@ -60,8 +63,8 @@ class Plan(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Durations in ps: the channel's `gap` and `o_recv` by way; service at the channel's `cap`, and of a reduction
-    (`gamma`), by size; each empty where all are 0."""
+    """Durations in ps. By way: the channel's `gap`, and `o_recv`. By size: the service time at the channel's `cap`, and
+    of a reduction (`gamma`). Each column is empty if all entries are 0."""
 
     gap: Column
     cap: Column
@@ -77,7 +80,7 @@ class Routes(NamedTuple):
 
 
 class Net(NamedTuple):
-    """The number of each link's rate, and its latency; `service[size * rates + rate]` is a service time."""
+    """By link: the index of its rate, and its latency. `service[size * rates + rate]` is a service time."""
 
     rate_of: Column
     latency: Column
@@ -86,7 +89,7 @@ class Net(NamedTuple):
 
 
 class KernelTimes(NamedTuple):
-    """The columns of a timeline."""
+    """The columns of a `Timeline` that a kernel fills."""
 
     start: Column
     sent: Column
@@ -104,23 +107,23 @@ class HopTimes(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """The times at which the first and the last head came to each link; empty where nobody asks for them."""
+    """By link: the times at which the first and the last head arrived; empty if not needed."""
 
     first: Column
     last: Column
 
 
 class Servers(NamedTuple):
-    """A time for each link and each receive side, at which it is free."""
+    """The time at which each link, and each receive side, is free."""
 
     link: Column
     side: Column
 
 
 class Starts(NamedTuple):
-    """Transfers before their start. By number: `when` each may start at the earliest, and how many things it is
-    `pending` for. By row: the `way`, and the `part` in which it starts, empty where there is one. `lead` by way lies
-    between a start and its event on the heap; `start` takes the times."""
+    """Transfers before their start. By transfer: the earliest time `when` it may start, and the number of conditions
+    `pending`. By row: its `way`, and the `part` in which it starts (empty if there is one part). `lead`, by way, is the
+    time from a start to the head's arrival at the first link. `start` receives the times of starts."""
 
     repeats: Repeats
     when: Column
@@ -133,9 +136,9 @@ class Starts(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """The rows that wait for each: see `waits.turn_round`. `chain` is the version before. The end of a row lets
-    `credit_after` go, `credit_later` loops later (empty: 0). `turn` (2 × rows,) are the rows that blocking sends let
-    go."""
+    """The rows that wait for each row: see `waits.turn_round`. `chain` is the row's own predecessor in its chain. The
+    end of a row gives its credit to row `credit_after`, `credit_later` loops later (empty: 0). `turn`, (2 × rows,):
+    the rows that its end releases under blocking sends."""
 
     chain: Column
     chain_after: Column
@@ -148,11 +151,11 @@ class Successors(NamedTuple):
 
 
 class TaskColumns(NamedTuple):
-    """The columns of tasks. By transfer: the task that sends it, the one that receives it, and the one that brings the
-    data it adds to. By task: how many others it waits for, when it is `opened`, how many things are `left` until it is
-    done, when it is `done`, and its duration; then the tasks behind it, the transfers that begin its channels, and
-    those that add to its rank's data, each with where they begin. `queue` is a count, and so many tasks that are done
-    but not followed up."""
+    """The columns of tasks. By transfer: the task that sends it, the task that receives it, and the task whose input it
+    reduces into (`adds_to`). By task: how many tasks it waits for, when it is `opened`, how many conditions are `left`
+    until it is done, when it is `done`, and its duration. Then, each with a column of where they begin: the tasks that
+    wait for it, the first transfers of its channels (`begun`), and the transfers that reduce into its input (`added`).
+    `queue` holds a count, then so many tasks that are done and whose successors must still be updated."""
 
     sender: Column
     receiver: Column
@@ -172,8 +175,8 @@ class TaskColumns(NamedTuple):
 
 
 class Barriers(NamedTuple):
-    """The step of each transfer; the first transfer of each step and how many are `left`; in `passed` how many steps
-    are over, and when the last was."""
+    """The step of each transfer. By step: its first transfer, and how many transfers are `left`. `passed`: how many
+    steps are over, and the latest end so far."""
 
     step: Column
     first: Column
@@ -182,9 +185,9 @@ class Barriers(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The state of a run, however links are shared; events after `until` (ps) are left out. `state` by number: see
-    `waits`. No version of a row is complete before the time `came`. `done` by participant is when all that it sends is
-    sent, and all that it receives complete; empty where nobody asks. `src` and `dst` by way."""
+    """The state of a run under `fifo` or `fair` sharing; the run leaves out events after `until`. `state`, by transfer:
+    see `waits`. No transfer is complete before `came`, by row. `done`, by participant: when all that it sends is sent
+    and all that it receives is complete; empty if not needed. `src` and `dst` are by way."""
 
     starts: Starts
     state: Column
@@ -200,8 +203,9 @@ class Progress(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Turns, counted from 1, are the times `at` which a dead link is found dead. `force[turn * ways + way]` is the way
-    that is taken from then on, `taken` the one that each transfer took, `passed` (1,) the turn in force."""
+    """Reroutes: at each turn, counted from 1, a link is found dead `at` some time. `force[turn * ways + way]` is the
+    way taken from then on in place of `way`; `taken` the way that each transfer took; `passed` the current turn,
+    (1,)."""
 
     at: Column
     force: Column
@@ -211,8 +215,9 @@ class Turns(NamedTuple):
 
 
 class LinkHistory(NamedTuple):
-    """Links that change, for `fifo`: the rows of link l are `first[l]` … `first[l + 1]`, and begin at time 0. By row:
-    time, rate number since then, and turn. Then B/s of rates, bytes of sizes, and the transfers that were sent once."""
+    """Changes of links, for `fifo`: link l has the rows `first[l]` to `first[l + 1]` − 1, the first at time 0. By row:
+    its time, the index of the link's rate from then on, and its turn. Then `speeds` (B/s by rate), `sizes` (bytes by
+    size), and whether each transfer was sent `once` already."""
 
     first: Column
     at: Column
@@ -225,8 +230,8 @@ class LinkHistory(NamedTuple):
 
 
 class ChangesInTime(NamedTuple):
-    """Links that change, for `fair`. By row, in order of time: link, time, number of the rate since then, and turn.
-    Then B/s of rates, and the number of each link's rate now."""
+    """Changes of links, for `fair`. By row, in order of time: link, time, index of its rate from then on, and turn.
+    Then `speeds` (B/s by rate), and the index of each link's current rate."""
 
     link: Column
     at: Column
@@ -238,7 +243,7 @@ class ChangesInTime(NamedTuple):
 
 
 class FifoRun(NamedTuple):
-    """All that `fifo` works on; `follows` is by link, and link i is served by server i % `servers`."""
+    """All columns of a `fifo` run. `follows` is by link; link i is served by server i % `servers`."""
 
     progress: Progress
     plan: Plan
@@ -254,7 +259,7 @@ class FifoRun(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the flow of each such place."""
+    """Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the flow of each place in `path`."""
 
     path: Column
     length: Column
@@ -263,7 +268,7 @@ class Paths(NamedTuple):
 
 
 class FlowLists(NamedTuple):
-    """The places of `Paths` on each link as a list: its `head` and `count` by link, its neighbours by place."""
+    """The flows on each link: a linked list of places in `Paths.path`, with `head` and `count` by link."""
 
     head: Column
     after: Column
@@ -272,7 +277,7 @@ class FlowLists(NamedTuple):
 
 
 class Component(NamedTuple):
-    """Links and flows that are connected, and marks of the instant at which each was found."""
+    """Links and flows that are connected by sharing, and marks of the instant at which each was last found."""
 
     links: Column
     flows: Column
@@ -281,7 +286,8 @@ class Component(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """By link: capacity, available rate and share of each flow, in B/s, and how many flows have no rate yet."""
+    """By link: its capacity, the rate still available, and the share of each flow without a rate, in B/s; and the
+    number of such flows (`unfixed`)."""
 
     capacity: Column
     available: Column
@@ -290,9 +296,9 @@ class Levels(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """By flow: the transfer `on` it, and when that `began`; the bytes of `rest` at time `since`, its rate in B/s,
-    whether it is `whole`; the `most` B/s that its links give it alone, and how long it takes in `full` at that; when it
-    is `due`; the rate that is `solved`; the `narrowest` link."""
+    """By flow: its transfer (`on`), and when that `began`; the bytes left (`rest`) at time `since`; its rate in B/s;
+    whether no byte has moved yet (`whole`); the `most` B/s that its links allow, and the time it takes in `full` at
+    that rate; when it ends (`due`); its newly `solved` rate; its `narrowest` link."""
 
     on: Column
     began: Column
@@ -308,8 +314,8 @@ class Flows(NamedTuple):
 
 
 class FairFabric(NamedTuple):
-    """The flows under way, on links of capacity `bound` and more. `ends` has the flows that end first; `touched` are
-    the links to be solved again, each `marked` with the instant."""
+    """The current flows, on links of at least `bound` B/s. `ends` is a heap of the flows that end first in their
+    component. `touched` are the links to be solved again, each `marked` with the instant."""
 
     paths: Paths
     lists: FlowLists
@@ -323,8 +329,8 @@ class FairFabric(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """By way: the number of the least rate, the least capacity, the sum of latencies, the narrowest link. `caps` is
-    where the links begin that stand for the caps of channels, or −1."""
+    """By way: the index of the least rate, the least capacity in B/s, the sum of latencies, the narrowest link. `caps`
+    is the first of the extra links that stand for the caps of channels, or −1."""
 
     slowest: Column
     most: Column
@@ -334,7 +340,7 @@ class Limits(NamedTuple):
 
 
 class FairRun(NamedTuple):
-    """All that `fair` works on; `sizes` are bytes by size, `ready` takes the time at which each flow sets out."""
+    """All columns of a `fair` run. `sizes` are bytes by size; `ready` receives the time at which each flow leaves."""
 
     progress: Progress
     plan: Plan
@@ -353,8 +359,8 @@ class FairRun(NamedTuple):
 
 
 class StreamRows(NamedTuple):
-    """The rows of one step: row r writes from its sender's slot to its receiver's over `links[hop[r]:hop[r + 1]]`. Its
-    slots go round a cycle that begins at `base`. `connection` is the number of its pair."""
+    """The rows of one step: row r writes from its sender's slot to its receiver's over `links[hop[r]:hop[r + 1]]`. From
+    step to step its slots move round a cycle that begins at slot `base`. `connection` numbers its pair of ranks."""
 
     src: Column
     src_slot: Column
@@ -368,8 +374,8 @@ class StreamRows(NamedTuple):
 
 
 class StreamNet(NamedTuple):
-    """The latency of each link; service times by size and rate; the size of each slot; the number of rates, then the
-    rate of each link."""
+    """The latency of each link; service times by size and rate; the index of each slot's size; and in `rates` the
+    number of rates, then the index of each link's rate."""
 
     latency: Column
     service: Column
@@ -378,7 +384,7 @@ class StreamNet(NamedTuple):
 
 
 class StreamCosts(NamedTuple):
-    """Overheads in ps; by size the service at the channel's cap, the duration of a reduction, and the bytes."""
+    """Overheads in ps. By size: the service time at the channel's cap, the duration of a reduction, and the bytes."""
 
     o_send: int
     o_recv: int
@@ -388,7 +394,7 @@ class StreamCosts(NamedTuple):
 
 
 class StreamRules(NamedTuple):
-    """The rules that hold for all rows; `offset` chunks were sent in earlier loops."""
+    """The parameters that hold for all rows. `offset`: the number of chunks in earlier loops."""
 
     channels: int
     offset: int
@@ -399,9 +405,9 @@ class StreamRules(NamedTuple):
 
 
 class StreamState(NamedTuple):
-    """The past that still matters: when channels are free and `began` their last transfer; when links and receive sides
-    are free and were last asked; the last `ends` of each connection, and how many were `used`; in `clock` the latest
-    end, that of the steps before, and the number of the step."""
+    """The state that later steps depend on. By channel: when it is `free`, and when its last transfer `began`. By link,
+    by receive side: when it is free, and when its last request came. By connection: its last `ends`, and how many
+    messages it `used`. `clock`: the latest end, the latest end of earlier steps, and the number of the step."""
 
     free: Column
     began: Column
@@ -415,8 +421,8 @@ class StreamState(NamedTuple):
 
 
 class StreamMemory(NamedTuple):
-    """The versions that each participant remembers, `width` of them (0: one for each of its `n_slots` slots): slot,
-    time of completion, and step."""
+    """The slot contents whose completion may still matter, `width` for each participant (0: one for each of its
+    `n_slots` slots): the slot, the time of completion, and the step that wrote it."""
 
     keys: Column
     when: Column

@@ -1,10 +1,10 @@
-"""The loops of the streamed engine: they replay one part of a schedule after the other, and keep nothing of it.
+"""The loops of the streamed engine: they replay a schedule part by part, and keep no times of transfers.
 
-Little has to be known of the past: when each channel, link and receive side is free, the last ends of each connection,
-and when the versions were complete that a transfer may still wait for. A version that is complete before its sender's
-channel is free is forgotten: whoever reads it later waits for the channel longer.
+Later parts depend on little: when each channel, link and receive side is free, the last ends of each connection, and
+when slots were written that a transfer may still wait for. A write that completes before the channel that would send it
+is free is forgotten: a later read waits longer for the channel.
 
-In the subset of Python that numba compiles; see `simcoll.config.numba_loader`.
+The code is in the subset of Python that numba compiles; see `simcoll.config.numba_loader`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ COMPILED = is_compiled(__name__)
 
 @jit
 def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
-    """Return the place where the version in `slot` of participant `p` is remembered; −1 if forgotten or there from the
-    start."""
+    """Return the place in the memory of the last write to `slot` of participant `p`; −1 if it is forgotten, or if the
+    slot holds its input."""
     if width == 0:
         at = p * slots + slot
         return at if keys[at] >= 0 else -1
     for at in range(p * width, (p + 1) * width):
         if keys[at] == slot:
             return at
-        if keys[at] < 0:  # known versions stand in front
+        if keys[at] < 0:  # remembered writes come first
             return -1
     return -1
 
 
 @jit
 def room(keys: Any, when: Any, width: Any, free: Any, lanes: Any, offset: Any, p: Any) -> Any:
-    """Return the place where participant `p` can remember one version more, maybe instead of one that may be forgotten;
-    −1: nowhere.
+    """Return a place in the memory of participant `p` that is empty, or whose write may be forgotten; −1: none.
 
-    Slots go to its `lanes` channels in turn, after `offset` chunks of earlier loops.
+    Slots use its `lanes` channels round-robin, counted on from the `offset` chunks of earlier loops.
     """
     for at in range(p * width, (p + 1) * width):
         key = keys[at]
@@ -63,11 +62,11 @@ def play(
     wait: Any,
     sent: Any,
 ) -> Any:
-    """Replay some steps of one pattern in index order. Return DONE or why it stopped.
+    """Replay some steps of one pattern in index order. Return DONE, or the code of why it stopped.
 
-    Exact if DONE: the order used is that of (ready, index) everywhere. With fair links, exact as no two flows meet.
-    `replay` applies the same rules to a program that is held. One loop for both was measured: this one, which looks
-    versions up in the memory of a participant, takes 15 % longer (fifo) or 80 % (fair) on the profile `ideal`.
+    DONE means that the result is exact: every server took transfers in the order (ready, index); under `fair` no two
+    flows met. A single loop for this engine and for programs in memory was measured: to look writes up in a
+    participant's memory takes 15 % longer (`fifo`) or 80 % (`fair`) on the profile `ideal`.
     """
     src, src_slot, dst, dst_slot, base, reduce, hop, links, connection = rows
     times, span, shift = turns
@@ -168,7 +167,7 @@ def play(
 
 @jit
 def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
-    """Move each row's slot on by `shift` (0 … span − 1) in its cycle."""
+    """Advance each row's slot by `shift` (0 … span − 1) in its cycle of `span` slots, which begins at `base`."""
     if shift:
         for r in range(len(slot)):
             moved = slot[r] + shift
@@ -177,9 +176,9 @@ def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
 
 @jit
 def settled(rows: StreamRows, memory: StreamMemory, free: Any, before: Any, done: Any) -> Any:
-    """Return whether nobody in a ring can wait for versions other than those read next; `done` takes their times.
+    """Return whether rows can wait for no remembered writes but those that they read next; these times go to `done`.
 
-    `before[r]` is the row that writes what row r reads. One channel a participant.
+    `before[r]` is the row that writes what row r reads. Each participant has one channel.
     """
     src, src_slot = rows.src, rows.src_slot
     keys, times, width = memory.keys, memory.when, memory.width
@@ -210,13 +209,13 @@ def go_round(
     ends: Any,
     work: Any,
 ) -> None:
-    """Run many steps of rows that share nothing: every row has its channel, its links, its receive side for itself.
+    """Run many steps of rows that share no channel, no link and no receive side with another row.
 
-    A row waits for the row `before` it, its channel and its credit; on its first link for nothing, on link l > 0 only
-    for what it has sent itself before. `free` (rows,): when the channel may start again; `row`: from start to that, to
-    the head and the tail behind the first link; `hops` (depth × rows,): free times, service times and latencies of the
-    links; `side`: free times and service times of the receive sides; `ends`: the last ends. `done`: when the writes of
-    each row are complete, in two columns that take turns, the step before and the one after.
+    A row waits for the row `before` it, its channel and its credit. On its first link it never waits, on later links
+    only for its own transfer of the previous step. `free`, (rows,): when the channel may start again. `row`: the times
+    from start to that, and until head and tail are behind the first link. `hops`, (depth × rows,): free times, service
+    times and latencies of the links. `side`: free times and service times of the receive sides. `ends`: the last ends.
+    `done`: when the writes of each row are complete, in two columns that alternate from step to step.
     """
     hold, to_head, to_tail = row
     free_link, busy, latency = hops
@@ -245,41 +244,41 @@ def go_round(
                 copy(tail, ends[place + lo : place + hi])
 
 
-# Each loop writes few arrays, so that the compiler sees that they do not overlap, and works on many rows at once.
-# Uncompiled, NumPy does (below).
+# Each loop writes few arrays, so that the compiler sees that they do not overlap, and vectorizes it. Without numba,
+# NumPy functions replace these loops (below).
 
 
 @jit
 def meet(done: Any, before: Any, free: Any, out: Any) -> None:
-    """Take the later of when the row before is done and when the channel is free."""
+    """Write to `out` the later of when the row before is done and when the channel is free."""
     for r in range(len(free)):
         out[r] = max(done[before[r]], free[r])
 
 
 @jit
 def later(times: Any, out: Any) -> None:
-    """Take the later of two times."""
+    """Write to `out` the later of `out` and `times`, by row."""
     for r in range(len(times)):
         out[r] = max(out[r], times[r])
 
 
 @jit
 def add(times: Any, durations: Any, out: Any) -> None:
-    """Add durations to times."""
+    """Write the sum of times and durations to `out`."""
     for r in range(len(durations)):
         out[r] = times[r] + durations[r]
 
 
 @jit
 def copy(times: Any, out: Any) -> None:
-    """Copy times."""
+    """Copy times to `out`."""
     for r in range(len(out)):
         out[r] = times[r]
 
 
 @jit
 def pass_link(head: Any, tail: Any, free: Any, busy: Any, latency: Any, begin: Any) -> None:
-    """Move head and tail from before a link to behind it."""
+    """Advance the times of head and tail from before a link to behind it, and the time at which it is free."""
     for r in range(len(free)):
         begin[r] = max(head[r], free[r])
     for r in range(len(free)):

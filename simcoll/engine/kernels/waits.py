@@ -1,10 +1,10 @@
-"""The waiting of transfers for each other: the part of a run that does not depend on how links are shared.
+"""How transfers wait for each other: the part of a run that is equal under `fifo` and `fair` sharing.
 
-A transfer is a row of the schedule in a loop; `records.Repeats` says how its number and its key follow from both.
+A transfer is a row of the schedule in a loop; `records.Repeats` says how its number and its key are made from both.
 
-A server is assigned when its request is popped, in the second phase of an instant, because every cause precedes its
-effect by at least 1 ps. When a link begins to serve a transfer, the time at which that is sent is known, so its
-successors can be given their time at once.
+A server takes a request when it is popped from the heap. That is the second phase of an instant, as every cause
+precedes its effect by at least 1 ps. When a link begins to serve a transfer, the time at which the transfer is sent
+can be computed, so its successors get their time at once.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels.records import Barriers, Costs, Plan, Progress, Repeats, Starts, TaskColumns
 
-SIDE, ENDED, COMPLETE = -1, -2, -3  # where a transfer is; before that, how many links its head has passed
+SIDE, ENDED, COMPLETE = -1, -2, -3  # state of a transfer; before SIDE, the number of links that its head has passed
 jit = jit_for(__name__)
 heaps = load_like(__name__, plain_heap)
 
 
 @jit
 def value(column: Any, i: Any) -> Any:
-    """Return entry `i` of a column that is left empty where all entries are 0."""
+    """Return entry `i` of a column, 0 if the column is empty."""
     return column[i] if len(column) else 0
 
 
 @jit
 def key_of(row: Any, loop: Any, repeats: Repeats) -> Any:
-    """Return the key of a transfer, which orders transfers as their indices in the program of all loops do."""
+    """Return the heap key of a transfer; keys have the order of the transfers' indices in the program of all loops."""
     step, row_bits, loop_bits = repeats.step, repeats.row_bits, repeats.loop_bits
     return (((value(step, row) + loop) << loop_bits | loop) << row_bits) | row if repeats.loops > 1 else row
 
 
 @jit
 def kind_of(row: Any, loop: Any, plan: Plan) -> Any:
-    """Return the number of a transfer's size: that of a whole piece, or of the rest in the last loop."""
+    """Return the index of a transfer's size: of a whole piece, or of the remainder in the last loop."""
     kind, whole = plan.kind[row], plan.whole
     return plan.piece if len(whole) and loop < whole[kind] else kind
 
 
 @jit
 def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
-    """Return how long a transfer keeps its receive side, in ps."""
+    """Return how long a transfer occupies its receive side, in ps."""
     took = value(costs.o_recv, plan.way[row])
     if len(costs.gamma) and plan.reduce[row]:
         took += costs.gamma[kind_of(row, loop, plan)]
@@ -51,9 +51,9 @@ def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
 
 @jit
 def turn_round(waits: Any, after: Any, pending: Any) -> None:
-    """Turn "waits for" round into "is awaited by": `waits` are reads, chain, credit and channel_before, `after`
-    first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1; `pending`, filled with 0,
-    counts what each waits for. Credit and its counterpart are empty where there are none."""
+    """Invert "row i waits for row j" into "j is followed by i". `waits` are reads, chain, credit and channel_before.
+    Results: `after` (first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1 before),
+    and `pending` (filled with 0), the number of rows that each waits for. Credits may be empty."""
     reads, chain, credit, before = waits
     first_reader, next_reader, chain_after, credit_after, channel_after = after
     for i in range(len(reads) - 1, -1, -1):
@@ -72,7 +72,7 @@ def turn_round(waits: Any, after: Any, pending: Any) -> None:
 
 @jit
 def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
-    """Note that one of the things that a transfer waits for happens at `t`; the last of them starts it."""
+    """Note that one of the conditions of a transfer is met at `t`; the last one starts it."""
     i = row + loop * starts.repeats.rows
     t = max(t, starts.when[i])
     starts.when[i] = t
@@ -92,7 +92,7 @@ def start(row: Any, loop: Any, t: Any, starts: Starts) -> None:
 
 @jit
 def begin(progress: Progress) -> None:
-    """Start what waits for nothing."""
+    """Start the transfers, and open the tasks, that wait for nothing."""
     starts, waits = progress.starts, progress.tasks.waits
     for row in range(len(starts.way)):
         if starts.pending[row] == 0:
@@ -105,7 +105,7 @@ def begin(progress: Progress) -> None:
 
 @jit
 def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
-    """Note that a transfer is sent at `t`; its channel is not `ready` for the next before that time."""
+    """Note that a transfer is sent at `t`. Its channel may start the next transfer then, but not before `ready`."""
     starts, successors, tasks, sent = progress.starts, progress.successors, progress.tasks, progress.times.sent
     after, then = successors.channel_after[row], loop
     if after < 0 and loop + 1 < starts.repeats.loops:
@@ -123,7 +123,7 @@ def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
 
 @jit
 def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """Complete a version at `t`: its readers may go, and so may the versions that were waiting for it."""
+    """Complete a transfer at `t`: the readers of what it wrote may start, and transfers chained to it may complete."""
     starts, state, successors = progress.starts, progress.state, progress.successors
     complete, receiver, done = progress.times.complete, progress.tasks.receiver, progress.done
     while True:
@@ -158,7 +158,7 @@ def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
         then = loop + value(successors.credit_later, row)
         if then < starts.repeats.loops:
             relax(credit_after[row], then, t, starts)
-    if len(turn):  # with blocking sends: ranks turn to their next transfer
+    if len(turn):  # with blocking sends: both ranks may begin their next transfer
         for after in (turn[2 * row], turn[2 * row + 1]):
             if after >= 0:
                 relax(after, loop, t, starts)
@@ -192,7 +192,7 @@ def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
 
 @jit
 def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
-    """Note at `t` that one thing task `k` waits for to be done has happened; after the last, queue the task."""
+    """Note that at `t` task `k` has one condition less to be done; after the last one, queue the task."""
     left, done, queue = tasks.left, tasks.done, tasks.queue
     if k < 0:
         return
@@ -205,7 +205,7 @@ def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
 
 @jit
 def open_task(k: Any, progress: Progress) -> None:
-    """Open task `k`, as all before it is done: its channels may go, and the data that its rank brings is there."""
+    """Open task `k`, as all tasks before it are done: its channels may start, and its rank's input is available."""
     starts, state, tasks = progress.starts, progress.state, progress.tasks
     t = tasks.opened[k]
     for e in range(tasks.first_begun[k], tasks.first_begun[k + 1]):
@@ -219,7 +219,7 @@ def open_task(k: Any, progress: Progress) -> None:
 
 @jit
 def follow_up(progress: Progress) -> None:
-    """Open what waited for the tasks that are done."""
+    """Open the tasks that waited only for the tasks in the queue of done ones."""
     tasks = progress.tasks
     waits, opened, done, queue = tasks.waits, tasks.opened, tasks.done, tasks.queue
     while queue[0]:
