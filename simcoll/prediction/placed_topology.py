@@ -185,7 +185,7 @@ def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
         places = topology.ranks
     if wanted is not None and wanted > len(places):
         cure = f"write at most {len(places)} ranks, or more nodes"
-        raise RefusedError(f"{topology.name} has room for {len(places)} ranks, not {wanted}; {cure}", "ranks")
+        raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; {cure}", "ranks")
     return places[:wanted]
 
 

@@ -172,7 +172,7 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.run("allreduce", on="hgx-h100", size="1 MiB"), "did you mean 'all_reduce'"),
     (
         lambda: sc.run("quickstart", size=np.logspace(3, 4, 4)),
-        r"is no whole number; give whole bytes \(`.astype\(int\)",
+        r"is no whole number; give whole bytes \(convert an array by `.astype\(int\)",
     ),
     (lambda: sc.predict("quickstart", size="1 MiB"), "5 points"),
     (lambda: sc.run(sc.load("quickstart"), size="1 MiB"), "keys change a sweep"),
@@ -394,7 +394,7 @@ def test_results_go_where_python_takes_them(tmp_path: Path) -> None:
 def test_the_advice_on_rows_that_differ_helps(keys: dict[str, Any], column: str) -> None:
     """The column that the message names sets rows apart, and a topology goes before what follows from it."""
     rows = sc.run("all_reduce", algorithm="ring", protocol="Simple", size=["1 MiB", "2 MiB"], **keys)
-    with pytest.raises(InputError, match=f"make {column} as group or facet"):
+    with pytest.raises(InputError, match=f"use {column} as group or facet"):
         rows.plot()
     assert rows.plot(group=["algorithm", column])
 

@@ -309,7 +309,7 @@ MISTAKES = [
     (["-o", "."], 2, "is a folder; give the name of a file"),
     (["--set", "measure.repeat=3"], 2, "did you mean 'repeats'?"),
     (["--set", "measure.repeats=0"], 2, "measure.repeats"),
-    (["--ranks", "9"], 1, "loopback has room for 8 ranks, not 9"),
+    (["--ranks", "9"], 1, "9 ranks do not fit 8 places of loopback"),
     (["--set", "measure.buckets=4"], 1, "buckets need the library's collectives"),
     (["--set", "measure.harness=library", "--set", "op=avg", "--set", "dtype=int32"], 1, "gloo has no avg of int32"),
     (["--set", "model.barrier=true"], 1, "a real run has no barriers between steps; leave out `model.barrier`"),

@@ -88,7 +88,7 @@ def test_a_prediction_computes_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("workload", "more", "said"),
     [
-        ({"template": "ddp", "model": "gpt2", "gpu": "h100"}, {}, "give layers"),
+        ({"template": "ddp", "model": "gpt2", "gpu": "h100"}, {}, "give `layers`"),
         ({**STEP, "template": "fsdp"}, {}, "can only be simulated; take ddp"),
         ({**STEP, "overlap": False}, {}, "leave out `overlap`"),
         (STEP, {"dtype": "int32"}, "take dtype: float32"),

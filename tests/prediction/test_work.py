@@ -131,7 +131,7 @@ def test_more_ranks_than_places_are_refused_where_they_stand(door: str, tmp_path
     command, *options = door.split()
     asked = simcoll(command, path, *options, *(["-o", tmp_path / "out"] if command == "run" else []))
     told = " ".join((asked.out + asked.err).split()).replace(" # ", " ")
-    assert ":1:12: ranks: hgx-h100 has room for 8 ranks, not 9; write at most 8 ranks" in told
+    assert ":1:12: ranks: 9 ranks do not fit 8 places of hgx-h100; write at most 8 ranks" in told
 
 
 def test_recommend_ends_when_its_runs_take_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def test_the_result_is_the_same_for_any_number_of_jobs() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"variability": {}}, "nothing varies"),
+        ({"variability": {}}, "`variability` is empty"),
         ({"variability": {"launch_skew": SKEW}, "replications": None}, "add e.g. `replications: 200"),
         ({}, r"replications: `variability` and `replications` need each other; add e.g. `variability: \{launch_skew: "),
         ({"variability": {"launch_skew": {"distribution": "lognormal", "mean": "3 us"}}}, "takes median and sigma"),

@@ -364,7 +364,7 @@ def test_the_row_of_a_step() -> None:
     [
         (
             {"template": "tensor_parallel", "layers": layers(4), "degree": 3, "activations": "1 MiB"},
-            "let degree divide",
+            "change `degree`",
         ),
         (
             {"template": "pipeline", "layers": layers(4), "stages": 3, "microbatches": 1, "activations": "1 MiB"},
@@ -377,7 +377,7 @@ def test_the_row_of_a_step() -> None:
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [7]}]}, "there is no rank 7"),
         ({"template": "mean", "size": "3 B"}, "3 B is no whole number of float32 elements; write a multiple of 4 B"),
         ({"template": "scatter", "size": "4 MiB", "root": 9}, "test:1:1: workload: there is no rank 9"),
-        ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "stands twice"),
+        ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "a rank is in several groups"),
     ],
 )
 def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str) -> None:
