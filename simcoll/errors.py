@@ -1,7 +1,7 @@
-"""Everything that can go wrong, as one family of exceptions.
+"""All exceptions that simcoll raises; `SimcollError` is their base class.
 
-`SimcollError` is the root. Mistakes that a user can mend raise `InputError`, with one `Diagnostic` each; the command
-line prints one diagnostic a line and exits with 2. All other errors exit with 1.
+Mistakes that a user can fix raise `InputError`, with one `Diagnostic` for each mistake. The command line then prints
+one diagnostic a line and exits with 2. All other errors exit with 1.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters escaped as Python writes them, since they command a terminal or reverse
-    the direction of words. Line ends and tabs stay.
+    """Return the text with control characters escaped as in Python, because they can change a terminal's state or
+    reverse the direction of words. Line ends and tabs stay.
 
     >>> print(visible("\\x1b[2J all_reduce \\u202e"))
     \\x1b[2J all_reduce \\u202e
@@ -58,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One mistake: where, at which key, what is wrong and what to write instead."""
+    """One mistake: `what` is wrong, its `cure` (what to write instead), the key (`path`) and the place in the file."""
 
     what: str
     cure: str = ""
@@ -81,7 +81,7 @@ _LONG: Final = re.compile(r"(\S{60})\S{140,}(\S{20})")
 
 
 def shortened(text: str) -> str:
-    """Return a message with each word of more than 220 characters cut to its two ends: input may be of any length.
+    """Return a message with each word of more than 220 characters shortened to its two ends; input has any length.
 
     >>> shortened(f"{'9' * 5000!r} is no size") == f"'{'9' * 59}…{'9' * 19}' is no size"
     True
@@ -90,9 +90,9 @@ def shortened(text: str) -> str:
 
 
 class InputError(SimcollError):
-    """Wrong input: holds every mistake found, in the order of the file.
+    """Wrong input, with a `Diagnostic` for every mistake found, in the order of the file.
 
-    One mistake may be given as a text, with its cure and its place, or as "problem; cure".
+    A single mistake may be given as a text with its cure (the fix) and its place, or as one text "problem; cure".
     """
 
     exit_status = 2
@@ -105,8 +105,8 @@ class InputError(SimcollError):
 
 
 class TopologyError(InputError):
-    """A topology that cannot be built: a link without bandwidth, no route, …. `about`: the device, or the two ends of
-    the link, that is wrong, where it is one; a reader of files knows the place of these."""
+    """A topology that cannot be built, e.g. because of a link without bandwidth or a missing route. `about`: the wrong
+    device, or the two ends of the wrong link, if any; from it a reader of files finds the line of the mistake."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic] | str, cure: str = "", *, about: tuple[str, ...] = ()):
         super().__init__(diagnostics, cure)
@@ -114,8 +114,8 @@ class TopologyError(InputError):
 
 
 class ScheduleError(SimcollError):
-    """A schedule that is not what it claims: malformed, or its proof failed. `place` is `file:line` of the algorithm of
-    one's own that made it, if one did."""
+    """A malformed schedule, or one whose proof failed. `place` is `file:line` of the user's algorithm that made it, if
+    any."""
 
     def __init__(self, problem: str, place: str = ""):
         self.problem, self.place = problem, place
@@ -126,8 +126,8 @@ class ScheduleError(SimcollError):
 
 
 class RefusedError(SimcollError):
-    """An algorithm that cannot serve a request; says why, and what would serve. `path`: the key that asks for too much,
-    if it is one."""
+    """An algorithm that does not support a request; the message says why, and which algorithms do. `path`: the scenario
+    key at fault, if any."""
 
     def __init__(self, problem: str, path: str = ""):
         self.path = path
@@ -135,8 +135,8 @@ class RefusedError(SimcollError):
 
 
 class StuckError(SimcollError):
-    """A run that cannot finish: names the rank, the step and what it waits for; `when` (ps) that is given up, if it
-    is."""
+    """A run that cannot finish; the message names the rank, its step and the event it waits for. `when`: the simulated
+    time (ps) at which the run gives up, if it does."""
 
     def __init__(self, problem: str, when: int | None = None):
         self.when = when
@@ -144,29 +144,29 @@ class StuckError(SimcollError):
 
 
 class MeasureError(SimcollError):
-    """A real run that went wrong: a rank died, hung or computed something else than the contract promises."""
+    """A failed measurement: a rank died, hung or computed a result that violates the collective's contract."""
 
 
 class BoundError(SimcollError):
-    """A simulated time below a proved lower bound: a bug of simcoll, never of the user."""
+    """A simulated time below a proved lower bound: always a bug of simcoll, never a mistake of the user."""
 
 
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def unwritable(path: Path, error: OSError) -> SimcollError:
-    """Return the error for a file that cannot be written: InputError, as `-o` names a place that takes no files;
-    SimcollError if the disk is full or broken."""
+    """Return the error for a file that cannot be written: SimcollError if the disk is full or broken, else InputError,
+    as `-o` names a folder that takes no files."""
     problem = f"{path}: cannot be written: {error.strerror}"
     if error.errno in _OF_THE_DISK:
         return SimcollError(f"{problem}; make room, or give another folder")
     return InputError(problem, "give another folder")
 
 
-NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer channels"  # what a MemoryError means
+NO_MEMORY: Final = "not enough memory; take fewer ranks, larger chunks or fewer channels"  # message of a MemoryError
 
 
-MOST_TOLD: Final = 60  # choices
+MOST_TOLD: Final = 60  # number of choices up to which a message lists all
 
 
 _TWINS: Final = {"hgx-": "dgx-", "dgx-": "hgx-"}  # NVIDIA's own machine (DGX), and others' on NVIDIA's board (HGX)
@@ -180,7 +180,7 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the cure for a misspelt name: the nearest choice, or all choices; of more than 60 their count and three.
+    """Return the fix for a misspelt name: the nearest choice, else all choices, or for more than 60 a count and three.
 
     >>> did_you_mean("rng", ["ring", "tree"])
     "did you mean 'ring'?"
@@ -203,5 +203,5 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def wrong(key: str, problem: str, cure: str) -> InputError:
-    """Return InputError for a key of the scenario; a caller that knows the file adds the place."""
+    """Return an InputError for a key of the scenario; the caller adds the place in the file."""
     return InputError([Diagnostic(problem, cure, key)])

@@ -1,8 +1,8 @@
-"""Quantities with units: the only parser and the only formatter.
+"""Parse and format quantities with units; no other module does.
 
-Inside simcoll a size is an int of bytes, a bandwidth an int of B/s, a duration an int of picoseconds. Outside it is a
-string with a unit, case-sensitive: `b` is a bit and `B` a byte, `k M G T` are decimal, `Ki Mi Gi Ti` binary.
-A bare number where a unit belongs is an error, never a guess; only 0 needs no unit.
+In simcoll's code a size is an int of bytes, a bandwidth an int of B/s, a duration an int of picoseconds. In files and
+options a quantity is a text with a case-sensitive unit. `b` is a bit and `B` a byte; `k M G T` are decimal,
+`Ki Mi Gi Ti` binary. A number without its unit is an error; only 0 needs no unit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 Unit = Literal["size", "bandwidth", "duration", "share", "byte_time"]
 
 PS_PER_S: Final = 10**12
-MOST_DIGITS: Final = 300  # of a number in a text: no quantity, seed or count is longer
+MOST_DIGITS: Final = 300  # of a number in a text; longer ones are refused
 
 _PREFIX: Final = {
     "": 1,
@@ -76,9 +76,9 @@ _QUANTITY: Final = re.compile(
 
 
 def parse(text: object, kind: Unit) -> int:
-    """Return the integer (bytes, B/s or ps) that `text` means, rounded to the nearest; half a unit is rounded up.
+    """Return a quantity (`text`) as an integer of bytes, B/s or ps, rounded to the nearest; halves are rounded up.
 
-    Raises ValueError whose text says what is wrong and what to write instead, separated by "; ".
+    Raises ValueError with the text "problem; what to write instead".
 
     >>> parse("400 Gb/s", "bandwidth"), parse("64 MiB", "size"), parse("1.5 us", "duration")
     (50000000000, 67108864, 1500000)
@@ -87,7 +87,7 @@ def parse(text: object, kind: Unit) -> int:
 
 
 def parse_exact(text: object, kind: Unit) -> Fraction:
-    """Return the value of `parse` before rounding; for shares and times per byte."""
+    """Return a quantity as an exact fraction, without the rounding of `parse`; shares and times per byte need it."""
     name, example = _NAME[kind], _EXAMPLE[kind]
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"{'nothing' if text is None else repr(text)} is not a {name}; write e.g. {example}")
@@ -130,30 +130,30 @@ def is_zero(value: object) -> bool:
 
 
 def _cure_of_unit(number: str, unit: str, kind: Unit) -> str:
-    """Return the cure for an unknown unit: nccl-tests means powers of two by K, M and G."""
+    """Return what to write instead of an unknown unit, e.g. KiB for K: nccl-tests means powers of two by K, M and G."""
     if kind == "size" and unit.upper() in ("K", "M", "G", "T"):
         return f"write '{number} {unit.upper()}iB', which nccl-tests means by {unit}"
     return f"units: {_UNIT_LIST[kind]}"
 
 
 def int_of(text: str) -> int:
-    """Return a text as a whole number. Raises ValueError for other texts, also for `1_0` and digits of other scripts,
-    which Python accepts."""
+    """Parse a text as a whole number. Raises ValueError for all other texts. These include `1_0` and digits of other
+    scripts, which Python's `int` accepts."""
     if not in_plain_digits(text):
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def float_of(text: str) -> float:
-    """Return a text as a number. Raises ValueError for other texts, also for `1_0` and digits of other scripts, which
-    Python accepts."""
+    """Parse a text as a number. Raises ValueError for all other texts. These include `1_0` and digits of other scripts,
+    which Python's `float` accepts."""
     if not in_plain_digits(text):
         raise ValueError(f"{text!r} is not a number")
     return float(text)
 
 
 def in_plain_digits(text: str) -> bool:
-    """Return whether a number that Python accepts is in ASCII and without `_`."""
+    """Return whether a text is in ASCII and without `_`."""
     return text.isascii() and "_" not in text
 
 
@@ -168,19 +168,19 @@ def unboxed(value: Any) -> Any:
 
 
 def size_in(value: object) -> int | None:
-    """Return the size in bytes that a text means; None if it is not a size."""
+    """Return the size in bytes of a text such as `64 MiB`; None for a value that is no size."""
     return parse(value, "size") if isinstance(value, str) and kind_of(value) == "size" else None
 
 
 def kind_of(text: str) -> Unit | None:
-    """Return the kind of quantity that a text is, by its unit; None if it is not a quantity."""
+    """Return the kind of a quantity (`size`, `bandwidth`, …) by its unit; None for a text that is no quantity."""
     match = _QUANTITY.fullmatch(text)
     unit = match[2] if match else None
     return next((kind for kind, units in _UNITS.items() if unit in units), None)
 
 
 def format_size(nbytes: int) -> str:
-    """Return a size in bytes, exactly, in the largest binary unit that divides it.
+    """Return the exact text of a size given in bytes, in the largest binary unit that divides it.
 
     >>> format_size(65536), format_size(1000)
     ('64 KiB', '1000 B')
@@ -192,7 +192,7 @@ def format_size(nbytes: int) -> str:
 
 
 def short_size(nbytes: int) -> str:
-    """Return a size in bytes exactly if that is short, in powers of 1024 or 1000, else rounded to three digits.
+    """Return a short text of a size in bytes: exact in units of 1024 or 1000 if that is short, else with three digits.
 
     >>> short_size(6144), short_size(100_000_000), short_size(256_000), short_size(2**30 - 2**20 + 8)
     ('6 KiB', '100 MB', '256 kB', '1023 MiB')
@@ -208,7 +208,7 @@ def short_size(nbytes: int) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Return a bandwidth in GB/s, or in the smaller unit that keeps the number above 1, with at most four digits.
+    """Return the text of a bandwidth with at most four digits, in GB/s, or in a smaller unit if it is below 1 GB/s.
 
     >>> format_bandwidth(50_000_000_000), format_bandwidth(21_690)
     ('50 GB/s', '21.69 kB/s')
@@ -220,7 +220,7 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_duration(ps: float, digits: int = 4) -> str:
-    """Return a duration in the unit that keeps the number between 1 and 1000, with at most `digits` digits.
+    """Return the text of a duration given in ps, in the unit that keeps the number between 1 and 1000.
 
     >>> format_duration(1_500_000), format_duration(0)
     ('1.5 us', '0 us')
@@ -233,7 +233,7 @@ def format_duration(ps: float, digits: int = 4) -> str:
 
 
 def format_count(count: int) -> str:
-    """Return a count exactly up to 999999, else with three digits and a word.
+    """Return the text of a count: exact up to 999999, else three digits and a word such as `million`.
 
     >>> format_count(999_999), format_count(1_813_816_585)
     ('999999', '1.81 billion')
@@ -245,7 +245,7 @@ def format_count(count: int) -> str:
 
 
 def exact_us(ps: int) -> str:
-    """Return picoseconds as microseconds with all six decimals.
+    """Return the text of a duration in ps as microseconds with six decimals, which is exact.
 
     >>> exact_us(1_234_567)
     '1.234567'

@@ -1,4 +1,4 @@
-"""Names of NCCL's calls: its collectives, its algorithms for them, and the schedules that run these algorithms."""
+"""Names of NCCL's collectives and algorithms, and of simcoll's schedules that implement these algorithms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NcclName = NcclAlgorithm | Literal["p2p"]  # point-to-point messages are sent wi
 
 COLLECTIVES: Final[tuple[TunedCollective, ...]] = get_args(TunedCollective)
 MESSAGES: Final = ("all_to_all", "gather", "scatter", "send_recv")  # point to point: not tuned
-# The schedule that runs an algorithm of NCCL.
+# simcoll's schedule for each algorithm of NCCL and collective.
 SCHEDULES: Final[dict[tuple[NcclName, str], str]] = {
     ("ring", "all_reduce"): "ring",
     ("ring", "all_gather"): "ring",
@@ -34,9 +34,9 @@ SCHEDULES: Final[dict[tuple[NcclName, str], str]] = {
 
 
 def names(collective: str) -> Mapping[str, NcclName]:
-    """Return NCCL's algorithms for a collective, by their names in scenarios, results and tables.
+    """Return a dictionary from algorithm names in scenarios, results and tables to NCCL's algorithms for a collective.
 
-    These are NCCL's own names; point-to-point messages, for which NCCL has none, go by the name of their schedule.
+    The names equal NCCL's, except for point-to-point messages: NCCL has no name, so the schedule's name is used.
 
     >>> names("all_reduce")["tree"], names("all_to_all")
     ('tree', {'direct': 'p2p'})
@@ -49,7 +49,7 @@ def names(collective: str) -> Mapping[str, NcclName]:
 
 
 def name_of(algorithm: str, collective: str) -> str:
-    """Return NCCL's name of an algorithm given by the name of its schedule; any other name is returned as it is.
+    """Convert the name of a schedule into that of the NCCL algorithm it implements; return other names unchanged.
 
     >>> name_of("chain_tree", "all_reduce"), name_of("chain", "broadcast"), name_of("auto", "broadcast")
     ('tree', 'ring', 'auto')
@@ -66,7 +66,8 @@ def refusal(
     under: object = "",
     has: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Return the sentence that refuses a call: what was asked, `under` which variables, and the pairs that exist.
+    """Return the message for an unsupported call: the request, the variables (`under`), and the supported pairs
+    (`has`).
 
     >>> refusal("nccl", "all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
     'NCCL runs no all_reduce by nvls with LL here; it has ring (LL, Simple), nvls (Simple)'

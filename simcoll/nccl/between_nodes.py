@@ -16,10 +16,10 @@ from simcoll.config.field_types import BandwidthCap, Duration, Share, Size
 from simcoll.config.yaml_tree import Model
 from simcoll.units import PS_PER_S, format_size
 
-# Costs that networks of a family have in common: proxies take up messages by the same code, and the way to a GPU's
-# memory and back is the host's.
+# Costs that all networks of a family share: the code by which proxies begin messages is the same, and the time of
+# access to a GPU's memory depends on the host.
 OF_FAMILY: Final = ("operation", "flush")
-FLUSHED: Final = 90  # from this compute capability on NCCL does not read back what a NIC wrote
+FLUSHED: Final = 90  # from this compute capability on, NCCL does not read back data that a NIC wrote
 
 
 class Transport(Model):
@@ -60,48 +60,48 @@ class Transport(Model):
 
     @property
     def settings(self) -> dict[str, bool | str]:
-        """Return the keys that are no costs and differ from the default."""
+        """Return the keys that differ from the default and are settings, not costs."""
         sizes = {"copied_above": self.copied_above, "sent_at_once": self.sent_at_once, "held": self.held}
         found: dict[str, bool | str] = {} if self.gpudirect else {"gpudirect": False}
         return found | {key: format_size(size) for key, size in sizes.items() if size is not None}
 
     def without_gpudirect(self) -> Self:
-        """Return a copy with all data in the host's memory."""
+        """Return a copy in which all data go through the host's memory."""
         return self.model_copy(update={"gpudirect": False})
 
     def hop_ps(self, nbytes: int) -> int:
-        """Return the time of a hop for a message of so many bytes, in ps, without the time of servers."""
+        """Return the latency of a hop in ps for a message of `nbytes`, without queueing and service at links."""
         return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
 
     def taken_up_ps(self, nbytes: int) -> int:
-        """Return a proxy's time to take up a send and a receive of point-to-point messages of so many bytes, in ps."""
+        """Return a proxy's time in ps to begin a send and a receive of point-to-point messages of `nbytes`."""
         return 2 * (self.operation + (self.unexpected if nbytes <= (self.sent_at_once or 0) else 0))
 
     def seen_in_ps(self, nbytes: int, *, read_back: bool) -> int:
-        """Return a proxy's time to see a message into a GPU's memory, in ps; with `read_back`, to read it back, too."""
+        """Return a proxy's time in ps until a message is visible in a GPU's memory; `read_back`: the proxy reads it."""
         copied = self.copied_above is not None and nbytes > self.copied_above
         return self.flush if read_back or copied else 0
 
     def late_ps(self, nbytes: int, messages: float, slots: int) -> float:
-        """Return a proxy's mean time for a message of so many bytes that comes too early, in ps. A connection with
-        `slots` carries `messages` of them in a call."""
+        """Return a proxy's mean extra time per message, in ps, for messages that arrive before their buffer is there.
+        In a call, a connection with `slots` buffers carries `messages` of `nbytes`."""
         return self.unexpected * max(0.0, 1.0 - slots / messages) if nbytes > (self.held or 0) else 0.0
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
-        """Return a proxy's time to copy a message's data, in ps. `in_host`: the data lie in the host anyway."""
+        """Return a proxy's time in ps to copy a message's data; `in_host`: the data are in the host's memory anyway."""
         copied = self.staging and (in_host or not self.gpudirect)
         return -(-nbytes * PS_PER_S // self.staging) if copied else 0
 
     def crowded(self, contention: float) -> float:
-        """Return the share of the NICs' reach that an all-to-all attains if others hold its receivers for `contention`.
+        """Return the share of the NICs' bandwidth that an all-to-all reaches. `contention` is the share of time in
+        which other senders occupy a receiver.
 
-        A message for a receiver that nobody else sends to does not wait. If only the head of a queue may go, as on
-        links between switches, a message waits the longer, the more others hold its receiver. Random heads of as many
-        senders as receivers, 1, 2, … many, reach 1, 0.75, … 0.59 (Karol, Hluchyj and Morgan, "Input versus output
-        queueing on a space-division packet switch", 1987); others hold a receiver for 0, 1/2, … 1 of the time. So
-        congestion is 1 / 0.59 - 1, 70 %. If one switch joins all nodes, only senders queue. They serve eight peers at a
-        time, and the first of eight whose receiver is free may go: many reach 0.88 (Hluchyj and Karol, "Queueing in
-        high-performance packet switching", 1988, a window of 8), a congestion of 14 %.
+        If only the head of a queue may go, as on links between switches, head-of-line blocking limits the throughput.
+        With n senders and n receivers it is 1, 0.75, … 0.59 for n = 1, 2, … ∞ (Karol, Hluchyj and Morgan, "Input versus
+        output queueing on a space-division packet switch", 1987); the contention is then 0, 1/2, … 1. So `congestion`
+        is 1 / 0.59 - 1, 70 %. If one switch joins all nodes, only senders queue. A sender serves eight peers at a time
+        and sends to the first whose receiver is free: the throughput for large n is 0.88 (Hluchyj and Karol, "Queueing
+        in high-performance packet switching", 1988, a window of 8), a `congestion` of 14 %.
         """
         return 1.0 / (1.0 + self.congestion * contention)
 

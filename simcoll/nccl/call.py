@@ -1,7 +1,7 @@
-"""One call as NCCL runs it: how its data move, in chunks, slices and messages, and how long each part takes.
+"""One call as NCCL runs it: the sizes of its chunks, slices and messages, and the time of each part.
 
-All channels of a call do the same at the same time, so one channel is simulated, with its share of the data. Kernels
-are described by the costs of a thread block (`kernel_costs`), not by their instructions.
+All channels of a call work alike at the same time, so one channel is simulated, with its share of the data. Kernels are
+described by the costs of a thread block (`kernel_costs`), not by their instructions.
 """
 
 from __future__ import annotations
@@ -21,37 +21,40 @@ from simcoll.nccl.symmetric_kernels import SYMMETRIC
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 from simcoll.units import PS_PER_S
 
-HEADS: Final = 8  # heads for which `hop` is given: a block serves the heads in turn
-# What a ring of two ranks loads, stores and sends for each block of data in Simple: copies and sends, receives; sends,
-# reduces; sends, reduces, copies and sends, receives.
+HEADS: Final = 8  # number of heads for which the cost `hop` of NVLS is given: a block serves the heads in turn
+# Number of loads, stores and sends of a ring of two ranks for each block of data in Simple. all_gather copies and
+# sends, then receives; reduce_scatter sends, then reduces; all_reduce sends, then reduces, copies and sends, then
+# receives.
 _ENDS: Final = {"all_gather": (2, 3, 1), "reduce_scatter": (3, 2, 1), "all_reduce": (4, 4, 2)}
-# Share of steps in which a block stores what it hands on: a ring of all_reduce reduces, then gathers, and so do trees.
+# Share of steps in which a block also stores the data that it sends on: in an all_reduce, only those after the
+# reduction.
 _STORES: Final = {"all_gather": 1.0, "broadcast": 1.0, "all_reduce": 0.5}
 
 
-SLICE: Final = 32 << 10  # bytes of the least slice in Simple
-LL_SLICE: Final = 64  # bytes, eight lines: smaller steps are run in one slice
-LL_SLICES: Final = 8  # slices of a step over PCIe, which hands lines on one by one
-# What chains in Simple hand on at a time: as A100 do by nccl-tests; V100 hand on whole chunks.
+SLICE: Final = 32 << 10  # bytes of the smallest slice in Simple
+LL_SLICE: Final = 64  # bytes (eight lines); smaller steps have one slice
+LL_SLICES: Final = 8  # slices of a step over PCIe, where ranks pass on each line as it arrives
+# Bytes that a rank of a chain passes on at a time in Simple: by nccl-tests on A100; V100 pass on whole chunks.
 CHAIN_PIECE: Final = 16 << 10
-MOST_CHAIN_PIECES: Final = 1024  # of a chain
-MOST_PIECES: Final = 64  # at most for a channel's share of a chain, or for a message
-MOST_LOADED: Final = 256  # pieces of a symmetric kernel, whose threads load and store at the same time
-MOST_MESSAGES: Final = 4096  # pieces that a rank sends in all
-P2P_PIECE: Final = 4 << 10  # bytes, to which NCCL aligns the parts of a message
+MOST_CHAIN_PIECES: Final = 1024  # most pieces of a chain's data in the simulation
+MOST_PIECES: Final = 64  # most pieces of a channel's share of a tree's chain, or of a message
+MOST_LOADED: Final = 256  # most pieces of a symmetric kernel, whose threads load and store at the same time
+MOST_MESSAGES: Final = 4096  # most pieces that a rank sends to all peers
+P2P_PIECE: Final = 4 << 10  # bytes; NCCL aligns the parts of a message to it
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
-# Below so many chunks a channel and head: at most so many bytes each.
+# (count, bytes): below `count` chunks per channel and head, a chunk has at most so many bytes.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
 _NVLS_TREE_LESS: Final[tuple[tuple[int, int], ...]] = ((32, 256 << 10), (16, 128 << 10), (4, 64 << 10), (1, 32 << 10))
 
 
 @dataclass(frozen=True)
 class NcclCall:
-    """A collective of `nbytes` (the largest buffer of a rank) on `channels` of `threads` each. `limited`: not the
-    number of channels that NCCL would take; `staged`: some ranks of a node hand on through the host's memory;
-    `version`: release of the tuner that chose the call; `registered`: a symmetric kernel, whose blocks together are
-    one channel; `looped`: one of many calls (`calls`, if known), each of which a rank begins after it is done with
-    the one before; `by_itself`: NCCL takes this algorithm and protocol if it has the choice of all."""
+    """A collective of `nbytes` (the largest buffer of a rank) on `channels` of `threads` each.
+
+    `limited`: the user's settings change the number of channels. `staged`: some ranks of a node send through the host's
+    memory. `version`: release of the tuner that chose the call. `registered`: a symmetric kernel; all its blocks count
+    as one channel. `looped`: one of many calls (`calls`, if known) in a row; a rank begins the next when it is done.
+    `by_itself`: NCCL's free choice has this algorithm and protocol."""
 
     communicator: Communicator
     collective: str
@@ -74,28 +77,28 @@ class NcclCall:
 
     @cached_property
     def kind(self) -> CostKind:
-        """Key of the cost block that applies."""
+        """The key of `Kernels` with the costs of this call."""
         return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule that runs the call."""
+        """The name of the schedule that simulates the call."""
         return SCHEDULES[self.algorithm, self.collective]
 
     @property
     def name(self) -> str:
-        """Name of the algorithm in scenarios, results and tables; see `names`. No name asks for a symmetric kernel."""
+        """Name of the algorithm in scenarios, results and tables, see `names`; no request names symmetric kernels."""
         if self.registered:
             return SYMMETRIC
         return self.schedule if self.algorithm == "p2p" else self.algorithm
 
     @cached_property
     def alike(self) -> int:
-        """Number of units like the simulated one that run side by side: channels, or pairs of channels.
+        """Number of equal units that run in parallel, of which one is simulated: a channel, or a pair of channels.
 
-        Over several nodes a pair has two trees, one for each channel. On one node all channels of all pairs are the
-        same chain, of which one is simulated (NCCL's src/graph/connect.cc copies the channels, from memory). In LL a
-        block itself takes the time, so one channel is simulated, too, and half of its data goes by each tree.
+        Trees over several nodes have pairs: two trees, one for each channel. On one node all channels are equal chains,
+        so the unit is one channel (NCCL's src/graph/connect.cc copies the channels, from memory). In LL the block, not
+        the link, limits the speed. So the unit is also one channel, with half of its data on each tree.
         """
         two = self.communicator.nodes > 1 and self.protocol != "LL"
         paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and two)
@@ -103,7 +106,7 @@ class NcclCall:
 
     @cached_property
     def share(self) -> int:
-        """Bytes of the buffer that the simulated channel moves, rounded up to as many elements at each rank."""
+        """Bytes of the buffer that the simulated unit moves, rounded up to equal numbers of elements at all ranks."""
         halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not for blocks, as many are empty
         one = self.collective == "send_recv"  # message, of any number of elements
         grain = (2 if halves else 1 if one else self.communicator.ranks) * self.itemsize
@@ -111,13 +114,13 @@ class NcclCall:
 
     @property
     def piece(self) -> int:
-        """Bytes of a rank's own block, of a message of send_recv, or of all heads of NVLS."""
+        """Bytes of `share` per rank (its block); for send_recv and NVLS, the whole share."""
         whole = self.kind == "NVLS" or self.collective == "send_recv"
         return self.share if whole else self.share // self.communicator.ranks
 
     @cached_property
     def step(self) -> int:
-        """Bytes of one transfer of rings (a block), chains (everything) and trees (half), a chunk at most."""
+        """Bytes of one transfer, at most a chunk: of a ring (a block), a chain (all data) or a tree (half the data)."""
         parts = {"chain": 1, "chain_tree": min(2, self.communicator.nodes)}.get(self.schedule, self.communicator.ranks)
         return min(self.share // parts, self.chunk)
 
@@ -145,7 +148,7 @@ class NcclCall:
 
     @cached_property
     def slices(self) -> int:
-        """Number of slices in a ring's chunk; the next rank may use each slice as soon as it has come."""
+        """Number of slices in a ring's chunk; the next rank may use each slice as soon as it arrives."""
         if self.schedule == "ring" and self.by_lines:
             return 1 if self.step <= LL_SLICE else LL_SLICES
         if self.schedule != "ring" or self.step <= SLICE:
@@ -155,21 +158,21 @@ class NcclCall:
 
     @property
     def steps(self) -> int:
-        """Steps of the schedule of a tree over several nodes: up and down between nodes, and on their chains (tree)
-        or to and from their switches (NVLSTree)."""
+        """Number of steps of a tree over several nodes, up and down: between nodes, and along the chains in nodes
+        (tree) or to and from the switches (NVLSTree)."""
         comm = self.communicator
         return 2 * ((comm.nodes - 1).bit_length() + (2 if self.schedule == "nvls_tree" else comm.gpus - 1))
 
     @property
     def slots(self) -> int:
-        """The most messages of a connection under way: the steps of the buffer over those that a slice takes."""
+        """Greatest number of messages in flight on a connection: the buffer's steps divided by a slice's steps."""
         key = self.collective, self.algorithm, self.protocol
         return figures().steps * step_bytes(self.protocol) // slice_bytes(*key)  # type: ignore[arg-type]  # no messages
 
     @property
     def message(self) -> int:
-        """Bytes that a channel gives to a NIC at a time. In LL one tree carries a channel's whole share; lines that
-        GPUs hand on one by one within a node go to the NIC together, when a step is full."""
+        """Bytes that a channel gives to a NIC at a time. In LL one tree carries a channel's whole share. Within a node
+        GPUs may pass on single lines, but a NIC gets a full step."""
         if self.schedule == "chain_tree" and self.protocol == "LL":
             return min(self.share, self.chunk)
         if self.schedule == "nvls_tree":
@@ -178,7 +181,7 @@ class NcclCall:
 
     @property
     def aggregation(self) -> int:
-        """The most blocks in a message of PAT: as many as a step of the buffer holds, then over all steps."""
+        """Greatest number of blocks in a message of PAT: those that a step of the buffer holds, times the steps."""
         comm, count = self.communicator, 1
         most, step = max(1, (1 << (comm.ranks - 1).bit_length()) // 2), step_bytes("Simple", comm.buffer_bytes)
         while count < most and step // (max(1, self.step) * count) >= 2:
@@ -187,7 +190,7 @@ class NcclCall:
 
     @property
     def options(self) -> str:
-        """Option string for the schedule."""
+        """The options of the schedule, e.g. `(slices=2)`, or an empty text."""
         if self.schedule == "pat":
             return f"(aggregation={self.aggregation})"
         if self.collective == "all_to_all" and self.communicator.nodes > 1:
@@ -198,7 +201,7 @@ class NcclCall:
 
     @cached_property
     def handed(self) -> int:
-        """The most bytes handed to the next rank at a time; 0: everything.
+        """Greatest number of bytes that a rank passes on at a time; 0: everything.
 
         With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
         """
@@ -221,49 +224,49 @@ class NcclCall:
 
     @property
     def in_loop(self) -> bool:
-        """Whether the call is a chain whose calls overlap: a rank begins the next call when it is done."""
+        """Whether the call is a chain in a loop, whose calls overlap: a rank begins the next call when it is done."""
         return self.looped and self.schedule == "chain"
 
     @property
     def by_lines(self) -> bool:
-        """Whether the call is LL over PCIe, whose slow links limit it: there lines are handed on one by one."""
+        """Whether the call is LL over PCIe: slow links limit it, and ranks pass on each line as it arrives."""
         return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
     def heads(self) -> int:
-        """Number of GPUs of a node that put sums together in NVLS."""
+        """Number of heads of NVLS: GPUs of a node that collect sums."""
         return len(self.communicator.heads)
 
     @property
     def moved(self) -> int:
-        """Bytes that the threads of a block move at once."""
+        """Bytes that the threads of a block together move at once."""
         return self.threads * figures().protocols[self.protocol].moved_a_thread
 
     @property
     def stay(self) -> float:
-        """Share of a ring's channels that a GPU hands on within its node; the others leave the node at this GPU."""
+        """Share of a ring's channels in which a GPU's next rank is in the same node; the others leave the node."""
         comm = self.communicator
         leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
         return (comm.gpus - 1) / comm.gpus if leave else 1.0
 
     @property
     def rails(self) -> float:
-        """Number of NICs of a node that share the data of the simulated channel."""
+        """Number of NICs of a node that share the data of the simulated unit."""
         return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.alike))
 
     @property
     def on_wire(self) -> int:
-        """Bytes of a message between nodes, with flags."""
+        """Bytes of a message between nodes, flags included."""
         return self._with_flags(self.sent)
 
     @property
     def rounds(self) -> int:
-        """Number of times that a ring goes round: once more for the rest after full chunks, however small."""
+        """Number of rounds of a ring: one for each chunk, and one for the rest, however small."""
         return -(-self.piece // self.chunk) or 1
 
     @property
     def mean_on_wire(self) -> int:
-        """Bytes of a message between nodes with flags, on average over the rounds of a ring."""
+        """Mean bytes of a message between nodes over the rounds of a ring, flags included."""
         if self.schedule != "ring" or not self.step:
             return self.on_wire
         return self._with_flags(max(1, self.sent * self.piece // (self.rounds * self.step)))
@@ -274,25 +277,25 @@ class NcclCall:
 
     @property
     def sent(self) -> int:
-        """Bytes of data in a message between nodes."""
+        """Bytes of data in a message between nodes, without flags."""
         return self.parts.sent if self.parts else max(1, self.message)
 
     @property
     def blocks(self) -> float:
-        """Number of thread blocks that the simulated channel stands for."""
+        """Number of thread blocks that the simulated unit stands for."""
         return self.channels / self.alike
 
     @property
     def block_moves(self) -> float:
-        """Bytes that a block sends in all steps."""
+        """Bytes that a block sends in all steps together."""
         comm = self.communicator
         steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # messages have none
         return self.share / self.blocks * (steps if self.schedule == "ring" else 1.0)
 
-    # --- time by the costs of a profile ---
+    # --- times from the costs of a profile ---
 
     def params(self, costs: Kernels) -> dict[str, Any]:
-        """Return the engines' parameters, for links that have a hop's latency and serve chunks in turn, as NICs do."""
+        """Return the engines' timing parameters; links serve chunks in FIFO order, as NICs do."""
         return {"sharing": "fifo", **self._own_params(costs)}
 
     def _own_params(self, costs: Kernels) -> dict[str, Any]:
@@ -300,25 +303,25 @@ class NcclCall:
             return {}
         block = self.block(costs)
         if self.schedule == "nvls_tree":
-            # warps of their own bring data in, reduce, send up, send down and hand out, each chunk after chunk
-            # a rank's connection with its switch stands for those of all heads, which have a buffer each
+            # separate warps load, reduce, send up, send down and multicast, each one chunk after another
+            # a rank's connection with its switch stands for one connection, with its own buffer, for each head
             slots = figures().steps * -(-self.heads // HEADS)
             return {"channels": self.steps, "channels_by": "step", "slots": slots}
         if self.kind == "NVLS":
-            # sums of all heads go at once, blocks of all_gather and reduce_scatter one by one
+            # sums of all heads move together, blocks of all_gather and reduce_scatter one by one
             at_once = self.heads if self.collective == "all_reduce" else 1
-            # links bring the next data while the block works on the last
+            # links transfer the next data while the block works on the last
             return {"o_recv": block.hop * at_once // HEADS, "gamma": block.rate}
         if self.kind == "P2P":
-            # one for each peer: several transfers of a rank are on their way at once
+            # one channel for each peer: several transfers of a rank run at once
             return {"channels": 0, "channel_bandwidth": self._message_rate(block), **self._credits}
         tree, by_step = self.schedule == "chain_tree", {}
         if tree and self.communicator.nodes > 1:
-            # threads of their own send up and send down, chunk after chunk
+            # separate threads send up and send down, one chunk after another
             by_step = {"channels": self.steps, "channels_by": "step"}
         if tree and self.kind != "LL":
-            # with the buffers of a connection, each of whose steps holds a chunk; within a node, of the two connections
-            # of a rank with its neighbour: up and down
+            # buffers of a connection, whose steps hold one chunk each; within a node, of a rank's two connections with
+            # its neighbour, up and down
             held = figures().steps * -(-self.message // self.handed)
             credits = {"slots": held} if by_step else {"channels": 2 * figures().steps, "slots": 1}
             return {"o_send": block.slice, **by_step, **credits}
@@ -328,7 +331,7 @@ class NcclCall:
         return {"o_send": slice_ps, "o_recv": taken, **by_step}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
-        """Return the time of the call beside its steps, in ps; a channel has `bandwidth` B/s of the links."""
+        """Return the time of the call in ps in addition to its steps; a channel has `bandwidth` B/s of the links."""
         if self.registered:
             hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
             return launch + hops * costs.LL.hop
@@ -337,7 +340,7 @@ class NcclCall:
         others = block.peer * (0 if self.collective == "send_recv" else max(0, self.communicator.gpus - 2))
         if self.parts and self.protocol == "LL":
             return launch + wide + others + block.hop + service(self.parts.part, block.rate)
-        if self.parts:  # all that is left when the last chunk has come is to take it out of its buffer
+        if self.parts:  # after the last chunk has arrived, it is only copied out of its buffer
             out = service(self.parts.last, block.first) + self._copied_ps(block)
             beside = block.each * (self.parts.blocks - 1) + block.start
             return launch + wide + others + beside + out + self.spread_ps(costs, bandwidth)
@@ -345,12 +348,12 @@ class NcclCall:
         return launch + wide + block.start + round(self._own(block) * step) + self.spread_ps(costs, bandwidth)
 
     def wide_ps(self, costs: Kernels) -> int:
-        """Return by how much all blocks launch later than one, in ps; 0 for symmetric kernels."""
+        """Return the extra time in ps to launch all blocks instead of one; 0 for symmetric kernels."""
         blocks = self.parts.blocks if self.parts else self.channels
         return 0 if self.registered else costs.grid - costs.grid // blocks
 
     def _own(self, block: BlockCosts) -> float:
-        """Return the work that a rank does by itself, in steps."""
+        """Return the time of a rank's work on its own block, in steps."""
         if self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce"):
             return 0.0
         own = block.own
@@ -363,8 +366,8 @@ class NcclCall:
     def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
         """Return the delay of the last block behind the average one, in ps; a channel has `bandwidth` B/s of the links.
 
-        The time of a move varies where a block waits for whole slices or chunks, as all messages within a node but the
-        first do. Between nodes proxies set the pace. With one peer at a time a block sends as evenly as it receives.
+        Blocks differ if they wait for whole slices or chunks, as with all chunks of a message within a node after the
+        first. Between nodes proxies set the pace. With one peer at a time a block sends as evenly as it receives.
         """
         if parts := self.parts:
             peers = 1 if self.collective == "send_recv" else self.communicator.ranks - 1
@@ -379,11 +382,11 @@ class NcclCall:
         return spread_ps(costs.spread, self.channels, self.block_moves, bandwidth, self.blocks)
 
     def late_ps(self, costs: Kernels, each: int, bandwidth: int) -> int:
-        """Return the delay of a call whose blocks begin `each` ps apart; a channel has `bandwidth` B/s of the links.
+        """Return the delay in ps of a call whose blocks begin `each` ps apart; a channel has `bandwidth` B/s of links.
 
-        While early blocks of Simple and NVLS are alone on the links they have more bandwidth, up to what a block moves
-        by itself. So links that all blocks fill end no later if the last block can catch up. Blocks of LL and LL128 are
-        limited by themselves: they move no more when alone.
+        Early blocks of Simple and NVLS have the links to themselves and move data faster, up to the limit of a block.
+        So the call ends no later if the last block can catch up. Blocks of LL and LL128 do not depend on the links:
+        they are no faster when alone.
         """
         if not each or self.registered:
             return 0
@@ -396,10 +399,10 @@ class NcclCall:
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """Return a channel's share of links within a node, of links to the `host` if data are staged there, or of links
-        to the network (`outer`), of which rings use `nics`.
+        """Return a channel's share of the bandwidth of links: within a node, to the `host` if data are staged there, or
+        to the network (`outer`), where rings use `nics` links.
 
-        If links limit a call, its channels share what all of them reach together.
+        If links limit a call, its channels share the bandwidth that all of them together reach.
         """
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
@@ -419,15 +422,17 @@ class NcclCall:
         return reach if whole else reach * wire / (self.alike * self.stay)
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
-        """Return B/s of links to the host of `bandwidth` B/s, if data are staged there. If one of two GPUs sends and
-        the other receives, they do not write and read the host's memory in turn, and the links keep their bandwidth."""
+        """Return the effective B/s of links to the host of `bandwidth` B/s, if data are staged there. If one of two
+        GPUs only sends and the other only receives, neither alternates between writing and reading the host's memory,
+        and the links keep their bandwidth."""
         one_way = self.communicator.ranks == 2 and self.collective in ("broadcast", "reduce", "gather", "scatter")
         rate = 0 if one_way else self.block(costs).host_rate
         return bandwidth * rate / (bandwidth + rate) if rate else bandwidth
 
     def most(self, costs: Kernels, host: bool) -> float:
-        """Return B/s of a block alone on links that limit LL: through a `host`'s memory threads read a line each,
-        and wait for it. For `limited` channels, return the speed of a channel in NCCL's graph search."""
+        """Return the most B/s that the simulated unit can move; infinity for no limit. In LL over PCIe it is that of a
+        block alone; through the `host`'s memory each thread waits for one line at a time. With a `limited` number of
+        channels it is a channel's speed in NCCL's graph search."""
         block = self.block(costs)
         if not self.by_lines:
             return self._searched if self.limited and self.kind != "LL" else math.inf
@@ -436,9 +441,9 @@ class NcclCall:
         return block.rate or math.inf
 
     def handed_on(self, costs: Kernels) -> float:
-        """Return B/s at which blocks of a ring or chain over several nodes hand data on: they receive and send at
-        once, as blocks of messages do. Flags of LL128 take their share. On one node the many channels fill the
-        links; the links' measured reach includes the blocks' work."""
+        """Return the B/s at which blocks of a ring or chain over several nodes pass data on; infinity for no limit.
+        Such blocks receive and send at once, as in messages. Flags of LL128 take their share. On one node there is no
+        limit: the many channels fill the links, whose measured `reach` includes the blocks' work."""
         through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
         chained = through and self.communicator.nodes > 1
         limited = chained and self.kind in ("LL128", "Simple")
@@ -448,27 +453,26 @@ class NcclCall:
 
     @property
     def _searched(self) -> float:
-        """B/s of the simulated unit, a channel or a pair, by the graph search."""
+        """B/s of the simulated unit (a channel or a pair), from NCCL's graph search."""
         graph = self.communicator.graph(self.algorithm)  # type: ignore[arg-type]  # messages are never limited
         wire = figures().protocols[self.protocol].efficiency
         return graph.intra * 1e9 * wire * self.channels / self.alike if graph else math.inf
 
     def net_ps(self, costs: Kernels, transport: Transport) -> int:
-        """Return the time of a hop between nodes, in ps, beside the proxies' time for messages, for a message of
-        mean size."""
+        """Return the time of a hop between nodes for a message of mean size, in ps, without the proxies' time."""
         block: BlockCosts = getattr(costs, self.protocol)
         return block.net + transport.hop_ps(self.mean_on_wire)
 
     def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Return the time from the first to the last byte that a NIC gets at a time, in ps; a channel has
-        `bandwidth` B/s of the links. Within a node chains and trees hand on less, but a proxy sends full steps."""
+        """Return the time in ps to fill a message for the NIC beyond the piece that ranks of a node pass on. A channel
+        has `bandwidth` B/s of the links. Chains and trees pass on small pieces, but a proxy sends full steps."""
         rest = 0 if self.kind in ("NVLS", "P2P") else max(0, self.message - self.handed)
         took = self._handled(self.block(costs), rest)
         return took or service(rest, bandwidth)
 
     def proxy_ps(self, transport: Transport) -> float:
-        """Return a GPU's proxy time for a byte of the simulated unit's data, in ps: for the messages of all channels
-        that it serves, and for sends and receives if it has both."""
+        """Return the time of a GPU's proxy per byte of the simulated unit's data, in ps. It includes the messages of
+        all channels that the proxy serves, and both sends and receives if there are both."""
         p2p, nvls = self.algorithm == "p2p", self.kind == "NVLS"
         if p2p:  # the root of a gather receives only, that of a scatter sends only
             both = 1 if self.collective in ("gather", "scatter") else 2
@@ -482,33 +486,33 @@ class NcclCall:
             moved += transport.late_ps(self.on_wire, max(1.0, self.block_moves / self.sent), self.slots)
         # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
         channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
-        # a round of the proxy serves what waits for it: with NVLS messages of all channels, which wait for the same
-        # ranks; point to point those of as many peers as a block serves at once
+        # a round of the proxy serves all waiting messages: with NVLS those of all channels, which wait for the same
+        # ranks; point to point those of the peers that a block serves at once
         rounds = 1 / self._served if p2p else 1.0 if nvls else channels
         once = transport.taken_up_ps(self.on_wire) / self.parts.part if self.parts and self.parts.part else 0.0
         return (rounds * both * transport.proxy + channels * moved) / self.sent + once
 
     @property
     def _served(self) -> int:
-        """Point-to-point messages that a proxy serves in one round. It receives several only over one connection:
-        the sender's proxy has one for all GPUs of its node (PXN; NCCL's src/transport/net.cc)."""
+        """Number of point-to-point messages that a proxy serves in one round. It receives several only over one
+        connection: with PXN, one connection carries those of all GPUs of a node (NCCL's src/transport/net.cc)."""
         comm, parts = self.communicator, self.parts
         peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
         return min(p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
 
     def leg_ps(self, costs: Kernels) -> int:
-        """Return, for NVLSTree, the blocks' time for a chunk of all heads on each of its four links within nodes,
-        and a hop's excess there over one between nodes, in ps. To and from the switch a block waits for flags of all
-        heads, as on one node; for its own head's sum, and for data that come back, for that head alone."""
+        """Return the extra time of NVLSTree on each of its four links within nodes, in ps; 0 for other algorithms. It
+        is the blocks' time for a chunk of all heads, plus the excess of such a hop over a hop between nodes: to and
+        from the switch a block waits for flags of all heads, on the other two links for one head only."""
         if self.schedule != "nvls_tree":
             return 0
         waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
         return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
 
     def hop_ps(self, costs: Kernels) -> int:
-        """Return the time from when one rank has data until the next can go on, in ps, without the block's work on
-        them. In a loop of chain calls, where a rank begins the next call when it is done, all hops but one are
-        hidden: the first ranks are calls ahead of the last. The hidden hops count once for all of the loop's calls."""
+        """Return the time of a hop in ps: from when one rank has data until the next can go on, without the block's
+        work on them. In a loop of chain calls the first ranks are calls ahead of the last, so all hops but one overlap.
+        The overlapped hops count once for all calls of the loop."""
         block = self.block(costs)
         hop = block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
         if not self.in_loop:
@@ -518,16 +522,16 @@ class NcclCall:
 
     @property
     def _stores(self) -> float:
-        """Share of the steps in which a block also stores in its own output what it hands on."""
+        """Share of the steps in which a block also stores the data that it sends on in its own output."""
         return _STORES.get(self.collective, 0.0)
 
     def block(self, costs: Kernels) -> BlockCosts:
-        """Return the costs of the call's thread blocks."""
+        """Return the costs of one thread block of the call."""
         block: BlockCosts = getattr(costs, self.kind)
         return block
 
     def _message_rate(self, block: BlockCosts) -> int:
-        """Return B/s of a message by its blocks alone; 0: no limit. Between nodes blocks hand each chunk to a proxy."""
+        """Return the B/s of a message if only its blocks limit it (between nodes, blocks and proxies); 0: no limit."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
@@ -540,8 +544,8 @@ class NcclCall:
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
 
     def _copied_ps(self, block: BlockCosts) -> int:
-        """Return the time in which blocks that serve peers one after the other copy a rank's own message, in ps. A
-        block that also has messages to others sends none of them meanwhile."""
+        """Return the time in ps in which a block copies the rank's message to itself and cannot send; 0 unless blocks
+        serve peers one after the other."""
         parts = self.parts
         if not (parts and parts.rounds and parts.channels * self.communicator.ranks > parts.most):
             return 0
@@ -549,7 +553,7 @@ class NcclCall:
 
     @property
     def _credits(self) -> dict[str, int]:
-        """Return the pieces of a message that its buffers hold, between nodes."""
+        """Return the engine parameter `slots`: the pieces of a message that its buffers hold; empty on one node."""
         if self.parts is None or self.communicator.nodes == 1 or self.collective == "send_recv":  # of one peer
             return {}
         return {"slots": max(1, figures().steps * self.parts.sent * self.parts.channels // max(1, self.handed))}
@@ -558,13 +562,13 @@ class NcclCall:
     def _split(self) -> float:
         """Factor on the time of a tree's blocks in LL.
 
-        In NCCL 70 % of the threads reduce upwards and 30 % broadcast downwards, which then takes 1 / 0.3 as long. Here
-        one receiver does both in turn, each with half of that time.
+        In NCCL 70 % of the threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In
+        the simulation one receiver does both in turn, each in half of that time.
         """
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:
-        """Return a block's time for some bytes, in ps; 0 if the link takes the time."""
+        """Return a block's time for `nbytes` in ps; 0 if the links set the time (not LL, or LL over PCIe)."""
         if self.kind != "LL" or self.by_lines:
             return 0
         return lines_ps(block, self.threads, nbytes, self._stores)

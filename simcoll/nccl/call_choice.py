@@ -1,4 +1,5 @@
-"""The call that NCCL chooses for a collective: algorithm, protocol, channels and threads, or the cut of messages."""
+"""Derive the call that NCCL chooses: algorithm, protocol, channels and threads, or the parts of point-to-point
+messages."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ def choose(
     registered: bool = False,
     switch_reduces: bool = True,
 ) -> NcclCall:
-    """Return the call as NCCL runs it, or would run it with that algorithm and protocol.
+    """Return the call as NCCL runs it, or would run it with the given algorithm and protocol.
 
-    If NCCL would take an algorithm that is not modelled, its next choice is taken. `between`: B/s from GPU to GPU of a
-    node; `left`: what NCCL_ALGO and NCCL_PROTO leave, which messages ignore; `registered`: whether buffers are windows
-    of all ranks, so that NCCL takes a symmetric kernel if it has the choice; `switch_reduces`: whether NVSwitches
-    reduce the elements. Raises RefusedError if there is no choice.
+    If NCCL's first choice is not modelled, its next choice is returned. `between`: B/s between two GPUs of a node.
+    `left`: the pairs that NCCL_ALGO and NCCL_PROTO allow; messages ignore it. `registered`: whether buffers are
+    registered windows of all ranks, for which NCCL prefers a symmetric kernel. `switch_reduces`: whether NVSwitches can
+    reduce this type with this operator. Raises RefusedError if no pair is left.
     """
     free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
     if registered and free and symmetric_kernels.serve(comm, collective, version):
@@ -86,7 +87,7 @@ def choose(
 
 
 class LaunchShape(NamedTuple):
-    """Number of thread blocks, one a channel, and of threads in each."""
+    """The launch of a kernel: the number of thread blocks (one per channel), and of threads in each block."""
 
     channels: int
     threads: int
@@ -100,8 +101,8 @@ def launch_shape(
     protocol: Protocol,
     nbytes: int,
 ) -> LaunchShape:
-    """Return the shape of a call of `nbytes` (the largest buffer of a rank). Small sizes lose channels first, then
-    threads, then channels that would have too little to send."""
+    """Return the number of channels and threads of a call of `nbytes` (the largest buffer of a rank). For small sizes
+    NCCL reduces first the channels, then the threads, then channels with too little data."""
     threads, most = figures().threads, most_channels(collective, protocol, nbytes, constants.release)
     if algorithm in ("nvls", "nvls_tree"):
         return LaunchShape(min(most, communicator.nvls_channels(constants)), threads.others)

@@ -1,9 +1,9 @@
 """One round of NCCL's graph search: depth-first search for channels of a given speed over paths of given types.
 
-A channel takes its speed from every link of its paths, until nothing is left for another channel. The search tries
-orders of GPUs in a fixed sequence, keeps the best result, and gives up after a number of steps. Both decide the result,
-so both are NCCL's. A round is a generator that yields the rounds below it, as channels of a rack are deeper than
-Python's stack.
+A channel reserves its speed on every link of its paths, until no link has room for another channel. The search tries
+orders of GPUs in a fixed sequence, keeps the best result, and stops after a number of steps. The sequence and the
+number decide the result, so both are NCCL's. The recursion uses generators, which yield the deeper levels, because
+channels of a rack would exceed Python's stack.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules, in our own words.
 """
@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from simcoll.nccl.node_paths import C2C, LOC, NVL, PIX, PXN, NodePaths, PathRules
 from simcoll.topology.nccl_graphs import GraphPattern
 
-_FIRST_TRY: Final = 1 << 10  # steps for the order of the GPUs' numbers
-_IN_ORDER, _AS_LAST = 1, 2  # how the next GPU is chosen: by number, or as in the channel before
+_FIRST_TRY: Final = 1 << 10  # steps spent on a first try with the GPUs in order of number
+_IN_ORDER, _AS_LAST = 1, 2  # how the next GPU is chosen: by number, or as in the previous channel
 
 UNIT: Final = 1000  # capacities are counted in thousandths of GB/s, as NCCL rounds them
 _TREES: Final = ("balanced_tree", "tree")
@@ -29,8 +29,8 @@ Steps = Iterator["Steps"]
 
 @dataclass
 class Draft:
-    """Channels that a round found, or the bounds of the channels that it looks for. `intra` and `inter` are a
-    channel's speeds within a node and between nodes, in GB/s."""
+    """Either the channels that a round found, or the requirements for the channels that it searches. `intra` and
+    `inter` are a channel's speeds within a node and between nodes, in GB/s."""
 
     pattern: GraphPattern
     least: int
@@ -56,14 +56,14 @@ class Draft:
 
 
 class Demand(NamedTuple):
-    """Number of links of a path, and what the path takes of each link, in thousandths of GB/s."""
+    """The demand of a channel on a path: number of links (`hops`), and (link, thousandths of GB/s) for each link."""
 
     hops: int
     taken: tuple[tuple[int, int], ...]
 
 
 class Demands:
-    """What each path of a node takes of its links, at the speeds of a draft."""
+    """The demands of channels with a draft's speeds, for each path of a node."""
 
     def __init__(self, node: NodePaths, draft: Draft):
         self.node, self.draft = node, draft
@@ -85,12 +85,12 @@ class Demands:
         if path.type > farthest:
             return None
         if draft.pattern in _TREES and node.paths[dst, src].type > farthest and path.type != PXN:
-            return None  # trees send both ways; by another GPU's NIC the way back does not count
+            return None  # trees send both ways; with another GPU's NIC (PXN) the way back does not count
         return Demand(len(path.links), tuple((link, round(speed * part * UNIT)) for link, part in node.parts(src, dst)))
 
 
 class Round:
-    """One search. `best` is improved in place."""
+    """One depth-first search for channels as `wanted`. It replaces the contents of `best` by each better result."""
 
     def __init__(self, node: NodePaths, rules: PathRules, wanted: Draft, best: Draft, across: bool, steps: int):
         self.node, self.rules, self.best, self.across, self.left = node, rules, best, across, steps
@@ -112,7 +112,7 @@ class Round:
         self.to_first = self.count - 1 if ring and not across else -1
 
     def run(self) -> int:
-        """Search; return the number of steps that are left, -1 if nothing better can be found."""
+        """Search; return the number of unused steps, or -1 if the result cannot be improved."""
         stack: list[Steps] = [self._channel()] if not self.limits.settled(self.best) else []
         while stack and not self._settled:
             below = next(stack[-1], None)
@@ -164,7 +164,7 @@ class Round:
 
     def _from_nets(self) -> Steps:
         draft, free, node = self.draft, self.net_free, self.node
-        whole, found = int(draft.inter), False  # NCCL rounds down the speed it takes of a NIC's port
+        whole, found = int(draft.inter), False  # NCCL rounds down the speed that it reserves on a NIC's port
         only = draft.nets[-1][1] if self._paired() else None
         for net in self._entrances():
             if free[net] < whole or (draft.pattern == "nvls" and found) or only not in (None, net):
@@ -184,7 +184,7 @@ class Round:
             free[net] += whole
 
     def _entrances(self) -> list[int]:
-        """Return the ports by which GPUs are reached, in the next channel's order: each channel begins one port on."""
+        """Return the NIC ports from which GPUs can be reached, in the next channel's order: each begins one port on."""
         nets = self._nets(None)
         first = self.draft.channels % max(1, len(nets))
         if first not in self._turned:
@@ -192,20 +192,20 @@ class Round:
         return self._turned[first]
 
     def _entries(self, net: int) -> list[int]:
-        """Return the GPUs nearest to a port."""
+        """Return the GPUs nearest to a NIC's port."""
         if net not in self._nearest:
             self._nearest[net] = self.node.near(net, self.node.gpus)
         return self._nearest[net]
 
     def _nets(self, gpu: int | None) -> list[int]:
-        """Return the ports to try on the way out of a GPU, or on the way in (None)."""
+        """Return the NIC ports to try for a channel's exit from `gpu`, or for its entry (None)."""
         if gpu not in self._ports:
             gpus = self.node.gpus if gpu is None else [gpu]
             self._ports[gpu] = self.node.nets_for(gpus, self.draft.type_inter)
         return self._ports[gpu]
 
     def _paired(self) -> bool:
-        """Return whether this channel leaves by the port where the channel before came in, and the other way round."""
+        """Return whether this channel must use the previous channel's ports in reverse: enter where it left."""
         draft = self.draft
         return draft.pattern == "ring" and draft.cross_nic == 2 and draft.channels % 2 == 1
 
@@ -229,11 +229,11 @@ class Round:
             yield self._step(gpu, 0, 0, self.to_net, self.to_first, given)
             self._give(need)
 
-    # --- a channel's way through the GPUs ---
+    # --- a channel's path through the GPUs ---
 
     def _step(self, gpu: int, step: int, used: int, to_net: int, to_first: int, given: int) -> Steps:
-        """Visit a GPU. `used`: GPUs of the channel, by bit. `to_net`, `to_first`: the steps at which the channel
-        goes back to a NIC, or to its first GPU."""
+        """Add a GPU to the channel as number `step`. `used`: the channel's GPUs as bits. `to_net`, `to_first`: the
+        steps at which the channel goes to a NIC, or back to its first GPU (-1: never). `given`: see `_next`."""
         if self.left <= 0:
             return
         self.left -= 1
@@ -263,7 +263,7 @@ class Round:
             yield self._step(gpu, self.count, used, -1, -1, given)
 
     def _whole(self) -> Steps:
-        """Keep the result of a whole channel if it is better, and look for the next channel."""
+        """Store the channels in `best` if they are better, and search for the next channel."""
         draft = self.draft
         order, net_in, net_out = self.order, self.net_in, self.net_out
         draft.orders.append(order[:])
@@ -293,7 +293,7 @@ class Round:
         return ours > theirs or (ours == theirs and alike and draft.hops < best.hops)
 
     def _out(self, gpu: int, step: int, used: int, to_first: int, given: int) -> Steps:
-        """Go to a port of a NIC. A balanced tree does so from its first two GPUs, each with half of the bandwidth."""
+        """Extend the channel to a NIC's port. Balanced trees reach it from their first two GPUs, each at half speed."""
         draft, came = self.draft, self.net_in
         halved = draft.pattern == "balanced_tree"
         for net in self._nets(gpu):
@@ -314,7 +314,7 @@ class Round:
                 self._give(need)
 
     def _head(self, head: int) -> Steps:
-        """Add a head of NVLS: all GPUs send to the switch and receive from it, the head twice as much."""
+        """Add a channel of NVLS for a head: all GPUs send to the switch and receive from it, the head twice as much."""
         switch, gpus = self.node.switches[0], self.node.gpus
         needs = [self._demand(switch, gpu, 2 if gpu == head else 1) for gpu in gpus]
         needs += [self._demand(gpu, switch, 2 if gpu == head else 1) for gpu in gpus]
@@ -329,12 +329,12 @@ class Round:
             self._give(need)
 
     def _next(self, gpu: int, step: int, used: int, to_net: int, given: int) -> Sequence[int]:
-        """Return the GPUs to try next, in order."""
+        """Return the GPUs to try next, in order. `given`: _IN_ORDER, _AS_LAST, or 0 for all GPUs that are free."""
         if given == _IN_ORDER:
             return [self._after(gpu)]
         if given == _AS_LAST:
             return self.draft.orders[-1][step + 1 : step + 2]
-        if self.node.switches:  # NVSwitches serve neighbours best
+        if self.node.switches:  # with NVSwitches NCCL tries neighbours only
             return [near for near in self._neighbours(gpu) if not used >> near & 1]
         net = self.net_in if to_net != -1 else -1
         scored = [pair for pair in self._scored(gpu, net) if not used >> pair[0] & 1]
@@ -355,7 +355,7 @@ class Round:
         return list(dict.fromkeys(order))
 
     def _scored(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int]]]:
-        """Return the other GPUs, best first, with their distance: by their way to a NIC, then by the way to them."""
+        """Return the other GPUs with their distance from `gpu`, best first: by the path to a NIC, then from `gpu`."""
         key = gpu, net
         if key not in self._sorted:
             node, gpus = self.node, self.node.gpus
@@ -379,12 +379,12 @@ class Round:
 
 
 class ChannelLimits:
-    """The bounds of a round that is to find a draft; `across`: channels go on to other nodes."""
+    """Upper bounds on the result of a round, to end hopeless searches early; `across`: channels lead to other nodes."""
 
     def __init__(self, demands: Demands, across: bool):
         self.node, self.draft, self._demand, self.across = demands.node, demands.draft, demands.of, across
         self.count = len(self.node.gpus)
-        # pairs of GPUs that a channel can go from and to
+        # pairs of GPUs that may follow each other in a channel
         self._steps = [
             pair
             for pair, (kind, bandwidth) in self.node.widest.items()
@@ -394,8 +394,8 @@ class ChannelLimits:
         self.most = self._most()
 
     def settled(self, best: Draft) -> bool:
-        """Return whether links and ports are too few for anything better than `best`. NCCL searches on and finds
-        nothing more, so the result is the same."""
+        """Return whether links and ports allow no better result than `best`. NCCL would search on without success, so
+        an early end does not change the result."""
         draft, most = self.draft, self.most
         if draft.pattern == "nvls":
             more = most > best.channels or most * draft.inter > best.channels * best.inter
@@ -444,7 +444,7 @@ class ChannelLimits:
         return len(found) == self.count
 
     def _across_cuts(self) -> int:
-        """Return how many channels cuts allow: a ring that closes crosses each cut to and fro, others at least once."""
+        """Return how many channels cuts allow. A closed ring crosses a cut in both directions, others at least once."""
         limit = self.draft.most
         back_again = self.draft.pattern == "ring" and (not self.across or not self.draft.cross_nic)
         for ways in self.node.cuts:
@@ -453,7 +453,7 @@ class ChannelLimits:
         return limit
 
     def _usable(self, net: int) -> bool:
-        """Return whether a channel can come in by a port of a NIC, and go out again."""
+        """Return whether a channel can enter a node through this NIC port, and leave the node again."""
         gpus, pattern, count = self.node.gpus, self.draft.pattern, self.count
         into = [gpu for gpu in gpus if self._demand(net, gpu, 1)]
         out = [gpu for gpu in gpus if self._demand(gpu, net, 0.5 if pattern == "balanced_tree" else 1)]
@@ -465,14 +465,14 @@ class ChannelLimits:
         return any(a != b for a in first for b in out)
 
     def _fits(self, speed: float, links: Iterator[int], least: int) -> int:
-        """Return how many channels links of that type or a farther one carry, among links that paths may take."""
+        """Return how many channels of `speed` GB/s the `links` carry; types: from `least` to the farthest allowed."""
         node, draft = self.node, self.draft
         farthest = draft.type_intra if least == NVL else draft.type_inter
         kinds = range(least, max(farthest, PIX if least == C2C else NVL) + 1)
         return sum(int(node.bandwidth[link] / speed + 1e-9) for link in links if node.types[link] in kinds)
 
     def _fewest_hops(self) -> int:
-        """Return the least number of links of a channel."""
+        """Return a lower bound on the number of links of a channel."""
         node = self.node
         near = min((len(node.paths[pair].links) for pair in self._steps), default=0)
         hops = near * (self.count if self._round else self.count - 1)

@@ -1,4 +1,4 @@
-"""Some ranks on some nodes of a system, as NCCL's tuner sees them."""
+"""The communicator: ranks on nodes of a system, with the facts that NCCL's tuner depends on."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXC
 
 @dataclass(frozen=True)
 class Communicator:
-    """`ranks` on `nodes`, as many on each. `capability`: 90 for 9.0, the least of all GPUs. `nic_GBps`: 0 without
-    NICs. `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`, `max_channels`,
-    `buffer_bytes` of Simple, `net_chunk_bytes` of messages between nodes: the user's settings, None for NCCL's own.
-    `pxn`: whether GPUs send by the NICs of others."""
+    """`ranks` on `nodes`, with equal numbers on each. `capability`: least compute capability of all GPUs, 90 for 9.0.
+    `nic_GBps`: 0 without NICs. `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`,
+    `max_channels`, `buffer_bytes` (of Simple) and `net_chunk_bytes` (of messages between nodes) are the user's
+    settings, None for NCCL's defaults. `pxn`: whether GPUs may send through NICs of other GPUs."""
 
     ranks: int
     nodes: int
@@ -53,52 +53,52 @@ class Communicator:
 
     @property
     def gpus(self) -> int:
-        """Ranks on each node."""
+        """Number of ranks on each node."""
         return self.ranks // self.nodes
 
     @property
     def generation(self) -> Generation:
-        """The row of the tuner's tables; Ada and RTX Blackwell count as the generation next to their capability."""
+        """The row of the tuner's tables, by compute capability: Ada counts as ampere, RTX Blackwell as blackwell."""
         steps: tuple[tuple[int, Generation], ...] = ((100, "blackwell"), (90, "hopper"), (80, "ampere"))
         return next((name for least, name in steps if self.capability >= least), "volta")
 
     def graph(self, algorithm: NcclAlgorithm) -> ChannelGraph | None:
-        """Return the graph that an algorithm runs on, if the search found one."""
+        """Return the channel graph of an algorithm; None if the search found none."""
         return self.graphs.get(GRAPH_OF[algorithm])
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """The GPUs of a node at which NVLS puts sums together, by their order on it. NCCL's search has a channel for
-        each head, between nodes one for each NIC. If a file gives only their number, they are the first GPUs."""
+        """The heads of NVLS: numbers of the GPUs of a node that collect sums. NCCL's search finds one channel for each
+        head, between nodes one for each NIC. If a file gives only the number of channels, the first GPUs are heads."""
         graph = self.graphs["nvls"]
         return tuple(sorted({order[0] for order in graph.orders})) or tuple(range(min(self.gpus, graph.channels)))
 
     @cached_property
     def channels(self) -> int:
-        """Channels of ring and tree as kernels use them: the user limits them from above, then from below."""
+        """Number of channels that ring and tree kernels use: first the user's maximum applies, then the minimum."""
         found = self._channels_found if self.max_channels is None else min(self._channels_found, self.max_channels)
         return max(found, self.min_channels or 1)
 
     @property
     def _channels_found(self) -> int:
-        """Twice the channels of the search; four times, if they are fast and lead across nodes."""
+        """Twice the number of channels of the search; four times, if they are few, fast, and lead to other nodes."""
         ring = self.graphs["ring"]
         tree = self.graphs.get("tree", ring)
         channels = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
-        # from Hopper on NCCL doubles few, fast channels once more between nodes
+        # from Hopper on, NCCL doubles few, fast channels once more between nodes
         again = (
             self.library == "nccl" and self.capability >= 90 and self.nodes > 1 and ring.intra > 45 and channels < 16
         )
         return 2 * channels if again else channels
 
     def ring_steps(self, collective: TunedCollective) -> int:
-        """Return the number of steps of a ring; each of its links carries steps / ranks of the buffer."""
+        """Return the number of steps of a ring. Each link of the ring carries steps / ranks of the buffer."""
         if collective == "all_reduce":
             return 2 * (self.ranks - 1)
         return self.ranks if collective in ("broadcast", "reduce") else self.ranks - 1
 
     def nvls_channels(self, constants: Constants) -> int:
-        """Return the channels of NVLS as kernels use them; 0 without NVLS."""
+        """Return the number of channels that NVLS kernels use; 0 without NVLS."""
         if self.graph("nvls") is None or not isinstance(constants, NcclConstants):
             return 0
         for row in constants.nvls_channels.get(self.generation, ()):
@@ -116,12 +116,12 @@ def communicator(
     settings: SearchSettings = DEFAULTS,
     gpus: Sequence[int] | None = None,
 ) -> Communicator:
-    """Return `ranks` (default: all GPUs) on `nodes` of a system, on `gpus` of each node (numbers; default: the first).
+    """Return the communicator of `ranks` (default: all GPUs) on `nodes` of a system. `gpus`: the numbers of the GPUs
+    used on each node; default: the first ones.
 
-    Without `graphs`, the system's file supplies the graphs for so many GPUs a node, whichever they are. Else NCCL's
-    search finds them with these `settings`.
-
-    Raises InputError for systems without GPUs, and if the search would be RCCL's, which is not known.
+    If `graphs` is None, the graphs come from the system's file (for any GPUs of that number), or else from NCCL's
+    search with `settings`. Raises InputError for systems without GPUs, and for meshes whose RCCL channels are not
+    known.
     """
     system = node_file(system)
     devices = system.counts
@@ -155,14 +155,16 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
 
 
 def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
-    """Return whether stored graphs hold under settings: a P2P level keeps them, unless it forbids NVLink."""
+    """Return whether stored graphs are valid under `settings`: these may change the P2P level only, and not exclude
+    NVLink."""
     level, near = settings.p2p_level, ring.type_intra in ("NVL", "NVB", "C2C")
     forbidden = level is not None and near and PATHS.index(ring.type_intra) > PATHS.index(level)
     return replace(settings, p2p_level=None) == DEFAULTS and not forbidden
 
 
 def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
-    """Return whether the NICs can carry a stored ring between nodes; they may not if a file's NICs were changed."""
+    """Return whether the NICs have the bandwidth of a stored ring between nodes. After changes of a file's NICs they
+    may not."""
     return ring.channels * ring.inter <= system.counts.get("nic", 0) * _nic_GBps(system)
 
 

@@ -1,8 +1,7 @@
-"""Environment variables of NCCL that a scenario sets, as the library reads them.
+"""Environment variables of NCCL that a scenario sets, parsed as NCCL parses them.
 
-Source of meanings and values: NVIDIA's documentation of NCCL's environment variables. Source of the old numbers of
-NCCL_P2P_LEVEL and of the order in which channels are limited: NVIDIA/nccl, release 2.30, src/graph/paths.cc and
-connect.cc.
+Meanings and values are from NVIDIA's documentation of NCCL's environment variables. The old numbers of NCCL_P2P_LEVEL
+and the order in which channels are limited are from NVIDIA/nccl, release 2.30, src/graph/paths.cc and connect.cc.
 """
 
 import dataclasses
@@ -34,19 +33,19 @@ Name = TypeVar("Name", bound=str)
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Algorithms and protocols that each collective may use; a collective that is not named may use all."""
+    """The algorithms and protocols that each collective may use; a missing collective may use all."""
 
     algorithms: Mapping[TunedCollective, frozenset[NcclAlgorithm]] = dataclasses.field(default_factory=dict)
     protocols: Mapping[TunedCollective, frozenset[Protocol]] = dataclasses.field(default_factory=dict)
-    said: str = dataclasses.field(default="", compare=False)  # the variables as a shell has them, for messages
+    said: str = dataclasses.field(default="", compare=False)  # the variables as `NAME=value`, for messages
 
     def allows(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> bool:
-        """Return whether the user left this pair in."""
+        """Return whether the user's settings allow this pair."""
         in_algorithms = algorithm in self.algorithms.get(collective, ALGORITHMS)
         return in_algorithms and protocol in self.protocols.get(collective, PROTOCOLS)
 
     def insists(self, collective: TunedCollective, protocol: Protocol) -> bool:
-        """Return whether the user asked for the protocol, even if NCCL would not take it by itself (LL128)."""
+        """Return whether the user's settings name the protocol; they then allow LL128 even where NCCL avoids it."""
         return protocol in self.protocols.get(collective, ())
 
 
@@ -54,10 +53,10 @@ EVERYTHING: Final = Selection()
 
 
 def selection(algo: str | None = None, proto: str | None = None) -> Selection:
-    """Return the selection by values of NCCL_ALGO and NCCL_PROTO; raises InputError for unknown names.
+    """Parse the values of NCCL_ALGO and NCCL_PROTO into a `Selection`; raises InputError for unknown names.
 
-    A value is a list for all collectives, lists of single ones, or both, the list for all first: `ring,tree`, `^nvls`,
-    `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` means all but these.
+    A value is a list for all collectives, or lists for single collectives, or the former followed by the latter:
+    `ring,tree`, `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` excludes the listed names.
     """
     return Selection(
         _lists("NCCL_ALGO", algo, "algorithm", ALGORITHMS), _lists("NCCL_PROTO", proto, "protocol", PROTOCOLS)
@@ -104,7 +103,7 @@ def _filter(text: str, info: ValidationInfo) -> str:
 
 
 def _number(value: object) -> object:
-    """Return the number that a text is, as variables are texts; any other value is returned as it is."""
+    """Convert a text of digits to an int, because variables are texts; return any other value unchanged."""
     text = value.strip() if isinstance(value, str) else ""
     return int(text) if len(text) <= MOST_DIGITS and text.isascii() and text.isdecimal() else value
 
@@ -194,29 +193,29 @@ class NcclEnv(Model):
         return data
 
     def __str__(self) -> str:
-        """Return the variables that are set, in the form of a shell."""
+        """Return the variables that are set, as `NAME=value NAME=value`."""
         return " ".join(f"{name}={value}" for name, value in self.given.items())
 
     @property
     def given(self) -> dict[str, Any]:
-        """Return the variables that are set, with their values."""
+        """Return a dictionary of the variables that are set."""
         named = self.model_fields_set  # often empty, while there are many variables
         return {name: value for name, value in self if value is not None} if named else {}
 
     def beside(self, system: SystemFile | None) -> Self:
-        """Return a copy that adds the variables that a system's NICs ask for on several nodes, unless they are set."""
+        """Return a copy with added variables: those that a system's NICs need on several nodes and that are not set."""
         asked = system.nic.env if system and system.nic else {}
         return self.model_validate({**asked, **self.given}) if asked else self
 
     def apart(self, system: SystemFile | None) -> Self:
-        """Return a copy without the variables that a system's NICs ask for: they are no settings of the user."""
+        """Return a copy without the variables that a system's NICs need, i.e. with the user's own settings only."""
         asked = type(self)().beside(system).given.items()
         own = {name: value for name, value in self.given.items() if (name, value) not in asked}
         return self.model_validate(own) if asked else self
 
     @property
     def selection(self) -> Selection:
-        """Algorithms and protocols that NCCL_ALGO, NCCL_PROTO and NCCL_NVLS_ENABLE leave to NCCL."""
+        """The algorithms and protocols that NCCL_ALGO, NCCL_PROTO and NCCL_NVLS_ENABLE allow."""
         chosen = selection(self.NCCL_ALGO, self.NCCL_PROTO)
         algorithms = dict(chosen.algorithms)
         if self.NCCL_NVLS_ENABLE == 0:
@@ -238,7 +237,7 @@ class NcclEnv(Model):
         return SearchSettings(p2p_level=self._p2p_level, **cross, nics=nics, pxn=not self.NCCL_PXN_DISABLE)
 
     def unused_nics(self, system: SystemFile) -> tuple[int, ...]:
-        """Return the numbers of a node's NICs that NCCL_IB_HCA leaves out. Raises RefusedError if none is left."""
+        """Return the numbers of a node's NICs that NCCL_IB_HCA excludes. Raises RefusedError if it excludes all."""
         count = system.counts.get("nic", 0)
         unused = tuple(number for number in range(count) if not self._uses(number))
         if count and len(unused) == count:
@@ -250,7 +249,7 @@ class NcclEnv(Model):
         return "LOC" if self.NCCL_P2P_DISABLE else self.NCCL_P2P_LEVEL
 
     def _uses(self, number: int) -> bool:
-        """Return whether NCCL_IB_HCA leaves a NIC in use."""
+        """Return whether NCCL_IB_HCA lets NCCL use a NIC."""
         listed = (self.NCCL_IB_HCA or "").strip()
         but, listed = listed.startswith("^"), listed.removeprefix("^")
         exact, listed = listed.startswith("="), listed.removeprefix("=")
@@ -260,17 +259,17 @@ class NcclEnv(Model):
         return not names or met != but
 
     def transport(self, transport: Transport) -> Transport:
-        """Return the costs of messages between nodes under these variables."""
+        """Return the costs of messages between nodes, as changed by these variables (NCCL_NET_GDR_LEVEL)."""
         return transport.without_gpudirect() if self.NCCL_NET_GDR_LEVEL else transport
 
     def applied(self, comm: "Communicator") -> "Communicator":
-        """Return the communicator, found with `search`, under the other variables."""
+        """Return the communicator with the effects of all variables that neither `search` nor `selection` covers."""
         from simcoll.nccl.protocols import figures
 
         least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS
         changed = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}
         buffer, chunk = self.NCCL_BUFFSIZE, self.NCCL_P2P_NET_CHUNKSIZE
-        if buffer is not None:  # NCCL's own is no setting
+        if buffer is not None:  # NCCL's default value counts as unset
             changed["buffer_bytes"] = None if buffer == figures().protocols["Simple"].buffer_bytes else buffer
         if chunk is not None:
             own = next(row.chunk_bytes for row in figures().messages if row.nodes == "several")

@@ -1,15 +1,16 @@
-"""NCCL's graph search: the channels that it finds on a machine, with their speeds, path types and orders of GPUs.
+"""NCCL's graph search: the channels that NCCL finds on a machine, with their speeds, path types and orders of GPUs.
 
-For each pattern NCCL looks for the fastest channels over the nearest paths, then relaxes one rule after another:
-channels may differ, trees may be plainer, paths longer, nodes may be crossed by two NICs, channels slower. It splits
-fast channels in two, and a second pass makes channels faster without making them fewer.
+For each pattern NCCL searches the fastest channels over the nearest paths, then relaxes one rule after another:
+channels may differ, trees may be simpler, paths longer, a channel may enter and leave a node by different NICs,
+channels may be slower. It splits fast channels in two. A second pass makes channels faster without reducing their
+number.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate speeds, in our own words.
 
-For GPUs that are all joined to each other, RCCL is taken to have as many rings as the links allow, each with links of
-its own. RCCL's own rings are tables of its source; these are as many, but other rings. Source: T. W. Tillson, "A
-Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980): the links of n such GPUs fall into n -
-1 rings; for n = 4 and 6 one ring less fits.
+For GPUs that are all joined to each other, we assume that RCCL has as many rings as the links allow, with no link in
+two rings. RCCL takes its rings from tables in its source; ours differ, but are as many. Source: T. W. Tillson, "A
+Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980): the links of n such GPUs form n - 1
+rings; for n = 4 and 6, one ring less.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPa
 from simcoll.topology.nccl_graphs import Path as PathType
 from simcoll.topology.wiring import Link, Wiring
 
-SOURCES: Final[Mapping[Library, str]] = {  # sources of the search's results, by library
+SOURCES: Final[Mapping[Library, str]] = {  # texts for the source of the search's results, by library
     "nccl": "searched for by the rules of NCCL 2.30; not compared with a log",
     "rccl": "what the links allow; RCCL's own rings are not known",
 }
-MOST_SEARCHED: Final = 32  # channels that the search looks for: half of what kernels may use
-_STEPS: Final = 1 << 14  # of a round; of a round with equal channels; of all rounds together
+MOST_SEARCHED: Final = 32  # most channels that the search looks for: half of those that kernels may use
+_STEPS: Final = 1 << 14  # step limits: of a round, of a round with equal channels, of all rounds together
 _STEPS_ALIKE: Final = 1 << 8
 _STEPS_ALL: Final = 1 << 19
 _FAST: Final = (
-    25.0  # GB/s from which on a channel is split; `_FAST_MANY` where there are more than `_MANY`, from 9.0 on
+    25.0  # GB/s from which a channel is split; `_FAST_MANY` for more than `_MANY` channels above capability 8.0
 )
 _FAST_MANY: Final = 50.0
 _MANY: Final = 4
-_SLOWER: Final = 0.49  # speeds below this share of the one that worked are not tried
-# GB/s of a channel that are tried within a node and between nodes, by the least compute capability.
+_SLOWER: Final = 0.49  # once a speed worked, speeds below this share of it are not tried
+# Speeds (GB/s per channel) that are tried within a node and between nodes, by the least compute capability.
 _WITHIN: Final[tuple[tuple[int, tuple[float, ...]], ...]] = (
     (100, (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18)),
     (90, (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3)),
@@ -61,22 +62,22 @@ _BETWEEN: Final[tuple[tuple[int, tuple[float, ...]], ...]] = (
     (90, (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12)),
     (0, (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)),
 )
-# GB/s that NCCL counts of PCIe 3, 4 and 5 with 16 lanes, whatever a machine reaches of it; a link of LEAST_SHARE of one
-# is taken for it, as root ports of processors may carry so little of what peers send.
+# GB/s that NCCL assumes for PCIe 3, 4 and 5 with 16 lanes. Files have measured rates: a PCIe link of at least
+# LEAST_SHARE of such a rate counts as that rate, as root ports of processors may carry only so much between peers.
 _PCIE: Final = (12.0, 24.0, 48.0)
 LEAST_SHARE: Final = 0.75
-_MOST_MESHED: Final = 8  # GPUs, each with a link to 7 others, as Infinity Fabric has them; all their rings are tried
+_MOST_MESHED: Final = 8  # GPUs of the largest mesh (Infinity Fabric: links to 7 others); all its rings are tried
 _Orders = tuple[tuple[int, ...], ...]
-_Pools = Mapping[int, Sequence[tuple[int, tuple[int, ...]]]]  # by second GPU: rings, and their links as bits
+_Pools = Mapping[int, Sequence[tuple[int, tuple[int, ...]]]]  # by second GPU: rings as (links as bits, order)
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """The NCCL_* variables that change the search; None: NCCL's own choice.
+    """The NCCL_* variables that change the search; None: NCCL's default.
 
-    `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1): the farthest path over which GPUs talk directly. `pxn`:
-    whether GPUs use NICs of others (NCCL_PXN_DISABLE=0). `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the NICs in
-    use (NCCL_IB_HCA).
+    `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1): the longest path over which GPUs talk directly. `pxn`:
+    whether GPUs may use NICs of other GPUs (NCCL_PXN_DISABLE=0). `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the
+    NICs that NCCL may use (NCCL_IB_HCA).
     """
 
     p2p_level: PathType | None = None
@@ -89,23 +90,24 @@ DEFAULTS: Final = SearchSettings()
 
 
 def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> PathType:
-    """Return the longest path over which so many `gpus` of a node talk directly, by the settings, else by the
-    system's file. By NCCL's default it leads through no host, except for two GPUs that are alone with an AMD host."""
+    """Return the longest type of path over which `gpus` GPUs of a node talk directly. It is that of the settings, else
+    of the system's file, else NCCL's default: PXB (not through the host), and SYS for at most two GPUs of an AMD
+    host."""
     given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
     return given or ("SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB")
 
 
 def search(system: SystemFile, gpus: int | Sequence[int], across: bool, settings: SearchSettings = DEFAULTS) -> Graphs:
-    """Return the graphs of nodes on which `gpus` take part (the first so many, or these numbers); `across`: there
-    are several nodes. The system's P2P level holds if the settings name none. Raises InputError for unknown devices,
-    and for several nodes without NICs."""
+    """Return the channel graphs for `gpus` of each node (a number of first GPUs, or a list of their numbers). `across`:
+    there are several nodes. Without a P2P level in the settings, the system's applies. Raises InputError for unknown
+    devices, and for several nodes without NICs."""
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
     return yaml_tree.once(_found, system.model_dump_json(exclude={"nccl", "description"}), chosen, across, settings)
 
 
 def _found(system: str, gpus: tuple[int, ...], across: bool, settings: SearchSettings) -> Graphs:
-    """Return the graphs, of an earlier process if possible: a search takes up to 6 s, and `diagnose` makes 20."""
+    """Return the graphs, from the disk cache if possible: a search takes up to 6 s, and `diagnose` needs 20."""
     asked = repr((system, gpus, across, settings)).encode()
     name = f"graphs-{hashlib.sha256(_code() + asked).hexdigest()[:32]}.json"
     with suppress(ValueError):
@@ -117,7 +119,7 @@ def _found(system: str, gpus: tuple[int, ...], across: bool, settings: SearchSet
 
 
 def _code() -> bytes:
-    """Return a digest of the code that decides what a search finds."""
+    """Return a digest of the code that determines the results of a search, as part of the cache's key."""
     folders = (Path(module).parent for module in (__file__, machine_files.__file__))
     return hashlib.sha256(
         b"".join(file.read_bytes() for each in folders for file in sorted(each.glob("*.py")))
@@ -146,7 +148,7 @@ def _rules(system: SystemFile, settings: SearchSettings) -> PathRules:
 
 
 def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: SearchSettings) -> NodePaths:
-    """Return devices and links of a node, reduced to the GPUs and NICs that take part."""
+    """Return the devices and links of a node, without the GPUs and NICs that are not used."""
     plan = template(system)
     devices = [(name, data["kind"]) for name, data in plan.devices]
     all_gpus = [name for name, kind in devices if kind == "gpu"]
@@ -161,7 +163,7 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
     left_out |= set(all_nics) - wanted
     names = [name for name, _ in devices if name not in left_out]
     number = {name: i for i, name in enumerate(names)}
-    links = sorted(  # by ends: the first of equal paths is taken, whatever the order of the file
+    links = sorted(  # by ends: the search takes the first of equal paths, independent of the file's order
         (number[u], number[v], link.kind, _counted(link.kind, link.bandwidth / 1e9))
         for u, v, link in plan.links
         if u != v and u in number and v in number
@@ -175,7 +177,7 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
 def _check_joined(
     system: str, names: Sequence[str], gpus: Sequence[str], links: Sequence[tuple[int, int, str, float]]
 ) -> None:
-    """Raise InputError for a link without a link back, and for GPUs of a node without a path between them."""
+    """Raise InputError for a link without a reverse link, and for GPUs of a node without a path between them."""
     there = {(u, v, kind) for u, v, kind, _ in links}
     if one_way := next(((u, v) for u, v, kind in sorted(there) if (v, u, kind) not in there), None):
         u, v = (names[end] for end in one_way)
@@ -188,12 +190,12 @@ def _check_joined(
 
 
 def _counted(kind: str, reached: float) -> float:
-    """Return GB/s that NCCL counts for a link that reaches `reached` GB/s."""
+    """Return the GB/s that NCCL assumes for a link whose file says `reached` GB/s."""
     return next((full for full in _PCIE if kind == "pcie" and LEAST_SHARE * full <= reached < full), reached)
 
 
 class _GraphSearch:
-    """The graphs of a node, one after another."""
+    """Searches the graphs of a node, one kind after another."""
 
     def __init__(self, node: NodePaths, rules: PathRules, across: bool, cross_nic: int):
         self.node, self.rules, self.across, self.cross_nic = node, rules, across, cross_nic
@@ -202,7 +204,7 @@ class _GraphSearch:
         self.fastest, self.total = self._most()
 
     def _most(self) -> tuple[float, float]:
-        """Return GB/s of the widest path of a GPU, and of all its links."""
+        """Return the GB/s of the widest path of any GPU, and the greatest total GB/s of any GPU's links."""
         node = self.node
         if not self.across and len(node.gpus) == 1:
             return LOCAL_GBPS, LOCAL_GBPS
@@ -216,7 +218,7 @@ class _GraphSearch:
         return fastest, total
 
     def graphs(self, nvls: bool) -> Graphs:
-        """Return the graphs: ring, tree with as many channels, and NVLS if there are NVSwitches that reduce."""
+        """Return the graphs: ring, tree with the ring's number of channels, and NVLS with NVSwitches that reduce."""
         ring = self.compute("ring", 2 if self._two_islands() else 1, MOST_SEARCHED)
         found: dict[GraphKind, Draft] = {"ring": ring}
         found["tree"] = self.compute("balanced_tree", ring.channels, ring.channels)
@@ -245,7 +247,7 @@ class _GraphSearch:
         )
 
     def _two_islands(self) -> bool:
-        """Return whether the GPUs are two groups of several, each joined by NVLink: then trees need two channels."""
+        """Return whether NVLink joins the GPUs into two groups of several each: trees then need two channels."""
         groups: list[list[int]] = []
         for gpu in self.node.gpus:
             for group in groups:
@@ -259,7 +261,7 @@ class _GraphSearch:
     # --- one graph ---
 
     def compute(self, pattern: GraphPattern, least: int, most: int) -> Draft:
-        """Return the graph of a pattern with `least` to `most` channels."""
+        """Return the search result for a pattern, with `least` to `most` channels."""
         node, speeds = self.node, self.speeds
         count = len(node.gpus)
         if count == 1 and pattern != "ring":
@@ -319,12 +321,12 @@ class _GraphSearch:
         return best
 
     def _round(self, draft: Draft, best: Draft) -> tuple[int, int]:
-        """Search one round; return the steps that are left and the steps that there were."""
+        """Search one round; return the number of unused steps, and the number of steps allowed."""
         steps = _STEPS_ALIKE if draft.same else _STEPS
         return Round(self.node, self.rules, draft, best, self.across, steps).run(), steps
 
     def _split(self, best: Draft) -> None:
-        """Split each channel in two of half the speed."""
+        """Split each fast channel into two of half the speed."""
         many = self.rules.capability > 80 and best.intra < _FAST_MANY and best.channels > _MANY
         if not best.channels or best.pattern == "nvls" or best.intra < _FAST or many:
             return
@@ -335,7 +337,7 @@ class _GraphSearch:
         best.intra, best.inter = best.intra / parts, best.inter / parts
 
     def _speed_up(self, best: Draft) -> None:
-        """Run the second pass: faster, with as many channels."""
+        """Run the second pass: search for faster channels without reducing their number."""
         speeds = self.speeds
         i = next((k for k, speed in enumerate(speeds) if speed <= best.inter), len(speeds) - 1)
         draft = best.copy()
@@ -356,7 +358,7 @@ class _GraphSearch:
             left, _ = self._round(draft, best)
 
     def _simple(self, best: Draft) -> Draft:
-        """Return the channel that NCCL takes if it finds nothing: the GPUs in order, slowly."""
+        """Return the channel that NCCL uses if it finds none: the GPUs in order, at 0.1 GB/s."""
         best.orders, best.nets = [list(self.node.gpus)], [(-1, -1)]
         best.intra = best.inter = 0.1
         best.type_intra = best.type_inter = SYS
@@ -367,9 +369,9 @@ class _GraphSearch:
 
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
-    """Return the channels that RCCL is taken to have if each GPU has a link to each other: as many rings as the
-    links allow; between nodes as many as ports of NICs serve. Raises InputError for other machines, whose rings are
-    tables of RCCL's source."""
+    """Return the channels that we assume for RCCL if each GPU has a link to each other GPU: as many rings as the links
+    allow, and between nodes as many as the NICs' ports allow. Raises InputError for other machines, whose rings RCCL
+    takes from tables."""
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}
     if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
@@ -396,7 +398,7 @@ def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
 
 
 def _rings(gpus: int) -> _Orders:
-    """Return rings through all GPUs, no two with a directed link in common. Raises InputError for too many GPUs."""
+    """Return rings through all GPUs that share no directed link. Raises InputError for too many GPUs."""
     if gpus > _MOST_MESHED:
         raise InputError(f"a mesh of {gpus} GPUs", f"take {_MOST_MESHED} or fewer")
     if gpus % 2:
@@ -414,7 +416,7 @@ def _rings(gpus: int) -> _Orders:
 
 
 def _ways(gpus: int) -> _Orders:
-    """Return paths through all GPUs, no two with a directed link, a first or a last GPU in common."""
+    """Return paths through all GPUs that share no directed link, no first GPU and no last GPU."""
     if gpus % 2 and gpus > 1:  # a ring with one more GPU, which is then left out
         return tuple(tuple(gpu - 1 for gpu in order[1:]) for order in _rings(gpus + 1))
     turns = [(k + 1) // 2 * (1 if k % 2 else -1) for k in range(gpus)]  # 0, 1, -1, 2, -2, …
@@ -422,7 +424,7 @@ def _ways(gpus: int) -> _Orders:
 
 
 def _apart(pools: _Pools) -> _Orders | None:
-    """Return one ring of each pool, no two with a link in common."""
+    """Return one ring of each pool, so that no two share a link; None if that is impossible."""
     if not pools:
         return ()
     fewest = min(pools, key=lambda second: len(pools[second]))

@@ -1,11 +1,11 @@
-"""NCCL's graph file: what NCCL_GRAPH_DUMP_FILE writes and NCCL_GRAPH_FILE reads.
+"""Read NCCL's graph files, which NCCL writes to NCCL_GRAPH_DUMP_FILE and reads from NCCL_GRAPH_FILE.
 
     <graphs version="1">
       <graph id="0" pattern="4" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" …>
         <channel> <gpu dev="0"/> <gpu dev="1"/> </channel>
 
-Speeds are GB/s a channel. Across nodes a channel begins and ends with a `<net dev=…/>`, of which the reader checks only
-the presence.
+Speeds are in GB/s per channel. With several nodes a channel begins and ends with a `<net dev=…/>`; the reader ignores
+its number.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from simcoll.topology import nccl_graphs
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph, GraphKind, GraphPattern, Graphs
 from simcoll.units import int_of
 
-MOST_BYTES: Final = 4 * 2**20  # bounds memory; a graph file is far smaller
-MOST_ELEMENTS: Final = 100_000  # more than 64 channels of 5 graphs through 72 GPUs have
-_DEEPEST: Final = 4  # graphs, graph, channel, gpu
+MOST_BYTES: Final = 4 * 2**20  # to bound memory; a graph file is far smaller
+MOST_ELEMENTS: Final = 100_000  # more than 5 graphs of 64 channels through 72 GPUs have
+_DEEPEST: Final = 4  # levels of elements: graphs, graph, channel, gpu
 
 KINDS: Final[Mapping[str, GraphKind]] = {
     "0": "ring",
@@ -42,7 +42,7 @@ PATTERNS: Final[Mapping[str, GraphPattern]] = {
 
 
 class GraphFile(NamedTuple):
-    """The graphs of a file, the number of GPUs a node in its ring, and whether the ring goes on to other nodes."""
+    """The graphs of a file, the number of GPUs per node in its ring, and whether channels lead to other nodes."""
 
     graphs: Graphs
     gpus: int
@@ -56,7 +56,7 @@ def read(path: Path) -> GraphFile:
 
 
 def parse(data: bytes | str, source: str) -> GraphFile:
-    """Return the graphs in an XML text; `source` names it in errors."""
+    """Return the graphs in an XML text; `source` names the text in errors."""
     cure = "give a file that NCCL_GRAPH_DUMP_FILE wrote"
     root = xml_tree.parse(
         data, source, root="graphs", kind="graph file", deepest=_DEEPEST, cure=cure, most_elements=MOST_ELEMENTS

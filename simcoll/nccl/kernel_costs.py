@@ -1,7 +1,7 @@
-"""Costs of NCCL's kernels (the key `kernels` of a profile), and the times of thread blocks by them.
+"""Costs of NCCL's kernels (the key `kernels` of a profile), and the times of thread blocks with these costs.
 
-A kernel runs one thread block a channel. LL moves data by flags that the receiver polls, so the time of a step is time
-of the block. In LL128 and Simple the block keeps the link busy, and the link limits it.
+A kernel runs one thread block per channel. In LL the receiver polls a flag beside each word, so the block's work sets
+the time of a step. In LL128 and Simple the block keeps the link busy, and the link sets the time.
 """
 
 import math
@@ -15,8 +15,8 @@ from simcoll.config.yaml_tree import Model
 from simcoll.nccl.protocols import figures
 from simcoll.units import PS_PER_S
 
-SPREAD: Final = 1 << 20  # bytes for which `Kernels.spread` is given
-STORED: Final = 4 << 10  # bytes of LL for which `store` is given: a line for each of 512 threads
+SPREAD: Final = 1 << 20  # number of bytes that the cost `Kernels.spread` refers to
+STORED: Final = 4 << 10  # number of bytes that the cost `store` of LL refers to: a line for each of 512 threads
 
 CostKind = Literal["LL", "LL128", "Simple", "NVLS", "P2P"]
 
@@ -107,10 +107,10 @@ KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)
 
 
 def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) -> int:
-    """Return a block's time in LL for some bytes, in ps: for the first line of each thread, and for the others. It
-    `stores` this share of them in its own output as well.
+    """Return a block's time in ps for `nbytes` in LL: for the first line of each thread, and for all other lines. The
+    block also `stores` this share of the data in its own output.
 
-    A step ends with the last thread, so a line that only some threads have takes as long as a line of all threads.
+    A step ends with the last thread. So a line that only some threads have takes as long as a line of all threads.
     """
     line = threads * figures().protocols["LL"].bytes_a_thread
     first = min(nbytes, line) if block.first else 0
@@ -120,11 +120,11 @@ def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) 
 
 
 def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: float = 1.0) -> int:
-    """Return the delay of the last of several `blocks` behind the average one, in ps, if each moves so many bytes;
-    `each` of them have `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its time.
+    """Return the delay of the last of `blocks` behind the average one, in ps. Each block moves `moved` bytes, and
+    `each` blocks share `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its time.
 
-    The sum of deviations grows with the root of the bytes moved. The expected largest of several normal deviates is
-    Blom's (Statistical Estimates and Transformed Beta-Variables, 1958).
+    A block's deviation grows with the square root of its bytes. The expected maximum of several normal deviates follows
+    Blom (Statistical Estimates and Transformed Beta-Variables, 1958).
     """
     if blocks < 2 or not bandwidth:
         return 0
@@ -133,5 +133,5 @@ def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: fl
 
 
 def service(nbytes: int, bandwidth: int) -> int:
-    """Return the time of `nbytes` at a bandwidth in B/s, in ps; 0 for a bandwidth of 0, which means no limit."""
+    """Return the time in ps of `nbytes` at a bandwidth in B/s; a bandwidth of 0 means no limit, hence 0 ps."""
     return -(-nbytes * PS_PER_S // bandwidth) if bandwidth else 0

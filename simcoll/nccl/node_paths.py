@@ -1,8 +1,8 @@
-"""A node as NCCL's graph search sees it: devices, the links between them, and the path that data take between two.
+"""A node as NCCL's graph search sees it: devices, links, and the path between any two devices.
 
-NCCL finds paths by a breadth-first search from each device. A path has a type, the farthest type on its way, and the
-bandwidth of its narrowest link. Then NCCL moves paths: to the host's memory if GPUs or NICs may not talk directly, and
-over another GPU that is next to a NIC (PXN).
+NCCL finds paths by a breadth-first search from each device. A path's type is the farthest type of its links (in the
+order of `PATHS`), its bandwidth that of its narrowest link. Then NCCL replaces paths: by one through the host's memory
+if GPUs or NICs may not talk directly, and by one through another GPU next to a NIC (PXN).
 
 Source: NVIDIA/nccl, release 2.30, src/graph/topo.cc and paths.cc: the rules, in our own words.
 """
@@ -21,7 +21,7 @@ LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))
 LOCAL_GBPS: Final = 5000.0  # NCCL's bandwidth within a device
 _DIRECT: Final = PXB  # the farthest path over which a GPU and a NIC talk directly
 _INTEL_P2P: Final = 6 / 5  # factor on the load of PCIe links when GPUs send through an Intel processor
-_NO_REVERSE: Final = 80  # from this compute capability on, a NIC's writes take nothing of the way back
+_NO_REVERSE: Final = 80  # from this compute capability on, writes of NICs do not load links of the reverse direction
 _LINKS: Final[Mapping[str, int]] = {"nvlink": NVL, "xgmi": NVL, "c2c": C2C, "pcie": PIX, "socket": SYS}
 _KINDS: Final[Mapping[str, str]] = {
     "gpu": "gpu",
@@ -34,10 +34,10 @@ _KINDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class PathRules:
-    """The rules that decide which ways paths may take.
+    """The rules that limit paths.
 
-    `p2p`: the farthest path over which GPUs of a node talk directly. `pxn`: whether a GPU sends by the NIC of another.
-    `capability`: the least of the GPUs, 90 for 9.0.
+    `p2p`: the longest type of path over which GPUs of a node talk directly. `pxn`: whether a GPU may send through
+    another GPU's NIC. `capability`: the least compute capability of the GPUs, 90 for 9.0.
     """
 
     p2p: int
@@ -57,11 +57,11 @@ class NodePath:
 
 
 class NodePaths:
-    """The devices of a node by number, and the paths between those that channels visit. `gpus`, `nets`, `switches`:
+    """The devices of a node by number, and the paths between devices that channels visit. `gpus`, `nets`, `switches`:
     the numbers of GPUs, of ports of NICs, and of NVSwitches. `net_GBps`: GB/s of each port."""
 
     def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int, str, float]], nic: float):
-        """`kinds` of devices, `links` of one direction (from, to, kind, GB/s), and GB/s of a NIC's port."""
+        """`kinds`: by device. `links`: (from, to, kind, GB/s), one direction each. `nic`: GB/s of a NIC's port."""
         self.kinds = [_KINDS[kind] for kind in kinds]
         self.ends: list[tuple[int, int]] = []
         self.types: list[int] = []
@@ -77,7 +77,7 @@ class NodePaths:
                 self._join(u, v, LOC, nic)
         self.net_GBps = nic
         for out in self._out:
-            out.sort(key=lambda link: -self.bandwidth[link])  # NCCL keeps the fastest first
+            out.sort(key=lambda link: -self.bandwidth[link])  # fastest first, as in NCCL
         self.gpus, self.nets, self.switches = self._of("gpu"), self._of("net"), self._of("nvs")
         self.paths: dict[tuple[int, int], NodePath] = {}
         self.local_gpu: dict[int, int | None] = {}
@@ -94,7 +94,7 @@ class NodePaths:
         self.bandwidth.append(bandwidth)
 
     def back(self, link: int) -> int:
-        """Return the link of the other direction."""
+        """Return the link of the opposite direction."""
         u, v = self.ends[link]
         return self._between[v, u, self.types[link]]
 
@@ -105,7 +105,7 @@ class NodePaths:
     # --- paths ---
 
     def find_paths(self, rules: PathRules) -> None:
-        """Fill `paths` and `local_gpu`."""
+        """Compute `paths` (by source and destination) and `local_gpu` (see `gpu_of`) under the rules."""
         self._rules = rules
         for base in (*self._of("cpu"), *self.gpus, *self.nets, *self.switches):
             self._search_from(base)
@@ -127,7 +127,7 @@ class NodePaths:
         self.local_gpu = {net: self.gpu_of(net) for net in self.nets}
 
     def _search_from(self, base: int) -> None:
-        """Find the paths of all devices to `base`, by breadth-first search."""
+        """Find the paths from all devices to `base` by breadth-first search."""
         found = {base: NodePath([], LOC, LOCAL_GBPS)}
         ring = [base]
         while ring:
@@ -139,7 +139,7 @@ class NodePaths:
                     kind = self.types[link]
                     through = device != base and self.kinds[device] == "gpu"
                     if through and (kind != NVL or self.kinds[far] != "gpu" or len(path.links) > 1):
-                        continue  # data pass one GPU at most, by NVLink
+                        continue  # data pass through at most one GPU, over NVLink
                     known = found.get(far)
                     bandwidth = min(path.bandwidth, self.bandwidth[link])
                     if known and (len(known.links) <= len(path.links) or known.bandwidth >= bandwidth):
@@ -166,7 +166,7 @@ class NodePaths:
         return kind
 
     def _cpu_of(self, gpu: int) -> int:
-        """Return the nearest processor."""
+        """Return the processor (CPU) nearest to a GPU."""
         reached = [cpu for cpu in self._of("cpu") if self.paths[gpu, cpu].links]
         return min(reached, key=lambda cpu: len(self.paths[gpu, cpu].links))
 
@@ -177,7 +177,7 @@ class NodePaths:
         )
 
     def _mark_p2c(self) -> None:
-        """Give ways to NICs over C2C and PCIe their own type."""
+        """Give paths between GPUs and NICs over C2C and PCIe their own type, P2C."""
         for gpu, net in itertools.product(self.gpus, self.nets):
             if self.paths[gpu, net].type == PHB:
                 cpu = self._cpu_of(gpu)
@@ -185,7 +185,7 @@ class NodePaths:
                     self.paths[gpu, net].type = self.paths[net, gpu].type = P2C
 
     def _serves(self, relay: int, gpu: int, net: int) -> bool:
-        """Return whether a GPU goes to a NIC over `relay`, which is next to it: PXN."""
+        """Return whether `gpu` sends to a NIC through `relay`, the GPU next to the NIC (PXN)."""
         near, own = self.paths[relay, net], self.paths[gpu, net]
         joined = near.type <= P2C and self.paths[relay, gpu].type <= NVL
         return joined and (near.bandwidth > own.bandwidth or own.type > PXN)
@@ -193,7 +193,7 @@ class NodePaths:
     # --- bandwidth ---
 
     def parts(self, src: int, dst: int) -> Iterator[tuple[int, float]]:
-        """Yield the links of a path, and what it takes of each for every byte that it carries."""
+        """Yield (link, load) for each link of a path; the load is in bytes per byte of data."""
         path = self.paths[src, dst]
         from_gpu = self.kinds[src] == "gpu"
         into = [self.kinds[self.ends[link][1]] for link in path.links]
@@ -206,7 +206,7 @@ class NodePaths:
 
     @functools.cached_property
     def widest(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """Return the type of each path between two GPUs, and the GB/s that it carries at most."""
+        """Return the type of each path between two GPUs, and the most GB/s that it can carry."""
         return {
             pair: (self.paths[pair].type, min(self.bandwidth[link] / part for link, part in self.parts(*pair)))
             for pair in itertools.permutations(self.gpus, 2)
@@ -214,7 +214,7 @@ class NodePaths:
 
     @functools.cached_property
     def cuts(self) -> list[tuple[float, float]]:
-        """Return GB/s, to and fro, of links without which some GPUs would not be joined to others."""
+        """Return the GB/s, in both directions, of each link whose removal would disconnect some GPUs from others."""
         return [
             (self.bandwidth[link], self.bandwidth[self.back(link)])
             for link, (u, v) in enumerate(self.ends)
@@ -222,16 +222,16 @@ class NodePaths:
         ]
 
     def _joined(self, device: int, without: int) -> set[int]:
-        """Return the devices that stay joined to a device without a link."""
+        """Return the devices that stay connected to `device` if the link `without` is removed in both directions."""
         gone, found = (without, self.back(without)), [device]
         for each in found:
             found += {self.ends[link][1] for link in self._out[each] if link not in gone} - set(found)
         return set(found)
 
-    # --- who is near whom ---
+    # --- nearest devices ---
 
     def near(self, device: int, others: Sequence[int]) -> list[int]:
-        """Return the devices of `others` with the widest path from a device, of these the nearest."""
+        """Return the devices of `others` with the widest path from a device; among these, those of the nearest type."""
         reached = [other for other in others if self.paths[device, other].bandwidth > 0]
         best = min((self._distance(device, other) for other in reached), default=(0.0, 0))
         return [other for other in reached if self._distance(device, other) == best]
@@ -241,7 +241,7 @@ class NodePaths:
         return -path.bandwidth, path.type
 
     def net_of(self, gpu: int, channel: int) -> int | None:
-        """Return the port that a GPU prefers for a channel."""
+        """Return the NIC port that a GPU prefers for a channel; None without NICs."""
         nets = self.near(gpu, self.nets)
         if not nets:
             return None
@@ -252,7 +252,7 @@ class NodePaths:
         return nets[(number + channel % -(-len(nets) // max(1, sharing))) % len(nets)]
 
     def gpu_of(self, net: int) -> int | None:
-        """Return the GPU next to a port that the port serves first; None if other ports serve all GPUs next to it."""
+        """Return the GPU next to a NIC port that prefers the port for the earliest channel; None if no GPU does."""
         gpus = self.near(net, self.gpus)
         for channel, gpu in itertools.product(range(len(self.nets)), gpus):
             if self.net_of(gpu, channel) == net:
@@ -260,8 +260,8 @@ class NodePaths:
         return None
 
     def nets_for(self, gpus: Sequence[int], farthest: int) -> list[int]:
-        """Return the ports to try for GPUs: preferred ones first, then the others up to a type of path. Paths must
-        have been found."""
+        """Return the NIC ports to try for GPUs: preferred ports first, then others by type of path up to `farthest`.
+        Needs the paths of `find_paths`."""
         asked = tuple(gpus), farthest
         if asked not in self._to_try:
             preferred = (self.net_of(gpu, channel) for gpu in gpus for channel in range(len(self.nets)))
@@ -272,13 +272,13 @@ class NodePaths:
         return self._to_try[asked]
 
     def spread(self, to: Sequence[int]) -> tuple[int, int]:
-        """Return the least and the greatest type of path from the GPUs to other devices."""
+        """Return the nearest and the farthest type of path from the GPUs to the devices `to`."""
         types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
         return min(types), max(types)
 
 
 def _mirrored(value: int, power: int) -> int:
-    """Return a number with its bits reversed, as many as `power`, a power of two, has."""
+    """Return a number below `power` (a power of two) with its log2(power) bits in reverse order."""
     mirrored, bit, other = 0, 1, power >> 1
     while bit < power:
         if value & bit:

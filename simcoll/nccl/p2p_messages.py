@@ -1,8 +1,8 @@
-"""Point-to-point messages as NCCL splits them: into parts on several channels, which go in chunks.
+"""Split point-to-point messages as NCCL does: into parts on several channels, which are sent in chunks.
 
-A part is what one thread block sends of a message, beside what it receives. With a buffer between the two GPUs every
-chunk is moved twice: the sender's block writes it into the buffer, the receiver's block reads it. Figures:
-`protocols.yaml`.
+One thread block sends one part of a message, and receives a part at the same time. Every chunk is copied twice, because
+the buffer is between the two GPUs: the sender's block writes it into the buffer, the receiver's block reads it. The
+numbers are in `protocols.yaml`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from simcoll.nccl.protocols import MessageRule, figures, step_bytes
 from simcoll.nccl.tuner_constants import numbers
 from simcoll.schedule.names import Protocol
 
-AT_ONCE: Final = 8  # messages that a block serves at once
+AT_ONCE: Final = 8  # number of messages that a block serves at once
 
 
 @dataclass(frozen=True)
 class MessageParts:
-    """The cut of a message: parts of at most `part` bytes, each on one of the `channels`, sent by `protocol`.
+    """How a message is split: into parts of at most `part` bytes, each on one of the `channels`, sent with `protocol`.
 
-    `blocks`: blocks of the kernel; `most`: their limit; `sent`: bytes that a proxy sends at a time; `rounds`: blocks
-    serve peers one after the other.
+    `blocks`: number of the kernel's blocks; `most`: its limit; `sent`: bytes that a proxy sends at a time; `rounds`:
+    whether blocks serve peers one after the other.
     """
 
     channels: int
@@ -49,7 +49,7 @@ class MessageParts:
 def parts(
     comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None
 ) -> MessageParts:
-    """Return the cut of a message to each of `peers`, over links of `between` B/s from GPU to GPU of a node."""
+    """Return how NCCL splits a message of `message` bytes to each of `peers`; `between`: B/s between GPUs of a node."""
     rule, most = _rule(comm, version), _power(comm.channels)
     least = highest = _each(comm, between)
     if comm.nodes == 1 and not rule.rounds:
@@ -70,7 +70,7 @@ def parts(
     usual: Protocol = "LL" if message <= count * rule.LL_bytes else "Simple"
     part = min(message, size)
     used = protocol or usual
-    # proxies send smaller pieces of messages that fill no step, or not all steps of a buffer
+    # if a message fills less than a step, or less than all steps of a buffer, proxies send smaller pieces
     few = 4 if message < rule.chunk_bytes else 2 if message < figures().steps * rule.chunk_bytes else 1
     sent = max(1, min(part, rule.chunk_bytes // few if used == "Simple" else step_bytes("LL")))
     return MessageParts(count, part, rule.chunk_bytes, used, min(most, count * peers), most, sent, rule.rounds)
@@ -87,7 +87,7 @@ def _rule(comm: Communicator, version: str | None) -> MessageRule:
 
 
 def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
-    """Return the rule with the user's chunk, which divides parts and fills a buffer's step at most."""
+    """Return the rule with the chunk of the user's settings, at most a buffer step; parts scale with the chunk."""
     chunk = rule.chunk_bytes
     if comm.net_chunk_bytes and comm.nodes > 1:
         chunk = comm.net_chunk_bytes
@@ -100,7 +100,7 @@ def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
 
 
 def _each(comm: Communicator, between: int) -> int:
-    """Return the channels for one peer: two for each NVLink, two over PCIe, and as many as the network needs."""
+    """Return the number of channels per peer: two for each NVLink, two over PCIe, at most those the network needs."""
     speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
     near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
     channels = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2
@@ -111,5 +111,5 @@ def _each(comm: Communicator, between: int) -> int:
 
 
 def _power(count: int) -> int:
-    """Return the next power of two."""
+    """Return the least power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()

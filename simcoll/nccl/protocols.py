@@ -1,7 +1,7 @@
 """NCCL's protocols LL, LL128 and Simple: their buffers, steps, chunks and threads (`protocols.yaml`).
 
-Each connection of a channel has one buffer of 8 steps. An algorithm hands on a chunk at a time; the receiver may begin
-with a slice of it. Sizes are bytes; sizes of buffers count flags as well, sizes of data do not.
+Each connection of a channel has one buffer of 8 steps. An algorithm sends a chunk at a time; the receiver may use each
+slice of the chunk as it arrives. Sizes are in bytes. Sizes of buffers include flags, sizes of data do not.
 """
 
 import functools
@@ -16,7 +16,7 @@ from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 
 class Wire(Model):
-    """A protocol: `data_bytes` of each `line_bytes` are data; it takes turns of `grain_bytes`."""
+    """A protocol: `data_bytes` of each `line_bytes` are data, the rest flags; chunks are multiples of `grain_bytes`."""
 
     line_bytes: int
     data_bytes: int
@@ -28,26 +28,26 @@ class Wire(Model):
 
     @property
     def efficiency(self) -> float:
-        """The share of the wire that data has."""
+        """The share of data in the bytes on the wire."""
         return self.data_bytes / self.line_bytes
 
 
 class BufferSteps(Model):
-    """Steps of the buffer that a chunk and a slice take."""
+    """The number of buffer steps that a chunk and a slice occupy."""
 
     chunk: int
     slice: int
 
 
 class SlowRing(Model):
-    """Fewer threads for rings that are no faster."""
+    """The number of threads for rings of at most `below_GBps`."""
 
     below_GBps: float  # noqa: N815
     threads: int
 
 
 class Threads(Model):
-    """Threads of a channel, beyond what the protocols say."""
+    """Rules for the number of threads of a channel, in addition to those of the protocols."""
 
     slow_ring: SlowRing
     simple_ring_extra: int
@@ -56,7 +56,8 @@ class Threads(Model):
 
 
 class LeastTraffic(Model):
-    """Bytes of a channel's traffic at least; what `of_LL` each byte counts there; what it was before a release."""
+    """The least traffic of a channel in `bytes`. In LL each byte counts `of_LL` times. It was `former` bytes before the
+    release `before`."""
 
     bytes: int
     of_LL: int  # noqa: N815
@@ -65,29 +66,29 @@ class LeastTraffic(Model):
 
 
 class MessageRule(Model):
-    """Cut of point-to-point messages: in parts of at least and at most so many bytes, by LL up to so many a
-    channel. The first of these rows that fits holds."""
+    """A rule for splitting point-to-point messages into parts of `least_bytes` to `most_bytes`, sent with LL up to
+    `LL_bytes` per channel. The first row whose conditions match applies."""
 
     chunk_bytes: int
     least_bytes: int
     most_bytes: int
     LL_bytes: int
     grain_bytes: int = 4096
-    rounds: bool = False  # whether blocks serve peers one after the other, and not at once
+    rounds: bool = False  # whether blocks serve peers one after the other instead of at once
     nvlink: bool | None = None
     nodes: Literal["one", "several"] | None = None
     before: str | None = None
 
 
 class NVLink(Model):
-    """Speed of one link of GPUs, from a compute capability on."""
+    """The speed of one NVLink of GPUs from a compute capability on."""
 
     from_capability: int
     GBps: float
 
 
 class PatChunks(Model):
-    """Chunks of PAT are halved while there are fewer of them, down to so many bytes."""
+    """The least number of chunks in a channel's share for PAT. With fewer, chunks are halved, down to `least_bytes`."""
 
     all_gather: int
     reduce_scatter: int
@@ -95,14 +96,14 @@ class PatChunks(Model):
 
 
 class HalvedChunks(Model):
-    """Chunks of older releases: as `tree_LL128`, for each level of a tree."""
+    """Chunks of trees before a release: rows (chunks per level, least bytes), as in `tree_LL128`."""
 
     before: str
     halved: tuple[tuple[int, int], ...]
 
 
 class Protocols(Model):
-    """The file `protocols.yaml`."""
+    """The contents of `protocols.yaml`."""
 
     steps: int
     protocols: Mapping[Protocol, Wire]
@@ -120,14 +121,15 @@ class Protocols(Model):
 _ONE: Final = BufferSteps.model_construct(chunk=1, slice=1)
 
 
-@functools.cache  # reading and checking the file takes 60 ms, and each call asks for its figures
+@functools.cache  # reading and checking the file takes 60 ms, and each simulated call needs it
 def figures() -> Protocols:
     """Return the contents of `protocols.yaml`."""
     return yaml_tree.validate(Protocols, [yaml_tree.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
 
 
 def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
-    """Return the data bytes of one step; `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE), by default the file's.
+    """Return the data bytes of one buffer step. `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE), default: the
+    file's.
 
     >>> [step_bytes(protocol) for protocol in ("LL", "LL128", "Simple")]
     [32768, 576000, 524288]
@@ -138,7 +140,7 @@ def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
 
 
 def most_channels(collective: TunedCollective, protocol: Protocol, nbytes: int, version: str | None) -> int:
-    """Return how many channels a call of `nbytes` (the largest buffer of a rank) fills with the least traffic.
+    """Return how many channels get the least traffic in a call of `nbytes` (the largest buffer of a rank).
 
     >>> [most_channels("all_reduce", protocol, 256 << 10, None) for protocol in ("LL", "LL128")]
     [64, 16]
@@ -157,7 +159,7 @@ def _steps(collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Prot
 def chunk_bytes(
     collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, buffer: int | None = None
 ) -> int:
-    """Return the largest chunk, if nothing makes it smaller; `buffer` as in `step_bytes`.
+    """Return the bytes of a chunk, before any reduction for small calls; `buffer` as in `step_bytes`.
 
     >>> chunk_bytes("all_reduce", "ring", "Simple"), chunk_bytes("all_reduce", "tree", "Simple")
     (2097152, 524288)
@@ -168,9 +170,10 @@ def chunk_bytes(
 def tree_chunk_bytes(
     protocol: Protocol, share: int, nodes: int, gpus: int, version: str | None = None, buffer: int | None = None
 ) -> int:
-    """Return the chunk of trees for a channel's `share`: the deeper, the smaller. `version`: None for the newest.
+    """Return the bytes of a tree's chunk for a channel's `share`: deeper trees have smaller chunks. `version`: None for
+    the newest.
 
-    NCCL counts whole chunks, and levels of nodes in whole steps; a chunk consists of whole grains.
+    Numbers of chunks and of tree levels between nodes are rounded down; a chunk is a multiple of `grain_bytes`.
 
     >>> tree_chunk_bytes("LL128", 64 << 20, 2, 8), tree_chunk_bytes("LL128", 512 << 10, 2, 8)
     (576000, 71040)
@@ -191,7 +194,7 @@ def tree_chunk_bytes(
 
 
 def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int:
-    """Return the chunk of PAT for a channel's `share`.
+    """Return the bytes of PAT's chunk for a channel's `share`; `gathers`: for all_gather, else for reduce_scatter.
 
     >>> pat_chunk_bytes(64 << 20, True), pat_chunk_bytes(4 << 20, True)
     (524288, 131072)
@@ -206,5 +209,5 @@ def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int
 def slice_bytes(
     collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, buffer: int | None = None
 ) -> int:
-    """Return the part of a chunk that its receiver may use before the rest has come."""
+    """Return the bytes of a slice: the part of a chunk that its receiver may use before the rest arrives."""
     return _steps(collective, algorithm, protocol).slice * step_bytes(protocol, buffer)

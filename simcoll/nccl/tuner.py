@@ -1,10 +1,10 @@
-"""The tuner of NCCL, mirrored: latency and bandwidth of each pair of algorithm and protocol, and the pair taken.
+"""A copy of NCCL's tuner: latency and bandwidth of each pair of algorithm and protocol, and the choice of a pair.
 
     time = latency + size / bandwidth
 
-The size is the largest buffer of a rank, as nccl-tests counts it. The tuner knows neither the launch of a kernel nor
-the host's work, so small sizes take longer than it says. CollNet, which needs a plugin for in-network reduction, and
-the rule for fp8 are left out.
+The size is the largest buffer of a rank, as in nccl-tests. The tuner ignores the launch of a kernel and the host's
+work, so real calls of small sizes take longer. CollNet (needs a plugin for in-network reduction) and the rule for fp8
+are not modelled.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; ROCm/rccl, release 2.21.5: formulas and figures.
 """
@@ -31,7 +31,7 @@ _SERVES: Final[Mapping[TunedCollective, tuple[NcclAlgorithm, ...]]] = {
     "all_reduce": ("tree", "ring", "nvls", "nvls_tree"),
 }
 _SIMPLE: Final = PROTOCOLS.index("Simple")
-_TREE_ENTRIES: Final = 23  # of the correction table that a tree reads
+_TREE_ENTRIES: Final = 23  # number of entries of the correction table that apply to trees
 _MOST_GPUS_NVLS_BLOCKS: Final = 32  # a node, for NVLS all_gather and reduce_scatter
 _ADDED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16", "float32", "float64")
 _COMPARED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16")
@@ -39,7 +39,7 @@ _COMPARED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class TunerEntry:
-    """One pair of the table: the latency of a call, and the bandwidth of the buffer."""
+    """The table's entry for one pair: the latency of a call, and the bandwidth (GB/s of the largest buffer)."""
 
     latency_us: float
     bandwidth_GBps: float  # noqa: N815
@@ -47,7 +47,7 @@ class TunerEntry:
 
 @dataclass(frozen=True)
 class TunerTable:
-    """The table that NCCL computes once for a communicator; pairs that it cannot use are left out."""
+    """The table that NCCL computes once for a communicator; it has no entries for unusable pairs."""
 
     communicator: Communicator
     constants: NcclConstants | RcclConstants
@@ -56,7 +56,7 @@ class TunerTable:
 
 @dataclass(frozen=True)
 class TunerChoice:
-    """The pair that NCCL takes, and the time that it expects."""
+    """The pair that NCCL chooses, and the time in us that NCCL expects."""
 
     algorithm: NcclAlgorithm
     protocol: Protocol
@@ -64,7 +64,7 @@ class TunerChoice:
 
 
 def switch_reduces(dtype: str, op: str) -> bool:
-    """Return whether NVSwitches reduce such elements; if not, NCCL takes NVLS and NVLSTree for all_gather only.
+    """Return whether NVSwitches support an operator on a type; if not, NCCL uses NVLS and NVLSTree for all_gather only.
 
     NVSwitches never reduce `avg`: NCCL multiplies floats before, and divides integers afterwards. Source: NVIDIA/nccl
     2.27, src/include/device.h (ncclNvlsSupported).
@@ -80,8 +80,8 @@ def table(
 ) -> TunerTable:
     """Return latency and bandwidth of every pair that the release (default: the newest known) could use.
 
-    `selection`: what `NCCL_ALGO` and `NCCL_PROTO` leave; `switch_reduces`: whether NVSwitches reduce the elements.
-    Raises InputError for a release that is not known.
+    `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow; `switch_reduces`: see the function of that name.
+    Raises InputError for an unknown release.
     """
     constants = read(communicator.library, version)
     entries: dict[tuple[TunedCollective, NcclAlgorithm, Protocol], TunerEntry] = {}
@@ -116,7 +116,7 @@ def time_us(
 
 
 def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
-    """Return the pair with the least time, of equals the one that NCCL looks at first; None if no pair is left."""
+    """Return the pair with the least time, at ties the first in NCCL's order; None if no pair is usable."""
     best: TunerChoice | None = None
     for served, algorithm, protocol in table.entries:
         if served == collective:
@@ -126,13 +126,13 @@ def choose(table: TunerTable, collective: TunedCollective, nbytes: int) -> Tuner
     return best
 
 
-# --- what can be used ---
+# --- usable pairs ---
 
 
 def _pairs(
     comm: Communicator, constants: NcclConstants | RcclConstants, selection: Selection, switch_reduces: bool
 ) -> Iterator[tuple[TunedCollective, NcclAlgorithm, Protocol]]:
-    """Yield every pair that this communicator may use, in NCCL's order, with or without a graph."""
+    """Yield every pair that a communicator may use, in NCCL's order, even if the search found no graph for it."""
     for collective in COLLECTIVES:
         for algorithm in ALGORITHMS:
             if algorithm in _SERVES[collective] and _possible(comm, collective, algorithm, switch_reduces):
@@ -155,13 +155,13 @@ def _possible(comm: Communicator, collective: TunedCollective, algorithm: NcclAl
 
 
 def _near_enough(comm: Communicator, constants: NcclConstants | RcclConstants, algorithm: NcclAlgorithm) -> bool:
-    """Return whether paths are short enough for LL128, which relies on stores that arrive whole."""
+    """Return whether paths are short enough for LL128, which relies on atomic 128-byte stores."""
     graph = comm.graph(algorithm)
     farthest = PATHS.index("PXN" if comm.capability >= 90 else "PXB")
     if graph is None:
         return False
     knows_p2c = isinstance(constants, RcclConstants) or constants.knows_p2c
-    by_c2c = any(each.type_inter == "P2C" for each in comm.graphs.values())  # then all do, or by PXN
+    by_c2c = any(each.type_inter == "P2C" for each in comm.graphs.values())  # then all graphs use P2C or PXN
     inter = "PHB" if by_c2c and not knows_p2c else graph.type_inter
     return (
         comm.capability >= 70 and PATHS.index(inter) <= farthest and PATHS.index(graph.type_intra) <= PATHS.index("NVB")
@@ -179,7 +179,7 @@ def _bandwidth(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> float:
-    """Return GB/s of the largest buffer of a rank; 0 if the pair is not used."""
+    """Return the bandwidth of a pair in GB/s of the largest buffer of a rank; 0 if the pair is not used."""
     bus = graph.channels * (graph.intra if comm.nodes <= 2 else graph.inter)
     if isinstance(constants, RcclConstants):
         bus *= _rccl_share(comm, constants, algorithm, protocol)
@@ -238,7 +238,8 @@ def _nvls_bus(
     collective: TunedCollective,
     algorithm: NcclAlgorithm,
 ) -> float:
-    """Return NVLS's bandwidth: the switch doubles all_reduce's speed within a node, less what a head keeps."""
+    """Return NVLS's bandwidth in GB/s. The switch doubles the speed of all_reduce within a node, except for a head's
+    own share."""
     channels = graph.channels
     if channels < 2:
         return 0.0
@@ -269,7 +270,7 @@ def _nodes_column(comm: Communicator) -> int:
 
 
 def _ll_ceiling(comm: Communicator, constants: NcclConstants) -> float:
-    """Return the limit of all channels together in LL; over several nodes the host's processor decides, not the GPU."""
+    """Return the GB/s limit of all channels together in LL; with several nodes it depends on the CPU, not the GPU."""
     row = comm.generation if comm.nodes == 1 else "ampere" if comm.cpu == "amd" else "volta"
     return constants.ceilings_GBps.ll[row][_nodes_column(comm)]
 
@@ -285,7 +286,7 @@ def _latency(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> float:
-    """Return the time of a call of nearly no bytes, in us: a base, and the successive hops of the longest way."""
+    """Return the latency of a pair, in us: a base, plus the hops on the longest chain of dependent messages."""
     i = PROTOCOLS.index(protocol)
     hop, nodes = constants.hop_us, comm.nodes
     base = constants.base_us[algorithm][i]
@@ -319,7 +320,7 @@ def _ring_hops(
     intra: float,
     inter: float,
 ) -> float:
-    """Return the latency of a ring's hops, one after another; a chain of equal channels counts one."""
+    """Return the latency in us of all successive hops of a ring; a chain of equal channels counts as one hop."""
     nodes = comm.nodes
     if collective in ("broadcast", "reduce"):
         far = constants.hop_us["net" if nodes > 1 else "nvlink"]
@@ -336,7 +337,7 @@ def _ring_hops(
     return (comm.ring_steps(collective) - across) * max(intra, proxy * (3 if i == _SIMPLE else 1)) + across * inter
 
 
-# --- what depends on the size ---
+# --- dependence on the size ---
 
 
 def _correction(
@@ -346,8 +347,8 @@ def _correction(
     protocol: Protocol,
     nbytes: int,
 ) -> float:
-    """Return the share of its bandwidth that a call of that size gets. NCCL corrects trees, and so all-reduces only;
-    RCCL corrects rings over several nodes too, for every collective."""
+    """Return the factor on a pair's bandwidth for a call of `nbytes`. NCCL corrects trees, hence all-reduces only; RCCL
+    also corrects rings over several nodes, for every collective."""
     entry = (nbytes // 64).bit_length() - 1
     if entry < 0:
         return 1.0
@@ -365,5 +366,5 @@ def _correction(
 
 
 def _fills(comm: Communicator, nbytes: int) -> bool:
-    """Return whether each channel of each rank has a line to send."""
+    """Return whether each channel of each rank has at least 64 bytes to send."""
     return nbytes // (comm.channels * comm.ranks) >= 64

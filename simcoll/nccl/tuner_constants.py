@@ -1,7 +1,7 @@
 """The constants of the tuners of NCCL and RCCL by release: the YAML files `nccl.yaml` and `rccl.yaml`.
 
-A release is a text such as `2.27` or `2.27.3`. Rows of three are by protocol (LL, LL128, Simple) or by the number of
-nodes (one, two, more), as the files say.
+A release is a text such as `2.27` or `2.27.3`. The three numbers of a `Triple` are for the protocols LL, LL128 and
+Simple, or for one, two and more nodes; the files say which.
 """
 
 import re
@@ -31,21 +31,21 @@ ByGeneration = Mapping[Generation, Triple]
 
 
 class ProxyTimes(Model):
-    """Time, in us, in which the host's processor hands a message on, by vendor of the processor."""
+    """Time in us in which the host's proxy passes a message on, by vendor of the processor."""
 
     amd: float
     other: float
 
 
 class Plateau(Model):
-    """Factor on the ring's latency, from compute capability 8.0 on and before."""
+    """Factors on a ring's latency: from compute capability 8.0 on, and for older GPUs."""
 
     from_cc_80: float
     before: float
 
 
 class Constants(Model):
-    """Constants that both libraries have: the terms of a latency."""
+    """The constants of a release that both libraries have, mainly the terms of a latency."""
 
     release: str
     oldest: str
@@ -58,7 +58,7 @@ class Constants(Model):
 
 
 class Ceilings(Model):
-    """GB/s that no channel (`ll`: all of them together) exceeds, with one node, with two, with more."""
+    """Upper limits in GB/s per channel (`ll`: of all channels together), for one, two and more nodes."""
 
     ll: ByGeneration
     ring_ll128: ByGeneration
@@ -68,7 +68,7 @@ class Ceilings(Model):
 
 
 class Shares(Model):
-    """Shares of the bandwidth of its channels that an algorithm reaches."""
+    """For each algorithm and protocol, the share of its channels' bandwidth that it reaches."""
 
     ring_ll: Fractional
     ring_ll_without_reduction: Fractional
@@ -82,7 +82,8 @@ class Shares(Model):
 
 
 class NvlsChannels(Model):
-    """Number of channels of NVLS on so many nodes, with at least such NICs and at most so many GPUs a node."""
+    """The number of channels of NVLS on `nodes` nodes (None: any), with NICs of at least `nic_GBps` and at most `gpus`
+    GPUs per node."""
 
     channels: int
     nodes: int | None = None
@@ -91,7 +92,7 @@ class NvlsChannels(Model):
 
 
 class NcclConstants(Constants):
-    """Constants that only NCCL has."""
+    """The constants of a release of NCCL."""
 
     library: Literal["nccl"]
     ceilings_GBps: Ceilings  # noqa: N815
@@ -105,7 +106,7 @@ class NcclConstants(Constants):
 
 
 class RcclConstants(Constants):
-    """Constants that only RCCL has."""
+    """The constants of a release of RCCL."""
 
     library: Literal["rccl"]
     shares_to_two_nodes: Mapping[NcclAlgorithm, Triple]
@@ -116,8 +117,8 @@ class RcclConstants(Constants):
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
     """Return the constants of a release of a library, by default of the newest known.
 
-    A release between two that changed constants has those of the earlier one; a release newer than all known ones has
-    those of the newest. Raises InputError for a text that is no release, and for a release that is too old.
+    The files list the releases that changed constants. Any other release has the constants of the nearest earlier one.
+    Raises InputError for a text that is no release, and for a release that is too old.
     """
     return yaml_tree.once(_read, library, version)
 
@@ -134,13 +135,13 @@ def _read(library: Library, version: str | None) -> NcclConstants | RcclConstant
 
 
 def check(version: str | None, collective: str) -> None:
-    """Raise InputError for a release of NCCL that is too old to know how it makes calls of a collective."""
+    """Raise InputError for a release of NCCL whose calls of a collective are unknown because it is too old."""
     _checked(version, _oldest_of(collective), read("nccl").release, "nccl")
 
 
 def nearest(version: str, collective: str = "") -> str | None:
-    """Return the release of NCCL in a text (`2.27.3+cuda12.4`), at least the oldest known; None if the text has
-    none."""
+    """Return the release of NCCL in a text such as `2.27.3+cuda12.4`, or the oldest known release if that is newer;
+    None if the text has no release."""
     release = re.search(r"[0-9]+\.[0-9]+", version)
     return max(_oldest_of(collective), release[0], key=numbers) if release else None
 
@@ -151,7 +152,7 @@ def _oldest_of(collective: str) -> str:
 
 
 def newer_than_known(version: str, library: Library = "nccl") -> str | None:
-    """Return the words for a release newer than all known ones; None for others."""
+    """Return a warning for a release newer than all known ones; None for other releases."""
     newest = read(library).release
     if numbers(version) <= numbers(newest):
         return None
@@ -170,7 +171,7 @@ def _checked(version: str | None, oldest: str, newest: str, library: Library) ->
 
 
 def numbers(version: str) -> tuple[int, int]:
-    """Return major and minor number of a release: constants do not change between patches. Raises InputError."""
+    """Return the major and minor number of a release; patches do not change constants. Raises InputError."""
     match = re.fullmatch(r"([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:-[0-9]+)?", version.strip(), re.ASCII)
     if match is None:
         raise InputError(f"{version!r} is no release", "write e.g. 2.27 or 2.27.3")
@@ -178,7 +179,7 @@ def numbers(version: str) -> tuple[int, int]:
 
 
 def _changed(file: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mapping with the changes that `was` gives; other keys stay."""
+    """Return `file` with the values of `was` in place of its own, recursively; other keys stay."""
     merged = dict(file)
     for key, value in was.items():
         merged[key] = _changed(merged[key], value) if isinstance(value, dict) else value

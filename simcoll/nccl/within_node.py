@@ -1,11 +1,11 @@
-"""Transports between GPUs of a node: directly into each other's memory (P2P), or through the host's (SHM).
+"""Transports between GPUs of a node: directly into each other's memory (P2P), or through the host's memory (SHM).
 
-NCCL decides by the path between two GPUs: up to `p2p_level` they talk directly. Beyond, the sender writes into a buffer
-in the memory of the receiver's host, and the receiver reads it from there over PCIe. If not even GPUs behind one PCIe
+The type of the path between two GPUs decides: up to `p2p_level` they talk directly. Beyond it, the sender writes into a
+buffer in the memory of the receiver's host, from which the receiver reads over PCIe. If not even GPUs behind one PCIe
 switch may talk directly, their data pass the link between the switch and its host.
 
-Source: NVIDIA/nccl's documentation of NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. NCCL's default level differs by release and
-host; ours is an assumption.
+Source: NVIDIA/nccl's documentation of NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. NCCL's default level differs between
+releases and hosts; simcoll's default is an assumption.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from simcoll.topology.graph import Link, Topology
 from simcoll.topology.nccl_graphs import PATHS
 from simcoll.topology.wiring import Wiring
 
-_DIRECT = ("nvlink", "xgmi")  # kinds of links that serve direct transfers only
+_DIRECT = ("nvlink", "xgmi")  # kinds of links that carry direct transfers only
 SWITCH, HALF, HOST = "pcie_switch", "half of a PCIe switch", "cpu"
-_HUB = "nvswitch"  # kind of a mesh's hub, which carries the load of a switch
+_HUB = "nvswitch"  # kind of the hub that replaces the links of a mesh
 
 
 def staged(comm: Communicator) -> bool:
-    """Return whether some GPUs of a ring hand on through the host's memory. Raises RefusedError for GPUs on NVLink
-    that may not use it, as NCCL's search results for them are not stored."""
+    """Return whether some GPUs of a ring send through the host's memory. Raises RefusedError if the settings exclude
+    NVLink between GPUs that have it, because the graphs with NVLink do not apply then."""
     path = comm.graphs["ring"].type_intra
     beyond = PATHS.index(path) > PATHS.index(comm.p2p_level)
     if beyond and path in ("NVL", "NVB", "C2C"):
@@ -35,8 +35,8 @@ def staged(comm: Communicator) -> bool:
 
 
 def by_host(topology: Topology, comm: Communicator) -> Topology:
-    """Return the topology in which GPUs never talk directly: all their routes go by the host. Each PCIe switch
-    becomes two, one towards the host and one from it, and NVLinks are left out."""
+    """Return a topology in which all routes between GPUs pass the host, if GPUs may not talk directly; else return
+    `topology`. Each PCIe switch becomes two, towards the host and from it, and NVLinks are removed."""
     if PATHS.index(comm.p2p_level) >= PATHS.index("PIX"):
         return topology
     wiring, far = topology.rewired(), _far(topology)
@@ -53,7 +53,7 @@ def by_host(topology: Topology, comm: Communicator) -> Topology:
 
 
 def _halved(wiring: Wiring, switch: str, half: str) -> str:
-    """Return the half of a switch, and add it if it is missing."""
+    """Return the name of one half (`up` or `down`) of a PCIe switch, and add the half if it is missing."""
     name = f"{switch}.{half}"
     wiring.add(name, {**wiring.devices[switch], "kind": HALF})
     return name
@@ -78,11 +78,11 @@ def host_links(topology: Topology, comm: Communicator) -> frozenset[int]:
 
 
 def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
-    """Return the topology with a hub on each node in place of the direct links between GPUs at `places`; the topology
+    """Return the topology with a hub on each node in place of the direct links between the GPUs `places`; the topology
     itself if one of them has no such link.
 
-    NCCL's search looks for channels that fill the links of a GPU together. So a call uses all of them at once,
-    whichever peer each leads to. The order in which a channel visits the GPUs is not known here.
+    NCCL's channels together fill all links of a GPU. So a call uses all links at once, whichever peer each leads to.
+    simcoll does not know the order in which a channel visits the GPUs.
     """
     of_node: dict[int | None, set[str]] = defaultdict(set)
     for place in places:

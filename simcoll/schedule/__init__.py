@@ -1,4 +1,4 @@
-"""The schedule: who sends which chunk to whom, and the proof that the collective keeps its contract.
+"""The schedule: who sends which chunk to whom, and the proof that this yields the collective's result.
 
-Takes a collective, a number of ranks and an algorithm's name. Gives a proved `Schedule`, or a stream of its steps.
+Takes a collective, a number of ranks and an algorithm's name. Returns a proved `Schedule`, or a stream of its steps.
 """

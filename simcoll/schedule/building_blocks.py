@@ -1,7 +1,7 @@
-"""The moves that algorithms are composed of.
+"""Step patterns that several algorithms share: rings, recursive doubling, binomial and binary trees.
 
-Each is a generator of steps over `ranks`, an array (rings, m) of equal groups that do the same side by side; a flat
-list is one group. `slots` (rings, m, w), or broadcastable to it, gives the w slots of each of the m shards.
+Each generator yields steps over `ranks`, an array (rings, m) of equal groups that run in parallel; a flat list is one
+group. `slots`, (rings, m, w) or broadcastable to it, gives the w slots of each of the m shards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
 
 
 def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Iterator[StepPattern]:
-    """Yield m−1 steps in which position i sends shard i − lag − s on: one Repeat where shards are evenly spaced."""
+    """Yield m−1 steps; in step s, position i sends shard i − lag − s to the next position. One `Repeat` if possible."""
     groups = _groups(ranks)
     shards, m = _shards(slots, groups), groups.shape[1]
     i = np.arange(m)
@@ -81,7 +81,8 @@ def grid_all_gather(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
 def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
     """Return the rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
 
-    A rank has by then only the chunks that agree with it on all inner axes; those of all outer places are one shard.
+    Rings of inner axes come first. So a rank still has only chunks with its own coordinates on all inner axes.
+    A shard joins the chunks of all outer coordinates.
     """
     outer, m = int(np.prod(grid.shape[:axis])), grid.shape[axis]
     ranks = grid.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
@@ -93,8 +94,8 @@ def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
 def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> Iterator[StepPattern]:
     """Swap whole buffers of w slots (`slots` (rings, w)) among `radix` ranks at distance 1, radix, radix², ….
 
-    The last round is of fewer ranks where m has no room for `radix` any more. Where the rounds do not make m, the first
-    ranks fold in pairs before and unfold after, as MPI libraries do.
+    The last round may have fewer ranks than `radix`. If the product of the rounds is less than m, surplus ranks send
+    their buffers to a neighbour first and get the result last, as in MPI libraries.
     """
     groups = _groups(ranks)
     whole = np.atleast_2d(np.asarray(slots, dtype=np.int64))
@@ -114,7 +115,7 @@ def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> 
 
 
 def _rounds(m: int, radix: int) -> list[int]:
-    """Return how many ranks swap in each round: `radix` while m has room, then the largest smaller number.
+    """Return how many ranks swap in each round: `radix` as often as m allows, then the quotient that is left.
 
     >>> _rounds(8, 4), _rounds(7, 2)
     ([4, 2], [2, 2])
@@ -127,9 +128,9 @@ def _rounds(m: int, radix: int) -> list[int]:
 
 
 def fold(groups: Ranks, size: int) -> tuple[Ranks, Ranks]:
-    """Split m ranks into `extra` and a `core` of `size` ≥ m/2: extra[i] hands its part to core[i].
+    """Split m ranks into `extra` and a `core` of `size` ≥ m/2 ranks: rank extra[i] hands its data to core[i].
 
-    The first 2·(m − size) ranks pair up, the odd one of each pair staying, so that partners are neighbours.
+    The first 2·(m − size) ranks form pairs of neighbours; the odd rank of each pair is in the core.
     """
     pairs = groups.shape[1] - size
     extra = groups[:, 0 : 2 * pairs : 2]
@@ -138,7 +139,7 @@ def fold(groups: Ranks, size: int) -> tuple[Ranks, Ranks]:
 
 
 def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """Reduce up a binomial tree to the first rank, in ⌈log2 m⌉ steps, every slot of `slots` (w)."""
+    """Reduce all `slots` (w) up a binomial tree to the first rank, in ⌈log2 m⌉ steps."""
     order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
     distance = 1
     while distance < len(order):
@@ -148,7 +149,7 @@ def binomial_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
 
 
 def binomial_broadcast(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]:
-    """Send down a binomial tree from the first rank, in ⌈log2 m⌉ steps, the farthest first."""
+    """Send all `slots` down a binomial tree from the first rank, in ⌈log2 m⌉ steps, the longest distance first."""
     order, whole = np.asarray(ranks, dtype=np.int64), np.atleast_1d(np.asarray(slots, dtype=np.int64))
     distance = 1 << max(0, (len(order) - 1).bit_length() - 1)
     while distance and len(order) > 1:
@@ -167,7 +168,7 @@ def rooted(n: int, root: int) -> Ranks:
 
 
 def tree_reduce(parent: Ranks, slot: int) -> Iterator[StepPattern]:
-    """Reduce up any tree (`parent`, −1 at the root), each node after its children: a step for each level."""
+    """Reduce `slot` up any tree (`parent`, −1 at the root), one level a step, each node after its children."""
     height = _heights(parent)
     for step in range(int(height.max())):
         node = np.flatnonzero((height == step) & (parent >= 0))
@@ -175,7 +176,7 @@ def tree_reduce(parent: Ranks, slot: int) -> Iterator[StepPattern]:
 
 
 def tree_broadcast(parent: Ranks, slot: int) -> Iterator[StepPattern]:
-    """Send down any tree from its root, one level a step, the lower child first."""
+    """Send `slot` down any tree from its root, one level a step; of two children the lower number comes first."""
     depth = _depths(parent)
     for step in range(int(depth.max())):
         node = np.flatnonzero(depth == step + 1)
@@ -183,7 +184,7 @@ def tree_broadcast(parent: Ranks, slot: int) -> Iterator[StepPattern]:
 
 
 def two_trees(n: int) -> tuple[Ranks, Ranks]:
-    """Return the parents (−1 at the root) in two binary trees: a leaf of one is an inner node of the other."""
+    """Return the parents (−1 at the root) in two binary trees over n nodes; leaves of one are inner in the other."""
     first, node = bit_tree(n), np.arange(n)
     # A node's name in the second tree: mirrored for even n, shifted for odd n. Both turn odd names into even ones.
     alias = n - 1 - node if n % 2 == 0 else (node - 1) % n
@@ -226,7 +227,7 @@ def binary_heap(n: int) -> Ranks:
 
 
 def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
-    """Yield log2 p steps over a power of two of ranks, the far half first; slot b ends reduced at `core[owner[b]]`."""
+    """Yield log2 p steps over p = 2^k ranks, the longest distance first; slot b ends reduced at `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = len(core) // 2
     while distance:
@@ -236,7 +237,7 @@ def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
 
 
 def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
-    """Yield log2 p steps over a power of two of ranks, the nearest first; slot b starts at `core[owner[b]]`."""
+    """Yield log2 p steps over p = 2^k ranks, the shortest distance first; slot b starts at `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = 1
     while distance < len(core):
@@ -246,7 +247,7 @@ def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
 
 
 def peers(n: int) -> tuple[Ranks, Ranks]:
-    """Return every rank, (n, 1), and all others by distance, (n, n−1), r+1 first.
+    """Return every rank r, (n, 1), and all other ranks in the order r+1, r+2, … (mod n), (n, n−1).
 
     >>> peers(3)[1].tolist()
     [[1, 2], [2, 0], [0, 1]]

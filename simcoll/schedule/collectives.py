@@ -1,7 +1,7 @@
-"""The contract of each collective, apart from any algorithm: who holds what before, who must hold what after.
+"""The contract of each collective: which data each rank holds before, and which result it must hold after.
 
 A *value* is named by the rank whose data it is and the block of that rank's buffer. `before` says which value each
-slot of each rank holds; `after` which value each slot must hold, from how many ranks reduced together.
+slot of each rank holds. `after` says which value a slot must hold: that of one rank, or the reduction over all ranks.
 
 Sizes are counted as nccl-tests counts them: `size` is the largest buffer a rank holds, so for all_gather,
 reduce_scatter, gather and scatter it is ranks × the per-rank part, for all_to_all the whole send buffer of a rank.
@@ -21,7 +21,7 @@ from simcoll.config.arrays import Numbers
 from simcoll.errors import did_you_mean
 from simcoll.schedule.schedule import AnySchedule, Schedule, split
 
-NOTHING: Final = -1  # before: the slot is undefined; after: nothing is promised
+NOTHING: Final = -1  # before: the slot is undefined; after: it may hold anything
 ALL: Final = -2  # after: the reduction over all ranks
 
 OPERATORS: Final[dict[str, np.ufunc]] = {
@@ -42,12 +42,12 @@ Held = Callable[[Numbers, Numbers, int, int, int], tuple[ArrayLike, ArrayLike]]
 
 @dataclass(frozen=True)
 class Collective:
-    """A contract.
+    """A collective and its contract.
 
-    `before` and `after` give what each rank and slot holds (arrays that broadcast); see `table`. `blocks(n)` is the
-    smallest number of chunks that the contract can be said in; a schedule uses a multiple of it. `busbw(n)` is
-    nccl-tests' factor from algbw to busbw. `turns` says which renamings keep the contract: `ranks`: any of ranks and
-    any of chunks; `blocks`: any of ranks that renames their blocks alike; empty: perhaps none.
+    `before` and `after` give the contents of each rank and slot (arrays that broadcast); see `table`. `blocks(n)` is
+    the number of blocks of a buffer; a schedule's number of chunks is a multiple of it. `busbw(n)` is nccl-tests'
+    factor from algbw to busbw. `turns` says which permutations keep the contract. `ranks`: any permutation of ranks,
+    and any of chunks. `blocks`: any permutation of ranks together with their blocks. Empty: perhaps none.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Collective:
     turns: Literal["ranks", "blocks", ""] = ""
 
     def table(self, held: Held, n: int, n_chunks: int, root: int = 0, slots: Numbers | None = None) -> Numbers:
-        """Return the contract `held` (`before` or `after`) of every rank and of some slots (default: all).
+        """Return the contents that `held` (`before` or `after`) gives every rank in some slots (default: all).
 
         int64 (n, slots, 2): the rank whose value a slot holds (or NOTHING, ALL), and the block of that value.
         """
@@ -74,10 +74,10 @@ class Collective:
     def sizes(
         self, nbytes: int, n: int, n_chunks: int, root: int = 0, itemsize: int = 1, weights: object = None
     ) -> NDArray[np.int64]:
-        """Return the bytes of each slot of each rank before the first step, (n, n_chunks); 0 where nothing is held.
+        """Return the bytes of each slot of each rank before the first step, (n, n_chunks); 0 for undefined slots.
 
         `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank. Raises ValueError
-        when they do not fit.
+        if the weights have the wrong shape.
         """
         held = self.table(self.before, n, n_chunks, root)
         nothing, block = held[..., 0] == NOTHING, held[..., 1]
@@ -216,7 +216,7 @@ def collective(name: str) -> Collective:
 def contracts(
     schedule: AnySchedule, which: Literal["before", "after"], slots: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the contract of every group, its ranks named globally: (n, slots, 2); `slots`: default all."""
+    """Return `Collective.table` for all groups, with global rank numbers: (n, slots, 2); `slots`: default all."""
     contract = collective(schedule.collective)
     table = np.full((schedule.n, schedule.n_chunks if slots is None else len(slots), 2), NOTHING, np.int64)
     for group in schedule.groups:
@@ -230,9 +230,9 @@ def contracts(
 
 
 def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict[int, list[slice]]:
-    """Return for every rank of a group the range of each slot in its buffer of `elements`, held or not.
+    """Return for every rank of a group the range of each slot in its buffer of `elements`, defined or not.
 
-    Raises ValueError when the weights do not fit.
+    Raises ValueError if the weights have the wrong shape.
     """
     contract = collective(schedule.collective)
     cuts: dict[int, list[slice]] = {}
@@ -246,14 +246,14 @@ def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict
 
 
 def promised(schedule: Schedule, rank: int) -> list[int]:
-    """Return the slots about which the contract promises a rank something."""
+    """Return the slots of a rank that belong to the collective's result."""
     return np.flatnonzero(contracts(schedule, "after")[rank, :, 0] != NOTHING).tolist()
 
 
 def expected(
     schedule: Schedule, rank: int, buffer_of: Callable[[int], NDArray[Any]], op: str, weights: object = None
 ) -> NDArray[Any]:
-    """Return the contents that the promised slots of a rank must have, end to end.
+    """Return the elements that a rank's result slots (`promised`) must hold, concatenated.
 
     `buffer_of(r)` is the whole buffer of rank r before the collective. The result depends on the contract alone, not on
     the schedule. One buffer at a time is in memory.
@@ -278,7 +278,7 @@ def expected(
 
 
 def scaled(schedule: Schedule, rank: int, values: NDArray[Any], dtype: np.dtype[Any], op: str) -> NDArray[Any]:
-    """Return sums of `avg` divided by the number of their ranks, integers rounded down; other values as they are."""
+    """Return sums divided by the group's number of ranks if `op` is `avg` (integers rounded down), else unchanged."""
     if op != "avg" or not collective(schedule.collective).reduces:
         return values
     members = next(len(group) for group in schedule.groups if rank in group)

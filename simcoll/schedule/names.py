@@ -1,8 +1,8 @@
 """The names of collectives, data types, and NCCL's algorithms and protocols, as each tool spells them.
 
-There is one row for each thing. Its `name` is the name in simcoll; the other fields are the spellings of the tools, and
-a field is empty where a tool has no name for the thing. Readers and writers of other tools' files ask this table, by
-`spellings` (from our name to a tool's) and by `names_by` (from a tool's spelling to our name).
+There is one row for each thing. Its `name` is simcoll's name ("our name"); the other fields are the spellings of tools.
+A field is empty if the tool has no name for the thing. Readers and writers of other tools' files look names up with
+`spellings` (from our name to a tool's) and `names_by` (from a tool's spelling to our name).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeVar, get_args
 NcclAlgorithm = Literal["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
 Protocol = Literal["LL", "LL128", "Simple"]
 
-# In NCCL's order: its logs and tables number them so, and of equally fast ones its tuner takes the first.
+# In NCCL's order: NCCL's logs and tables number them so, and its tuner takes the first of equally fast ones.
 ALGORITHMS: Final[tuple[NcclAlgorithm, ...]] = get_args(NcclAlgorithm)
 PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
@@ -107,7 +107,7 @@ Row = TypeVar("Row", bound=_Named)
 
 
 def spellings(rows: Iterable[Row], tool: Callable[[Row], str]) -> dict[str, str]:
-    """Return a tool's spelling by our name, for the rows that the tool knows.
+    """Return a dictionary from our names to a tool's spellings, without the names that the tool lacks.
 
     >>> spellings(COLLECTIVES, lambda row: row.msccl)["all_to_all"]
     'alltoall'
@@ -116,7 +116,7 @@ def spellings(rows: Iterable[Row], tool: Callable[[Row], str]) -> dict[str, str]
 
 
 def names_by(rows: Iterable[Row], tool: Callable[[Row], Iterable[str]]) -> dict[str, str]:
-    """Return our name by each of a tool's spellings.
+    """Return a dictionary from each of a tool's spellings to our name.
 
     >>> names_by(DTYPES, lambda row: [row.kernel])["bf16"]
     'bfloat16'
@@ -125,7 +125,7 @@ def names_by(rows: Iterable[Row], tool: Callable[[Row], Iterable[str]]) -> dict[
 
 
 def squashed(text: str) -> str:
-    """Return a text in small letters, without spaces, `_` and `-`: spellings differ in these most.
+    """Return a text in small letters, without spaces, `_` and `-`, to compare spellings.
 
     >>> squashed("Reduce-Scatter")
     'reducescatter'
@@ -140,7 +140,7 @@ _IN_TABLES: Final = names_by(COLLECTIVES, lambda row: row.measured)
 def collective_named(text: str, *, in_table: bool = False) -> str | None:
     """Return the collective that a text names; None if it names none.
 
-    Case, spaces, `_` and `-` do not count. A text that stands `in_table` may have the looser names of measured tables.
+    Case, spaces, `_` and `-` do not count. With `in_table`, further names count that measured tables use.
 
     >>> collective_named("AllReduce"), collective_named("bcast"), collective_named("bcast", in_table=True)
     ('all_reduce', None, 'broadcast')

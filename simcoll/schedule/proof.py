@@ -1,13 +1,13 @@
-"""Prove that a schedule does what its collective promises. Two readings of the same rules:
+"""Prove that a schedule produces its collective's result. There are two methods:
 
-* `full`: symbolic. Which ranks' contributions does each slot hold, and does any count twice? Exact.
+* `full`: symbolic and exact. It tracks whose contributions each slot holds, and whether any counts twice.
 * `fingerprint`: 64-bit random values added modulo 2⁶⁴. A wrong schedule passes with probability 2⁻⁶⁴ a slot, for a
   fraction of the memory. Where nothing is reduced it is exact, too, and `full` uses it: a bijection draws the values,
   so that no two blocks of ranks have the same value, and none has 0.
 
-Chunks that are never mixed are proved some at a time, which bounds memory. Of chunks that a verified rotation of ranks
-turns into each other one is proved for all. In-network agents start with nothing; reducing into nothing stores the
-value.
+If chunks never mix, some are proved at a time, which bounds memory. If a verified rotation of ranks (a symmetry of the
+schedule) maps chunks onto each other, one of them is proved for all. In-network agents start empty. Reducing into an
+empty slot stores the value.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
     >>> prove(build("all_reduce", "ring", 4))
     """
     check_shape(source)
-    twice = collective(source.collective).at_least_once  # where contributions count twice, sums say nothing
+    twice = collective(source.collective).at_least_once  # if contributions may count twice, sums prove nothing
     full = twice or (reading == "full" and any(part.first.reduce.any() for part in source.parts()))
     check = _check_symbols if full else _check_fingerprints
     for chosen in _portions(source, (source.n // 4 + 9) if full else 16):
         check(source, chosen)
 
 
-# --- what is played ---
+# --- the steps of a proof ---
 
 
 class Places:
-    """The (participant, slot) pairs of a proof, numbered: of all slots, or of the `chosen` chunks."""
+    """Numbers (participant, slot) pairs, called places: of all slots, or of the `chosen` chunks."""
 
     def __init__(self, source: AnySchedule, chosen: Numbers | None):
         slots = np.arange(source.n_slots) if chosen is None else chosen
@@ -63,13 +63,13 @@ class Places:
         return self._count
 
     def of(self, participant: NDArray[Any], slot: NDArray[Any]) -> Numbers:
-        """Return the numbers of places."""
+        """Return the number of each (participant, slot) pair."""
         numbers: Numbers = participant.astype(np.int64) * self._columns + self._column[slot]
         return numbers
 
 
 def check_shape(source: AnySchedule) -> None:
-    """Raise ScheduleError if the number of chunks cannot carry the contract."""
+    """Raise ScheduleError if the number of chunks is no multiple of the contract's number of blocks."""
     contract = collective(source.collective)
     for size in {len(group) for group in source.groups}:
         if source.n_chunks % contract.blocks(size):
@@ -79,11 +79,11 @@ def check_shape(source: AnySchedule) -> None:
             )
 
 
-NumberedStep = tuple[int, Step, Numbers, Numbers]  # its number, rows, the places they read and those they write
+NumberedStep = tuple[int, Step, Numbers, Numbers]  # step number, rows, the places that rows read, the places they write
 
 
 def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
-    """Yield the chunks to prove, some at a time to bound memory; None: all at once. A place takes `nbytes`."""
+    """Yield sets of chunks to prove together, within MOST_BYTES; None: all at once. A place takes `nbytes`."""
     if not _keeps_chunks(source):
         yield None
         return
@@ -95,7 +95,7 @@ def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
 
 
 def _keeps_chunks(source: AnySchedule) -> bool:
-    """Return whether every value goes to the slot that it comes from, so that no chunk affects another."""
+    """Return whether every transfer writes the slot number that it reads, so that no chunk affects another."""
     if source.n_slots > source.n_chunks or source.participants > source.n:
         return False
     return all(np.array_equal(part.first.src_slot, part.first.dst_slot) for part in source.parts())
@@ -129,12 +129,12 @@ def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Ite
 
 
 def _ends(rows: Step, places: Places) -> tuple[Numbers, Numbers]:
-    """Return the places that rows read and those that they write."""
+    """Return the places that rows read, and the places that they write."""
     return places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
 
 
 def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Return the rows of one step in rounds: no round writes a place twice, and each place keeps the index order."""
+    """Split the rows of one step into rounds that write no place twice; writes of one place keep their index order."""
     if len(write) == 1:
         return [np.zeros(1, np.intp)]
     if all_differ(write):
@@ -151,8 +151,8 @@ def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
 
 @dataclass
 class _Symbols:
-    """For each place: the block it holds (NOTHING if undefined) and, as bit sets over ranks, whose contributions it has
-    at least `once`, and `more` than once."""
+    """Contents of each place: the block it holds (NOTHING if undefined), and two bit sets over ranks. `once`: ranks
+    whose contribution it holds at least once; `more`: ranks whose contribution it holds more than once."""
 
     block: NDArray[np.int64]
     once: NDArray[np.uint8]
@@ -291,7 +291,7 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
 
 
 def _played(state: NDArray[np.uint64], numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> bool:
-    """Play some steps; return False if a row sends from a place that holds nothing."""
+    """Apply some steps to `state`; return False if a row reads an empty place."""
     if (np.diff(numbers) > 0).all():  # one row a step, as of a chunk on a ring: plain numbers take a tenth of the time
         held = state.data
         for source, place, adds in zip(read.tolist(), write.tolist(), rows.reduce.tolist(), strict=True):
@@ -310,7 +310,7 @@ def _played(state: NDArray[np.uint64], numbers: Numbers, rows: Step, read: Numbe
 
 
 def _draw(n_chunks: int, owner: Numbers, block: Numbers) -> NDArray[np.uint64]:
-    """Return a random value for each rank's block, always the same: the finaliser of SplitMix64 (Steele, Lea and Flood,
+    """Return a fixed pseudorandom value for each rank's block: the finaliser of SplitMix64 (Steele, Lea and Flood,
     "Fast splittable pseudorandom number generators", 2014) over the number of the block."""
     x = ((owner * n_chunks + block + 1).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

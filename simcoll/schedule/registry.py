@@ -1,7 +1,7 @@
 """The registry of algorithms: one entry each, with its help text, constraints and closed-form cost.
 
 An algorithm is a pure function from a `Request` to steps. Tests, `simcoll list`, `simcoll verify` and scenarios loop
-over `ALGORITHMS`: a new entry gets all of them free.
+over `ALGORITHMS`, so they cover each new entry.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def default_groups(n: int) -> Groups:
 
 
 class AnyNumber(tuple[str, ...]):
-    """Choices of an option that takes any whole number from 1 on; its items are the ones that help and tests show."""
+    """The choices of an option that takes any whole number from 1 on; its items are examples for help and tests."""
 
     __slots__ = ()
 
@@ -114,7 +114,7 @@ class Algorithm:
     rotation: Callable[[Request], Rotation] | None = None
 
     def spelt(self, options: Mapping[str, str]) -> str:
-        """Return the one spelling of this algorithm with options: `hierarchical(across=ring)`."""
+        """Return the canonical spelling of this algorithm with options, e.g. `hierarchical(across=ring)`."""
         return self.name + (f"({','.join(f'{key}={value}' for key, value in options.items())})" if options else "")
 
     @property
@@ -123,8 +123,8 @@ class Algorithm:
         return (inspect.getdoc(self.steps) or "").split("\n", 1)[0]
 
     def stream(self, request: Request, label: str = "") -> StreamedSchedule:
-        """Return the schedule step by step; raises RefusedError when this algorithm cannot serve, InputError for groups
-        that do not hold each rank once."""
+        """Return the schedule step by step. Raises RefusedError if the algorithm does not support the request, and
+        InputError for groups that do not hold each rank once."""
         if request.groups and sorted(flat(request.groups)) != list(range(request.n)):
             raise InputError(f"groups must hold each of the ranks 0 … {request.n - 1} once", "mend the groups")
         if self.needs_agent and not request.agents:
@@ -161,8 +161,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Turn any error in a user's algorithm into a ScheduleError with its name and `file:line`: the line that
-        raised, or the function whose schedule is wrong."""
+        """Turn any error in a user's algorithm into a ScheduleError with the algorithm's name and `file:line`. This is
+        the line that raised, or the line of the function whose schedule is wrong."""
         if self.shipped:
             yield
             return
@@ -170,7 +170,7 @@ class Algorithm:
             yield
         except MemoryError:
             raise
-        # All others: a user's function may raise anything, and may yield values at which our own code fails.
+        # A user's function may raise any error, and may yield values at which simcoll's own code fails.
         except Exception as error:
             wrong = isinstance(error, ScheduleError)
             if isinstance(error, SimcollError) and (not isinstance(error, ScheduleError) or error.place):
@@ -186,17 +186,17 @@ ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 
 
 def one_chunk(request: Request) -> int:
-    """Return 1: the buffer is never cut."""
+    """Return 1, the number of chunks of a buffer that is not cut."""
     return 1
 
 
 def around(request: Request) -> Rotation:
-    """Return the rotation by one place, with one chunk a rank."""
+    """Return the symmetry of schedules with one chunk a rank: a shift of all ranks and chunks by one."""
     return Rotation(1, 1, request.n)
 
 
 def chunk_per_rank(request: Request) -> int:
-    """Return one chunk a rank."""
+    """Return n, the number of chunks of a buffer with one chunk a rank."""
     return request.n
 
 
@@ -301,6 +301,6 @@ def names(collective: str) -> Sequence[str]:
 
 
 def library(collective: str) -> Sequence[str]:
-    """Return the algorithms of a collective that NCCL has, for `auto` to choose; those that need a switch last."""
+    """Return the algorithms that NCCL has for a collective, from which `auto` chooses; those with a switch last."""
     entries = [entry for entry in ALGORITHMS.get(collective, {}).values() if entry.library]
     return tuple(entry.name for entry in sorted(entries, key=lambda entry: entry.needs_agent))

@@ -47,12 +47,12 @@ class Transfer(NamedTuple):
 
 
 COLUMNS: Final = Transfer._fields
-HELD: Final = 5_000_000  # rows; a stream of at most so many is kept, in parts and as a whole: some 90 MB each
-ROW_BYTES: Final = 21  # of a transfer in a table: five int32 and a bool
+HELD: Final = 5_000_000  # rows; shorter streams are cached, in parts and as a whole schedule: some 90 MB each
+ROW_BYTES: Final = 21  # bytes of a transfer in a table: five int32 and a bool
 
 
 class _Named:
-    """What schedules have in common, stored or streamed."""
+    """Fields that stored and streamed schedules have in common."""
 
     collective: str
     algorithm: str
@@ -240,7 +240,7 @@ class Schedule(_Named):
 class StreamedSchedule(_Named):
     """A `Schedule` without stored transfers: `make` yields the steps anew each time, see `parts`.
 
-    `rotation` is claimed to turn the schedule into itself; users of it verify that first (`Rotation.holds`).
+    `rotation` is a claimed symmetry of the schedule; code that uses it first verifies it with `Rotation.holds`.
     """
 
     collective: str
@@ -254,12 +254,12 @@ class StreamedSchedule(_Named):
     rotation: Rotation | None = None
 
     def parts(self) -> Iterator[StepPattern]:
-        """Return steps and repeats in turn, rows in the order of a schedule; short streams keep them."""
+        """Return an iterator over steps and repeats, with rows in schedule order; short streams cache them."""
         return iter(self._held) if self._held is not None else map(self._checked, self.make())
 
     @property
     def held(self) -> bool:
-        """Whether the parts are kept: `parts` yields the same objects each time."""
+        """Whether the parts are cached, so that `parts` yields the same objects each time."""
         return self._held is not None
 
     @cached_property
@@ -273,7 +273,7 @@ class StreamedSchedule(_Named):
         return held
 
     def _checked(self, part: StepPattern) -> StepPattern:
-        """Return the part in order; raises ScheduleError if it names what is not there."""
+        """Return the part in schedule order; raises ScheduleError for an unknown participant or slot."""
         rows = part.first
         for low, high in ((rows.src, self.participants), (rows.dst, self.participants)):
             if len(low) and not 0 <= low.min() <= low.max() < high:
@@ -309,14 +309,14 @@ class StreamedSchedule(_Named):
 
     @cached_property
     def _sums(self) -> tuple[int, int, int]:
-        """Steps, transfers and the highest slot, from one pass over the parts, which may have to be made."""
+        """Number of steps, number of transfers and highest slot, from one pass over the parts."""
         each = [(part.steps, part.transfers, _highest(part)) for part in self.parts()]
         steps, transfers, slots = zip(*each, strict=True) if each else ((), (), ())
         return sum(steps), sum(transfers), max(slots, default=-1)
 
     def schedule(self) -> Schedule:
-        """Return the schedule with all its transfers in memory, each time the same one where these are few enough to be
-        kept. Raises InputError where they need more memory than there is."""
+        """Return the schedule with all its transfers in memory; up to HELD transfers it is cached. Raises InputError if
+        they need more memory than there is."""
         return self._whole if self.transfers <= HELD else self._written_out()
 
     @cached_property
@@ -330,7 +330,7 @@ class StreamedSchedule(_Named):
 
 
 def _highest(part: StepPattern) -> int:
-    """Return the highest slot that a part uses; for a `Repeat`, whose slots go round, an upper bound."""
+    """Return the highest slot that a part uses; for a `Repeat`, whose slots change cyclically, an upper bound."""
     if isinstance(part, Step):
         return max(int(part.src_slot.max(initial=-1)), int(part.dst_slot.max(initial=-1)))
     stride = math.gcd(part.shift, part.span)
@@ -343,11 +343,11 @@ AnySchedule = Schedule | StreamedSchedule
 
 
 def split(nbytes: int, parts: int, itemsize: int = 1, weights: ArrayLike | None = None) -> NDArray[np.int64]:
-    """Cut a buffer into `parts` by whole elements; return sizes in bytes, int64, adding to `nbytes`.
+    """Cut a buffer into `parts` of whole elements; return their sizes in bytes, int64, with the sum `nbytes`.
 
-    Each part gets the floor of its share; what remains goes, one element each, to the largest remainders, the lowest
-    index first. Equal weights are thus cut as `numpy.array_split` cuts. Raises ValueError if `nbytes` is no multiple of
-    `itemsize` or the weights are not `parts` non-negative integers.
+    Each part gets the floor of its share. The remaining elements go one each to the parts with the largest remainders,
+    the lowest index first. With equal weights the cut is that of `numpy.array_split`. Raises ValueError if `nbytes` is
+    no multiple of `itemsize`, or if the weights are not `parts` non-negative integers.
 
     >>> split(40, 4, 8).tolist(), split(10, 3, weights=[1, 0, 3]).tolist()
     ([16, 8, 8, 8], [3, 0, 7])

@@ -1,5 +1,5 @@
-"""Schedules side by side, as one: those of disjoint groups, or copies of one schedule, each with its share of the data
-and the ranks in another order."""
+"""Join schedules that run at the same time into one: schedules of disjoint groups, or copies of one schedule. Each copy
+moves a share of the data, with the ranks in another order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import COLUMNS, Schedule
 
-Order = tuple[int, ...]  # the rank that plays each place of a schedule; agents too, if they are moved
+Order = tuple[int, ...]  # item r: the rank that takes rank r's place in a schedule; agents too, if they change
 
 
 def joined(schedules: Sequence[Schedule]) -> Schedule:
-    """Return schedules of disjoint groups in one world as one schedule, run at the same time."""
+    """Return one schedule that runs the schedules of disjoint groups of ranks at the same time."""
     first = schedules[0]
     if len(schedules) == 1:
         return first
@@ -34,12 +34,12 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
 
 
 def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
-    """Return a schedule of one group, once for each order: rank `order[r]` does what rank r does in the schedule.
-    Agents do so too; they stay in their places where an order has ranks only.
+    """Return a schedule with one copy of `schedule` for each order, in which rank `order[r]` takes the place of rank r.
+    Agents are permuted likewise, but keep their places if an order has ranks only.
 
-    Every block of the buffer is cut into as many parts as there are copies, and a copy moves its part of each. Where
-    the contract has a block for each rank, blocks are renamed with their ranks. An order must leave the root in its
-    place, and for send_recv the rank behind it; the proof finds an order that does not.
+    Every block of the buffer is cut into one part per copy; a copy moves its own part of each block. If the contract
+    has a block for each rank, blocks are permuted with their ranks. An order must leave the root in its place, and for
+    send_recv the rank behind the root; the proof of the result fails for any other order.
     """
     each, width = _parts(schedule), schedule.n_slots - schedule.n_chunks
     names = ("src", "src_slot", "dst", "dst_slot")
@@ -53,7 +53,7 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
         place = np.append(slot, scratch).astype(np.int32)
         for name in names:
             columns[name].append((place if name.endswith("slot") else rank)[getattr(schedule, name)])
-    # row i of all copies, then row i + 1: steps stay in order, and within one the copies go evenly
+    # row i of all copies, then row i + 1: steps stay in order, and copies alternate within a step
     rows = {name: np.stack(found, axis=1).ravel() for name, found in columns.items()}
     times = len(orders)
     return schedule.replace(
@@ -73,7 +73,7 @@ def _parts(schedule: Schedule) -> int:
 
 
 def turns(n: int) -> list[Order]:
-    """Return orders with every rank first once, the others behind it as they follow in a ring.
+    """Return the n cyclic shifts of 0 … n−1.
 
     >>> turns(3)
     [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
@@ -82,7 +82,7 @@ def turns(n: int) -> list[Order]:
 
 
 def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
-    """Return orders with each group once in the place of the first, the others behind as in a ring, with agents.
+    """Return an order for each cyclic shift of the groups; it moves the ranks of a group and the group's agent.
 
     >>> of_groups([[0, 1], [2, 3]])
     [(0, 1, 2, 3, 4, 5), (2, 3, 0, 1, 5, 4)]
@@ -99,9 +99,9 @@ def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
 
 
 def paths(n: int) -> list[Order]:
-    """Return paths through all ranks that together take every pair, each way, equally often, and begin and end at each
-    rank equally often. For even n they are the n turns of a zigzag, 0, 1, −1, 2, −2, … (mod n), for odd n also their
-    reverses.
+    """Return paths through all ranks. Together they contain every ordered pair of neighbours equally often, and begin
+    and end at each rank equally often. For even n they are the n shifts of a zigzag, 0, 1, −1, 2, −2, … (mod n), for
+    odd n also their reverses.
 
     Walecki's construction; see B. Alspach, "The wonderful Walecki construction" (2008).
 
@@ -114,8 +114,8 @@ def paths(n: int) -> list[Order]:
 
 
 def cycles(n: int) -> list[Order]:
-    """Return rings of all ranks that together take every pair, each way, equally often: the `paths` of n − 1 ranks,
-    closed over the last rank.
+    """Return rings of all ranks that together contain every ordered pair of neighbours equally often: the `paths` of
+    n − 1 ranks, closed over the last rank.
 
     >>> cycles(3)
     [(2, 0, 1), (2, 1, 0)]

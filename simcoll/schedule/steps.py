@@ -1,6 +1,6 @@
-"""Steps: what algorithms yield. A step is a set of transfers; a `Repeat` is many steps of one pattern, given once.
+"""The steps that algorithms yield. A step is a set of transfers; a `Repeat` stands for many steps of one pattern.
 
-Transfers of one step all read before any of them writes. Rows are columns of numbers, never an object each.
+All transfers of a step read before any of them writes. Transfers are stored as columns of numbers, not as objects.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """`times` steps between the same participants whose slots go round: in the k-th (from 0) a row uses slot
+    """`times` steps between the same participants, whose slots change cyclically. In step k (from 0) a row uses slot
     `base + (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's cycle."""
 
     first: Step
@@ -105,15 +105,15 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """Return the rows of all steps that send one of some slots (`wanted`, by slot), and each row's step number.
+        """Return all rows, of any step, that send a `wanted` slot (a bool for each slot), and each row's step number.
 
-        The numbers never decrease.
+        The step numbers never decrease.
         """
         step, chosen = self.first, np.flatnonzero(wanted)
         stride = math.gcd(self.shift, self.span)
         period = self.span // stride
         within = chosen[None, :] - self.base[:, None]
-        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # slots that each row has to move on
+        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # slots that each row's slot has to advance
         row, column = np.nonzero((within >= 0) & (within < self.span) & (apart % stride == 0))
         inverse = pow(self.shift // stride, -1, period) if period > 1 else 0
         when = apart[row, column] // stride * inverse % period
@@ -136,7 +136,7 @@ StepPattern = Step | Repeat
 
 
 def _in_order(step: Step, order: NDArray[np.intp]) -> Step:
-    """Return the rows of a step in this order."""
+    """Return the step with its rows in `order`."""
     return Step._make(column[order] for column in step)
 
 
@@ -159,7 +159,7 @@ def join(*steps: Step) -> Step:
 
 
 def singles(parts: Iterable[StepPattern]) -> Iterator[Step]:
-    """Yield every step by itself."""
+    """Yield single steps: a `Repeat` yields each of its steps."""
     for part in parts:
         if isinstance(part, Repeat):
             yield from part
@@ -168,9 +168,9 @@ def singles(parts: Iterable[StepPattern]) -> Iterator[Step]:
 
 
 def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
-    """Run independent parts side by side: step i of the result is step i of every part that has one.
+    """Run independent step sequences in parallel: step i of the result joins step i of every sequence that has one.
 
-    Repeats that go round alike stay one.
+    Repeats of equal times, span and shift are joined into one Repeat.
     """
     known = [list(part) for part in parts]
     if not known or not _alike(known):
@@ -183,7 +183,7 @@ def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
 
 
 def _alike(known: Sequence[Sequence[StepPattern]]) -> bool:
-    """Return whether all parts are repeats, each as long as the one beside it and going round as it does."""
+    """Return whether all parts are repeats, with equal `times`, `span` and `shift` in each sequence."""
     turns = [
         [(part.times, part.span, part.shift) if isinstance(part, Repeat) else None for part in parts] for parts in known
     ]
@@ -212,7 +212,7 @@ def _sender_order(src: Ints) -> NDArray[np.intp]:
 
 
 def stable_order(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the places of numbers from 0 on in sorted order; equal numbers keep their order."""
+    """Return the indices that sort non-negative numbers; equal numbers keep their order."""
     short = numbers.astype(np.uint16) if numbers.max(initial=0) < 1 << 16 else numbers  # sorted in linear time
     return np.argsort(short, kind="stable")
 
@@ -221,32 +221,33 @@ def stable_order(numbers: NDArray[Any]) -> NDArray[np.intp]:
 
 
 class Rotation(NamedTuple):
-    """A renaming under which a schedule stays itself: what holds for one chunk then holds for all that it becomes. Rank
-    r becomes r + `ranks` (mod n); chunk c of each run of `span` chunks becomes c + `chunks` (mod span)."""
+    """A symmetry of a schedule: a shift of ranks and chunks that leaves the schedule unchanged. A proof for one chunk
+    then covers all chunks that it is shifted to. Rank r becomes r + `ranks` (mod n). Chunk c of each run of `span`
+    chunks becomes c + `chunks` (mod span)."""
 
     ranks: int
     chunks: int
     span: int
 
     def chunk(self, chunk: NDArray[Any]) -> NDArray[Any]:
-        """Return what chunks become."""
+        """Return the chunks that chunks become under the shift."""
         within = chunk % self.span
         turned: NDArray[Any] = chunk - within + (within + self.chunks) % self.span
         return turned
 
     def repeated(self, n: int) -> Iterator[Rotation]:
-        """Yield this rotation, and several of its turns as one, where whole turns bring `n` ranks round; not all."""
+        """Yield the multiples of this rotation (once, twice, …) whose shift of ranks divides `n` and is below `n`."""
         for ranks in range(self.ranks, n, self.ranks):
             if n % ranks == 0:
                 yield Rotation(ranks, self.chunks * (ranks // self.ranks) % self.span, self.span)
 
     def representatives(self, n_chunks: int) -> NDArray[np.int64]:
-        """Return one chunk of each orbit."""
+        """Return one chunk of each orbit, i.e. of each set of chunks that the shift maps onto each other."""
         chunks = np.arange(n_chunks)
         return chunks[chunks % self.span < math.gcd(self.chunks, self.span)]
 
     def holds(self, parts: Iterable[StepPattern], turns: str, n: int, n_chunks: int) -> bool:
-        """Return whether it turns every part into itself, and a contract that `turns` so (see `Collective`)."""
+        """Return whether the shift leaves every part unchanged, and the contract, given its `Collective.turns`."""
         if n_chunks % self.span:
             return False
         kept = {
@@ -274,7 +275,7 @@ class Rotation(NamedTuple):
         return once and all(map(np.array_equal, _sorted(step, n, n_chunks), _sorted(turned, n, n_chunks)))
 
     def _keeps_cycles(self, part: Repeat, n_chunks: int) -> bool:
-        """Return whether turning a slot and moving it on in its cycle give one result, in either order."""
+        """Return whether shifting a slot and advancing it in its `Repeat` cycle commute."""
         stride = math.gcd(part.shift, part.span)
         base, slots = part.base.astype(np.int64), (part.first.src_slot, part.first.dst_slot)
         starts = distinct([base * stride + (slot - base) % part.span % stride for slot in slots])
@@ -290,7 +291,7 @@ class Rotation(NamedTuple):
 
 
 def _sorted(step: Step, n: int, n_chunks: int) -> list[NDArray[Any]]:
-    """Return the rows in an order of their own, as two numbers each or one."""
+    """Return the rows sorted, encoded as one number each, or as two if one could overflow."""
     who = step.src.astype(np.int64) * n + step.dst
     data = (step.src_slot.astype(np.int64) * n_chunks + step.dst_slot) * 2 + step.reduce
     if n * n_chunks < 2**30:  # both make one number, which is quicker to sort

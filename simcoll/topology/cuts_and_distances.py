@@ -1,6 +1,6 @@
-"""Cuts and distances of a topology, found for many devices and links at once.
+"""Cuts and distances of a topology, computed with NumPy for many devices and links at once.
 
-`Machines` knows which machine each device sits in: links inside machines, and links that leave a set of devices.
+`Machines` knows the machine of each device. It finds links inside machines, and links that leave a set of devices.
 `LinksByEnd` finds the least latency from some devices to all others.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.groups import grouped
 
-UNREACHED: Final = 2**62  # ps; a latency more still fits 64 bits
-MOST_ROUNDS: Final = 64  # more hops than any way up and down a tree has; a round looks at all links
+UNREACHED: Final = 2**62  # ps, for no path; its sum with a latency still fits 64 bits
+MOST_ROUNDS: Final = 64  # more hops than any path in a tree fabric has; each round looks at all links
 
 
 class Machines:
-    """The machines that devices sit in. `of` is the machine of each device, numbered from 0 on, −1 for none; `ends`
+    """The machines that devices belong to. `of` is the machine of each device, numbered from 0 on, −1 for none; `ends`
     are the devices at both ends of each link, (links, 2)."""
 
     def __init__(self, nodes: Iterable[int | None], ends: Numbers):
@@ -36,8 +36,8 @@ class Machines:
         return np.flatnonzero((tail == head) & (tail >= 0))
 
     def leaves(self) -> dict[int, int]:
-        """The first device outside all machines that each machine links to, e.g. its leaf switch; by machine, and by
-        −1 for devices of no machine."""
+        """For each machine, the device at the end of its first link out of all machines, e.g. its leaf switch. Keys are
+        machine numbers, −1 for devices of no machine."""
         tail, head = self.ends.T
         out = np.flatnonzero(self.of[head] < 0)
         homes, first = np.unique(self.of[tail[out]], return_index=True)
@@ -45,7 +45,7 @@ class Machines:
 
     @cached_property
     def gates(self) -> Numbers:
-        """The outside device to which all links of a machine lead, by machine; −1 if there are several, or none."""
+        """For each machine, the only outside device with links to it; −1 if there are several such devices or none."""
         lowest, highest = np.full(self.count, len(self.of)), np.full(self.count, -1)
         for near, far in (self.ends.T, self.ends.T[::-1]):
             home = self.of[near]
@@ -55,11 +55,11 @@ class Machines:
         return np.where(lowest == highest, lowest, -1)
 
     def enclosures(self, some: Numbers) -> Sets:
-        """Return sets of devices whose cuts may bound a collective between `some` devices: each device alone, each
-        of their machines with several devices, and each switch with all machines that hang on it alone."""
+        """Return sets of devices whose cuts may bound a collective between `some` devices. The sets are: each of `some`
+        alone, each of their machines with several devices, and each switch with all machines that link only to it."""
         asked = np.zeros(self.count + 1, bool)
         asked[self.of[some]] = True
-        asked[-1] = False  # the place of devices without a machine
+        asked[-1] = False  # stands for devices without a machine
         inside = np.flatnonzero(asked[self.of])
         home = self.of[inside]
         several, gate = np.bincount(home, minlength=self.count)[home] > 1, self.gates[home]
@@ -85,7 +85,7 @@ class Machines:
 
 
 class LinksByEnd:
-    """Links in the order of the devices that they lead to; finds paths of least latency. `ends` is (links, 2)."""
+    """Links sorted by the device at their end, to find paths of least latency. `ends` is (links, 2)."""
 
     def __init__(self, devices: int, ends: Numbers):
         self.devices = devices
@@ -94,11 +94,11 @@ class LinksByEnd:
         self.heads, self.starts = np.unique(ends[self.order, 1], return_index=True)
 
     def least(self, latencies: Numbers, sources: Numbers) -> Numbers:
-        """Return ps from each source to each device, (sources, devices); UNREACHED if there is no path."""
+        """Return the least latency in ps from each source to each device, (sources, devices); UNREACHED for no path."""
         least = np.full((len(sources), self.devices), UNREACHED)
         least[np.arange(len(sources)), sources] = 0
         taken = latencies[self.order]
-        for _ in range(MOST_ROUNDS):  # Bellman's and Ford's: round k adds ways of k hops
+        for _ in range(MOST_ROUNDS):  # Bellman-Ford: round k adds paths of k hops
             by_last = np.minimum.reduceat(least[:, self.tails] + taken, self.starts, axis=1)
             now = np.minimum(least[:, self.heads], by_last)
             if (now == least[:, self.heads]).all():

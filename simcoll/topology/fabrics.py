@@ -1,7 +1,7 @@
 """Fabrics: the switches and cables that join machines.
 
-A machine is the list of its ports: its NICs, or a bare host itself. A fabric adds devices and links to a `FabricPlan`;
-every cable is two links. Switches have a `level` for drawing, 1 where machines plug in, then upwards.
+A machine is given as the list of its ports: its NICs, or the host itself if it has none. A fabric adds devices and
+links to a `FabricPlan`; every cable is two links. Switches have a `level` for drawing, which is 1 for leaf switches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Leaves = dict[str, list[str]]  # the ports on each leaf switch
 
 @dataclass
 class FabricPlan:
-    """Devices with their attributes and directed links, in the order in which they get their numbers."""
+    """Devices with their attributes, and directed links, in the order of their later numbers."""
 
     devices: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     links: list[tuple[str, str, Link]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class FabricPlan:
 
 @dataclass(frozen=True)
 class FabricShape:
-    """The cable of a port, the latency between switches, and the width of each level."""
+    """The sizes of a fabric: the cable of a port, the latency between switches (ps), and the width of each level."""
 
     cable: Link
     trunk_latency: int
@@ -49,20 +49,20 @@ class FabricShape:
     dims: Sequence[int] = ()
 
     def trunk(self, ports: int, parts: int = 1) -> Link:
-        """Return one of the `parts` equal links that together carry `ports` cables, less the oversubscription."""
+        """Return one of `parts` equal links; together they carry the bandwidth of `ports` cables / oversubscription."""
         bandwidth = Fraction(self.cable.bandwidth * ports) / self.oversubscription / parts
         return Link(max(1, round(bandwidth)), latency_ps=self.trunk_latency, kind="trunk")
 
 
 def single_switch(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Put every port on one switch that never blocks."""
+    """Connect every port to one non-blocking switch."""
     switch = plan.switch("switch", 1)
     for port in itertools.chain.from_iterable(machines):
         plan.cable(port, switch, shape.cable)
 
 
 def rail_optimised(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Join the NICs of one index by a leaf switch, one for each rail, or by several if machines exceed a leaf's width.
+    """Connect the NICs of one index in all machines (a rail) to a leaf switch, or to one for each `per_leaf` machines.
 
     Spines join all leaves.
     """
@@ -77,10 +77,10 @@ def rail_optimised(plan: FabricPlan, machines: Ports, shape: FabricShape) -> Non
 
 
 def fat_tree(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Put leaves of `per_leaf` machines under spines; with three levels, pods of leaves and spines under cores.
+    """Connect leaves of `per_leaf` machines to spines; with three levels, connect pods of leaves and spines to cores.
 
-    The trunk of a leaf is all its cables over the oversubscription, split evenly over the spines. One spine stands for
-    many over which traffic spreads perfectly. A pod's trunk carries all trunks of its leaves.
+    A leaf's uplinks have the bandwidth of its cables divided by the oversubscription, split evenly over the spines. One
+    spine stands for many over which traffic spreads perfectly. A pod's uplinks carry those of all its leaves.
     """
     leaves = {
         f"leaf{i}": list(itertools.chain.from_iterable(block))
@@ -97,7 +97,7 @@ def _blocks(machines: Ports, size: int) -> Iterator[Ports]:
 
 
 def _plug(plan: FabricPlan, leaves: Leaves, shape: FabricShape) -> int:
-    """Add the leaf switches; return the number of ports of a full one."""
+    """Add the leaf switches with their cables; return the number of ports of a full leaf."""
     for leaf, ports in leaves.items():
         plan.switch(leaf, 1)
         for port in ports:
@@ -127,7 +127,7 @@ def _three_levels(plan: FabricPlan, leaves: Leaves, shape: FabricShape) -> None:
 
 
 def torus(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Join the machines in a grid of `dims` that wraps around, the last dimension varying fastest."""
+    """Connect the machines as a torus of `dims`, numbered with the last dimension varying fastest."""
     places = list(itertools.product(*map(range, shape.dims)))
     number = {place: i for i, place in enumerate(places)}
     pairs: dict[tuple[int, int], None] = {}
@@ -141,12 +141,12 @@ def torus(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
 
 
 def ring(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Join each machine to the next, the last to the first."""
+    """Connect each machine to the next, and the last to the first."""
     torus(plan, machines, replace(shape, dims=(len(machines),)))
 
 
 def full_mesh(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
-    """Join every machine to every other."""
+    """Connect every machine to every other."""
     _direct(plan, machines, list(itertools.combinations(range(len(machines)), 2)), shape)
 
 
@@ -157,7 +157,7 @@ def _direct(plan: FabricPlan, machines: Ports, pairs: Sequence[tuple[int, int]],
 
 
 def count_links(fabric: str, machines: int, ports: int, shape: FabricShape) -> int:
-    """Return the number of links of a fabric of so many machines with so many ports each, without building it."""
+    """Return the number of links of a fabric for `machines` of `ports` each, without building it."""
     plugs = 2 * machines * ports
     if fabric == "full-mesh":
         return plugs + machines * (machines - 1)

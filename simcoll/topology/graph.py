@@ -36,7 +36,7 @@ __all__ = ["MEMORY", "Link", "RankGroups", "Topology"]
 
 RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
-_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")  # made of these
+_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")  # these depend on the links
 
 
 class Topology:
@@ -62,7 +62,7 @@ class Topology:
         if routing not in POLICIES:
             raise TopologyError(f"{routing!r} is no routing policy", did_you_mean(routing, POLICIES))
         self.name, self.routing, self.explicit = name, routing, dict(routes or {})
-        self.facts: Mapping[str, Any] = facts or {}  # what a file says of the machine beside devices and links
+        self.facts: Mapping[str, Any] = facts or {}  # keys of `MachineFacts` that a topology file gives
         self.wiring = wiring
         self.links: tuple[tuple[str, str], ...] = tuple([(u, v) for u, ahead in wiring.ahead.items() for v in ahead])
         self._id = dict(zip(self.links, range(len(self.links)), strict=True))
@@ -73,7 +73,7 @@ class Topology:
         self.layout: Hashable = object()
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
         self._routes_given = frozenset(self._routes)
-        self._route_tables: list[RouteTables] = []  # one, once it is made; copies with other rates have the same
+        self._route_tables: list[RouteTables] = []  # empty or one item; shared by copies with other rates
         self._connected()
 
     @classmethod
@@ -165,8 +165,8 @@ class Topology:
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
     def _leaves(self, devices: Sequence[str]) -> list[int]:
-        """The number of the first device without a node on the way out of each device's node; its own where there is
-        none."""
+        """For each device, the number of its node's leaf switch (see `Machines.leaves`), or the device's own number if
+        there is none."""
         numbers, leaves = [self._number[device] for device in devices], self._machines.leaves()
         homes = self._machines.of[numbers].tolist()
         return [leaves.get(home, number) for home, number in zip(homes, numbers, strict=True)]
@@ -210,8 +210,8 @@ class Topology:
         return changed
 
     def _changed(self) -> Topology:
-        """A copy without anything that is made of links."""
-        changed, _ = copy.copy(self), self._router  # which is the same for both, made now if it was not yet
+        """A copy without the attributes that depend on links."""
+        changed, _ = copy.copy(self), self._router  # builds the router, so that both share it
         for name in _OF_LINKS:
             vars(changed).pop(name, None)
         vars(changed).pop("spec", None)
@@ -306,7 +306,7 @@ class Topology:
 
     @cached_property
     def _number(self) -> dict[str, int]:
-        """The number of each device, as routers have it."""
+        """The number of each device, in the order of `kinds`; routers number devices likewise."""
         return dict(zip(self.kinds, range(len(self.kinds)), strict=True))
 
     @cached_property
@@ -339,7 +339,7 @@ class Topology:
         return self._route_tables[0]
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
-        """A route given by the devices on the way, with or without its ends."""
+        """Convert an explicit route `src->dst: [devices]` (ends optional) into the pair of ends and link numbers."""
         name, devices = item
         src, arrow, dst = (part.strip() for part in name.partition("->"))
         if not arrow:
@@ -365,7 +365,7 @@ class Topology:
                 pair = f"{first}->{lost[0]}" if way == "to" else f"{lost[0]}->{first}"
                 raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no way {pair}", "add the missing link")
 
-    # --- what no schedule can beat ---
+    # --- for lower bounds ---
 
     def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
         """Latency in ps of the quickest way, (sources, targets), over any devices, as ranks may hand data on."""

@@ -1,8 +1,9 @@
 """Files of devices and links: the shipped systems, and users' machines in the same format.
 
-A file that counts its devices by kind describes one node, which fabrics multiply. A file that lists its devices by name
-describes a whole topology; `counted` converts it into the equivalent file of one node, as NCCL needs it. Bandwidths are
-of one direction; patterns are those of a shell (`gpu[01]`, `nic*`). Quantities stay texts until a topology is built.
+A file that counts its devices by kind describes one node; a fabric joins copies of it. A file that lists its devices by
+name describes a whole topology. `counted` converts such a file into the equivalent file of one node, which the model of
+NCCL needs. Bandwidths count one direction. Patterns are shell patterns (`gpu[01]`, `nic*`). Quantities stay texts until
+a topology is built.
 """
 
 import fnmatch
@@ -28,16 +29,16 @@ from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy
 from simcoll.topology.wiring import Link
 
-# Of memory, for each link: 2,300 while a call on thousands of nodes is predicted, 10,000 while it is explained.
+# Bytes of memory for each link: 2,300 in a prediction on thousands of nodes, 10,000 in an explanation.
 LINK_BYTES: Final = 5000
-# Of devices in a node, in the order of shipped files: of equal paths NCCL's search takes the first.
+# Kinds of devices in a node, in the order of shipped files, as NCCL's search takes the first of equal paths.
 NODE_KINDS: Final = ("gpu", "nvswitch", "pcie_switch", "cpu", "nic")
 _ALIKE: Final = "let nodes be alike, or take a profile without kernels, as one-port"
-LEAST_CAPABILITY: Final = 30  # 3.0, the least that NCCL runs on, as files write it
+LEAST_CAPABILITY: Final = 30  # least compute capability that NCCL supports, 3.0, times ten
 
 
 def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
-    """Return a validator of texts that are a quantity of one kind; `least` in its base unit."""
+    """Return a validator for texts of quantities of one kind, of at least `least` base units."""
 
     def check(value: object) -> object:
         if units.parse_exact(value, kind) < least:
@@ -56,14 +57,14 @@ RouteTable = Mapping[str, tuple[str, ...]]
 
 
 class Cpu(Model):
-    """The hosts' processors, as far as a library asks."""
+    """The hosts' processors: the facts that NCCL's tuner depends on."""
 
     vendor: Literal["intel", "amd", "arm", "ibm"]
     model: str = ""
 
 
 def _tenfold(value: object) -> object:
-    """Refuse 9.0, as tools print a capability: files have 90."""
+    """Refuse a compute capability such as 9.0, as tools print it: topology files write 90."""
     text = str(value).strip()
     if text.replace(".", "", 1).isdigit() and float(text) < LEAST_CAPABILITY:
         raise ValueError(f"{text} is no compute capability of files; write it tenfold, {10 * float(text):.0f}")
@@ -71,7 +72,7 @@ def _tenfold(value: object) -> object:
 
 
 class Gpu(Model):
-    """The GPUs, as far as a library asks."""
+    """The GPUs: the facts that NCCL depends on."""
 
     vendor: Literal["nvidia", "amd"] = "nvidia"
     model: str
@@ -80,16 +81,16 @@ class Gpu(Model):
 
 
 def _of_infiniband(nic: Mapping[str, Any]) -> str:
-    """Return the InfiniBand profile, of 200 or 400 Gb/s, whose rate is nearest to that of a NIC as a ratio."""
+    """Return the InfiniBand profile, `ib-hdr` (200 Gb/s) or `ib-ndr` (400), whose rate is nearer to the NIC's rate."""
     rate = units.parse(nic.get("rate", "400 Gb/s"), "bandwidth") * 8 / 1e9
     return "ib-hdr" if rate**2 < 200 * 400 else "ib-ndr"
 
 
 class Nic(Model):
-    """The NICs: line rate, latency of a link to a switch, latency of a link between two switches. `profile` says what
-    hops of the library's calls cost between nodes, where the profile of the calls does not; without it that of
-    InfiniBand, of the rate that is nearest. `env` are variables of NCCL that its plugin asks for: they are set on
-    several nodes where the scenario does not set them."""
+    """The NICs: line rate, latency of a link to a switch (`latency`) or between two switches (`trunk_latency`).
+    `profile` names the costs of hops between nodes, for profiles without such costs; default: the InfiniBand profile of
+    the nearest rate. `env` are NCCL variables that the NIC's plugin needs. They are set on several nodes, unless the
+    scenario sets them."""
 
     model: str = ""
     rate: Bandwidth
@@ -109,7 +110,7 @@ NonEmpty = Annotated[str, BeforeValidator(_named)]
 
 
 class Device(Model):
-    """A device given by name."""
+    """A device that a topology file lists by name."""
 
     name: NonEmpty
     kind: NonEmpty
@@ -118,7 +119,8 @@ class Device(Model):
 
 
 class LinkRule(Model):
-    """Links between all devices that `from` and all that `to` matches, or between `pairs`; `to: self` is memory."""
+    """Links from all devices that match `from` to all that match `to`, or between `pairs`. `to: self` is memory: a link
+    from each device to itself."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -138,7 +140,7 @@ class LinkRule(Model):
 
 
 class MachineFacts(Model):
-    """All that is known of a machine beside its devices and links; `profile` says what calls of the library cost."""
+    """The facts of a machine beside its devices and links; `profile` names the costs of NCCL's calls on it."""
 
     description: str = ""
     cpu: Cpu | None = None
@@ -149,8 +151,8 @@ class MachineFacts(Model):
 
 
 class SystemFile(MachineFacts):
-    """Devices and links. Devices that are counted by kind make a machine, of which `nodes` makes a cluster; of those
-    that are listed `dims` are the lengths of the torus or ring that their machines make, if they make one."""
+    """A topology file: devices and links. Devices counted by kind describe one machine; `nodes` of a scenario makes a
+    cluster of it. If devices are listed, `dims` are the sides of the torus or ring that their machines form, if any."""
 
     name: str
     devices: Annotated[
@@ -170,13 +172,13 @@ class SystemFile(MachineFacts):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The keys that the file has beside devices and links, as plain values that make `MachineFacts` again."""
+        """The keys that the file gives beside devices and links, as plain values that `MachineFacts` can validate."""
         said = {*MachineFacts.model_fields} & self.model_fields_set
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, include=said)
 
 
 class CountedMachine(NamedTuple):
-    """The file of one `node`, which all nodes are like, and the number of nodes."""
+    """The file of one `node`, and the number of `nodes`, which all equal it."""
 
     node: SystemFile
     nodes: int
@@ -184,15 +186,15 @@ class CountedMachine(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineFile:
-    """A file of devices and links, with the places of its values."""
+    """A file of devices and links; its `tree` has the line and column of each value, for messages."""
 
     file: SystemFile
     tree: Node
 
     @cached_property
     def counted(self) -> CountedMachine:
-        """One node of the file, and the number of nodes. If nodes differ, the file as it is: only NCCL's calls need
-        one node (the function `counted` says why there is none)."""
+        """One node of the file, and the number of nodes. If nodes differ, the unchanged file takes the node's place:
+        only NCCL's calls need one node, and the function `counted` then raises the reason."""
         if isinstance(self.file.devices, dict):
             return CountedMachine(self.file, 1)
         try:
@@ -210,7 +212,7 @@ def shipped_systems() -> dict[str, Path]:
 
 
 def read_machine(tree: Node) -> MachineFile:
-    """Read the tree of a file. Raises InputError with all mistakes, patterns of links excepted (see `template`)."""
+    """Validate the tree of a topology file. Raises InputError with all mistakes; `template` checks link patterns."""
     return yaml_tree.once(_machine, tree)
 
 
@@ -228,14 +230,16 @@ def _shipped_machine(name: str) -> MachineFile:
 
 
 def in_place_of(name: str) -> str:
-    """Return the cure for an unknown system name: import a file, or mend the spelling."""
+    """Return the fix for an unknown system name: import the file of that name, or correct the spelling."""
     if input_files.is_file(Path(name)):
         return f"make a topology file of it (simcoll import {name} -o machine.yaml), and name that"
     return did_you_mean(name, _SHIPPED)
 
 
 def template(file: SystemFile, tree: Node | None = None, hosts: int | None = None) -> FabricPlan:
-    """Return devices and links of a file, by the file's names; `tree` is the file with its places, for mistakes."""
+    """Return the devices and links that a file describes, with its device names. `tree` locates mistakes for messages.
+
+    Raises InputError for a device or link given twice, and for a pattern without a match."""
     plan = FabricPlan(list(_devices(file, hosts)))
     names = dict.fromkeys(name for name, _ in plan.devices)
     twice = [name for name, count in Counter(name for name, _ in plan.devices).items() if count > 1]
@@ -277,7 +281,7 @@ def _devices(file: SystemFile, hosts: int | None) -> Iterator[tuple[str, dict[st
         raise InputError("topology: 'hosts' goes with a fabric of bare hosts", "write nodes")
     counts = {**file.devices, **({"host": hosts} if hosts else {})}
     number = sum(counts.values())
-    check_memory(number * LINK_BYTES, f"{number} devices", "take fewer", "topology")  # each has a link, or more
+    check_memory(number * LINK_BYTES, f"{number} devices", "take fewer", "topology")  # at least one link each
     for kind, count in counts.items():
         for name in (f"{kind}{i}" for i in range(count)):
             yield name, {"kind": kind, **({"in_network": True} if name in file.in_network else {})}
@@ -316,9 +320,9 @@ def _matching(pattern: str, names: Mapping[str, None]) -> list[str]:
 def counted(file: SystemFile) -> CountedMachine:
     """Convert a file that lists every device into the equivalent file of one node; also the number of nodes.
 
-    Devices of a node are numbered by kind, in the order of the list. A link gets the least rate that any node has at
-    its place, as NCCL's channels do. Raises TopologyError if nodes are not alike, if the file does not say which GPUs
-    they have, and for devices of kinds that NCCL does not know.
+    Devices of a node are numbered by kind, in the order of the list. A link gets the least rate of the corresponding
+    links of all nodes, as NCCL's channels do. Raises TopologyError if nodes differ, if the file does not describe the
+    GPUs (key `gpu`), and for kinds of devices that NCCL does not know.
     """
     if file.gpu is None:
         cure = "add gpu: {model: …, generation: …, compute_capability: …}, to a graph as graph.graph['gpu']"
@@ -367,12 +371,12 @@ def counted(file: SystemFile) -> CountedMachine:
 
 
 def node_file(file: SystemFile) -> SystemFile:
-    """Return the file itself if it counts its devices, else the file of one node; raises as `counted` does."""
+    """Return the file itself if it counts its devices, else the file of one node; raises TopologyError as `counted`."""
     return file if isinstance(file.devices, dict) else counted(file).node
 
 
 def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the name of each device in its node. Raises TopologyError for a kind that NCCL does not know."""
+    """Return the name of each device in its node, e.g. `gpu0`. Raises TopologyError for kinds unknown to NCCL."""
     names: dict[str, str] = {}
     for node, devices in members.items():
         counts: Counter[str] = Counter()
@@ -408,7 +412,7 @@ def _least(links: Iterable[Link]) -> Link:
 
 
 def rules(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
-    """Return links, given by their ends, as the key `links` of a file: one rule for all equal links."""
+    """Return the key `links` of a topology file for links given by their ends, with one rule for all equal links."""
     return [
         {
             "pairs": [list(pair) for pair in pairs],

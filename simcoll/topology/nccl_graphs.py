@@ -1,7 +1,7 @@
 """The results of NCCL's graph search on a machine: the number of channels, their speed, the kinds of their paths.
 
-A system may hold results under the key `nccl`, in rows for one node or several and for a number of GPUs a node;
-`stored` collects the rows that fit, `nccl.graph_search` finds the rest. Speeds are GB/s of one channel and direction.
+A system's file may store results under the key `nccl`, in rows for one node or several and for a number of GPUs a node.
+`stored` returns the matching rows; `nccl.graph_search` computes the rest. Speeds are in GB/s per channel and direction.
 """
 
 import itertools
@@ -23,9 +23,9 @@ PositiveSpeed = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 
 
 class ChannelGraph(Model):
-    """The channels of one kind: how many, their speed within a node and between nodes, and where they run.
+    """The channels of one kind: their number, speed within a node (`intra`) and between nodes (`inter`), and paths.
 
-    `orders` are the GPUs of each channel in the order in which the channel visits them, where they are known.
+    `orders` lists the GPUs of each channel in the order in which the channel visits them; empty if unknown.
     """
 
     channels: Positive
@@ -51,8 +51,8 @@ _AS_IN_ROWS: Final = ("pattern", "type_intra", "type_inter", "cross_nic", "order
 
 
 class GraphRow(Model):
-    """A row of a system's file: what was found for these GPUs a node. NCCL looks for channels that are all the same
-    first, but not for NVLS."""
+    """A row of a system's file: NCCL's search result for a number (or range) of GPUs a node. Default of
+    `same_channels`: true, as NCCL first looks for equal channels, but false for NVLS."""
 
     graph: GraphKind
     nodes: Literal["one", "several"]
@@ -75,7 +75,7 @@ class GraphRow(Model):
         return self
 
     def of(self, gpus: int) -> ChannelGraph:
-        """Return the graph for so many GPUs a node."""
+        """Return the graph of this row for `gpus` GPUs a node."""
         same: dict[str, Any] = {name: getattr(self, name) for name in _AS_IN_ROWS}
         same["same_channels"] = self.pattern != "nvls" if self.same_channels is None else self.same_channels
         channels = self.channels or (self.channels_per_gpu or 0) * gpus
@@ -84,8 +84,8 @@ class GraphRow(Model):
 
 
 class GraphSearch(Model):
-    """The key `nccl` of a system: where its rows come from, and the rows. `p2p_level`: how far apart GPUs may be to
-    talk directly, where it is not what NCCL takes by itself."""
+    """The key `nccl` of a system: the `source` of its rows, and the rows. `p2p_level`: the longest kind of path over
+    which GPUs talk directly, if it is not NCCL's default."""
 
     source: str
     p2p_level: Level | None = None
@@ -102,7 +102,7 @@ class GraphSearch(Model):
 
 
 def stored(search: GraphSearch | None, gpus: int, nodes: int) -> Graphs | None:
-    """Return the graphs that a file holds for `nodes` nodes with `gpus` ranks each; None if it has no ring for them."""
+    """Return the graphs that a file stores for `nodes` nodes with `gpus` ranks each; None if these include no ring."""
     size = "one" if nodes == 1 else "several"
     rows = [row for row in search.graphs if row.nodes == size and row.gpus[0] <= gpus <= row.gpus[1]] if search else []
     graphs: dict[GraphKind, ChannelGraph] = {row.graph: row.of(gpus) for row in rows}

@@ -1,7 +1,7 @@
-"""Attributes of a networkx graph that describe the whole machine: name, routing, routes, lengths of a torus, and
-machine facts as in topology files (`machine_files.MachineFacts`).
+"""Read and write the attributes of a networkx graph that describe the whole machine: name, routing, routes, lengths of
+a torus, and machine facts as in topology files (`machine_files.MachineFacts`).
 
-Values are plain, or texts of YAML (JSON is YAML): some formats hold only numbers and texts.
+Values are Python objects, or texts of YAML (JSON included), because some graph formats hold only numbers and texts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _AS_TEXT: Final = frozenset(("name", "description", "profile", "routing"))
 
 
 def written(topology: Topology) -> dict[str, Any]:
-    """Return the attributes of a topology, as plain values."""
+    """Return the graph attributes of a topology: a dictionary of plain Python values."""
     routes = {pair: list(way) for pair, way in topology.explicit.items()}
     said = {"name": topology.name, "routing": topology.routing, "routes": routes, "dims": [*topology.wiring.dims]}
     return {**{key: value for key, value in said.items() if value}, **topology.facts}
 
 
 def read(attributes: Mapping[Any, Any]) -> SystemFile:
-    """Return the attributes of a graph as a topology file without devices. Unknown attributes are ignored.
+    """Convert the attributes of a graph into a `SystemFile` without devices and links; unknown ones are ignored.
 
     Raises TopologyError with every mistake.
     """
@@ -49,7 +49,7 @@ def read(attributes: Mapping[Any, Any]) -> SystemFile:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """Return an attribute's value without tuples, and parse a text of a mapping or a list; raises TopologyError."""
+    """Convert an attribute's value to plain lists and mappings; a text is parsed as YAML. Raises TopologyError."""
     if isinstance(value, str) and key not in _AS_TEXT:
         try:
             return yaml_tree.parse(value, key).plain()
@@ -60,8 +60,8 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def plain_graph(topology: Topology, texts: bool) -> nx.DiGraph[str]:
-    """Return the topology as a graph of numbers and texts: links have `bandwidth` in B/s, `latency` in s and `kind`.
-    `texts`: attributes of the whole graph become texts, mappings JSON."""
+    """Return the topology as a networkx graph of plain values: edges have `bandwidth` in B/s, `latency` in s, `kind`.
+    With `texts`, attributes of the whole graph become texts, mappings as JSON."""
     import networkx as nx
 
     about = written(topology)

@@ -1,8 +1,8 @@
 """Routes of many pairs at once, each as `Router.route` finds it. All-to-all on 1,024 GPUs has a million of them.
 
 A route consists of legs that many pairs share: out of a node, from switch to switch, and into a node. Each leg is
-searched for once. Tables serve pairs of one node, bare hosts on a switch, and GPUs that send by NICs of rails. Routes
-on a torus of hosts have a closed form. All other pairs are left to the search.
+searched for once. Tables cover pairs in one node, hosts on switches, and GPUs that send through NICs of rails. Routes
+on a torus of hosts have a closed form. `Router` searches the routes of all other pairs one by one.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from numpy.typing import NDArray
 from simcoll.config.arrays import Array, Numbers, distinct
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NO_HOME, REGIONS, DistanceField, Route, Router, SearchState
 
-MANY: Final = 2_000  # pairs: a search for fewer takes no longer than making the tables
-AT_ONCE: Final = 1 << 17  # pairs that are worked on at a time, so that intermediate arrays stay in the cache
-MOST_TORUS_ROUTES: Final = 1 << 40  # more are not told apart: routes are numbered by 32 bits
+MANY: Final = 2_000  # least number of pairs for which tables are faster than a search for each pair
+AT_ONCE: Final = 1 << 17  # pairs in one block, so that intermediate arrays stay in the CPU's cache
+MOST_TORUS_ROUTES: Final = 1 << 40  # counts of routes are capped: hashes of 32 bits choose none beyond
 NONE: Final = -1
 
 
 class _Part(NamedTuple):
-    """A part of some routes: that of route i is `links[begin[i]:begin[i] + length[i]]`."""
+    """One leg of each of several routes: the leg of route i is `links[begin[i]:begin[i] + length[i]]`."""
 
     begin: Numbers
     length: Numbers
     links: Numbers
 
 
-Found = tuple[Numbers, list[_Part]]  # the rows of pairs that have routes, and the routes' parts in order
+Found = tuple[Numbers, list[_Part]]  # indices of the pairs with a route, and the legs of these routes in order
 
 
 class _Answers:
-    """Memo of `find`, called once for each key. A key is a row of numbers ≥ −1, an answer a tuple of numbers."""
+    """A cache of `find`, which is called once for each key. Keys are rows of numbers ≥ −1, results are tuples."""
 
     def __init__(self, find: Callable[..., tuple[int, ...]]):
         self.find = find
         self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def __call__(self, *columns: Numbers) -> tuple[Numbers, ...]:
-        """Return the columns of the answers to keys, given by their columns."""
+        """Return the columns of the results; `columns` are the columns of the keys."""
         spans = tuple(int(column.max()) + 2 for column in columns)
         packed = np.ravel_multi_index(tuple(column + 1 for column in columns), spans)
         each = distinct(packed)
@@ -58,7 +58,7 @@ class _Answers:
 
 
 class _Legs:
-    """Legs by key, laid end to end, each searched for once: `paths` counts the legs of a key, `route` finds one."""
+    """A cache of legs by key, concatenated in one array. `paths` counts the legs of a key, `route` finds one."""
 
     def __init__(self, paths: Callable[..., int], route: Callable[..., Route]):
         self.paths, self.route = paths, route
@@ -70,7 +70,7 @@ class _Legs:
         return self._count(*columns)[0] if len(columns[0]) else np.zeros(0, np.int64)
 
     def part(self, number: Numbers, *columns: Numbers) -> _Part:
-        """Return leg `number` of each key."""
+        """Return for each key its leg `number` (modulo the number of its legs)."""
         at, length = self._at(*columns, number % self.counts(*columns)) if len(number) else (number, number)
         if len(self._laid) < len(self._links):
             self._laid = np.array(self._links, np.int64)
@@ -83,8 +83,8 @@ class _Legs:
 
 
 class RouteTables:
-    """The legs of a router's routes; `names` are its devices by number, `dims` the lengths of a torus of machines,
-    if any."""
+    """Tables of a router's routes, built from legs. `names` are its devices by number, `dims` the sides of a torus of
+    machines, if any."""
 
     def __init__(self, router: Router, names: Sequence[str], dims: Sequence[int] = ()):
         self.router, self.net = router, router.net
@@ -102,8 +102,8 @@ class RouteTables:
         self._across = {where: _Across(router, where) for where in ("everywhere", "between")}
 
     def routes(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Return routes between devices by number: the number of links of each, (pairs,), −1 if the search has to
-        find it; and the links of all other routes, laid end to end."""
+        """Return the routes between devices given by number: the number of links of each, (pairs,), and the links of
+        all routes, concatenated. The number is −1 for a pair that the tables do not cover."""
         blocks = [slice(at, at + AT_ONCE) for at in range(0, len(first), AT_ONCE)]
         count, links = zip(*(self._block(first[block], last[block]) for block in blocks), strict=True)
         return np.concatenate(count), np.concatenate(links)
@@ -134,8 +134,8 @@ class RouteTables:
         return count, links
 
     def _numbers(self, first: Numbers, last: Numbers) -> Numbers:
-        """The CRC-32 of each `source->destination`, of that of the source, shifted by as many zeros as the destination
-        has bytes, and that of the destination: CRC-32 is linear but for a constant."""
+        """The CRC-32 of each `source->destination`, which chooses among equal routes. CRC-32 is linear but for a
+        constant: it is the CRC of `source->`, shifted by the destination's length, XOR the destination's CRC."""
         if self.router.policy == "shortest":
             return np.zeros(len(first), np.int64)
         number, lengths = self._hash[last], self._length[last]
@@ -163,7 +163,7 @@ class RouteTables:
         return self._leg(first, self.router.place[first], to, number)
 
     def _leg(self, device: int, first: int, last: int, number: int) -> Route:
-        """Return a leg between places in the node of a device."""
+        """Return a leg between two positions (`first`, `last`) in the node of `device`."""
         return self.router.insides[self.router.nodes[device]].leg(first, last, number) or ()
 
     # --- over switches, or on a torus ---
@@ -177,7 +177,7 @@ class RouteTables:
     # --- on rails ---
 
     def _on_rails(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        """Return routes by the destination's NIC and the source's NIC of that index."""
+        """Return routes that leave and enter nodes through NICs of one index: that of the destination's NIC."""
         enter, index = self._entry(last)
         some = np.flatnonzero((enter != NONE) & (self._entry(first)[0] != NONE))
         first, last, number, enter, index = (column[some] for column in (first, last, number, enter, index))
@@ -192,7 +192,7 @@ class RouteTables:
         return some[over], [out, *parts, into]
 
     def _nic(self, device: int) -> tuple[int, int]:
-        """Return the NIC of a GPU and its index in the node, −1 for none."""
+        """Return the NIC of a GPU, by device number, and its index in the node; −1 if it has none."""
         inside = self.router.insides[self.router.nodes[device]]
         nic = inside.machine.nic_of.get(self.router.place[device])
         return (NONE, NONE) if nic is None else (inside.devices[nic], inside.machine.nics.index(nic))
@@ -202,7 +202,7 @@ class RouteTables:
         return place, *self.router.insides[self.router.nodes[device]].machine.way_out(place, index)
 
     def _leave(self, device: int, index: int) -> tuple[int]:
-        """Return the NIC by which a GPU sends to a rail."""
+        """Return the NIC through which a GPU sends to rail `index`."""
         return (self.router.insides[self.router.nodes[device]].devices[self._way_out(device, index)[2]],)
 
     def _ways_out(self, device: int, index: int) -> int:
@@ -220,7 +220,7 @@ class RouteTables:
 
 
 class _Across:
-    """Routes between devices that hang on switches of the fabric, over a region of `REGIONS`."""
+    """Routes between devices that link to one switch of the fabric, within the region `where` of `REGIONS`."""
 
     def __init__(self, router: Router, where: str):
         self.net, self.where = router.net, where
@@ -228,7 +228,7 @@ class _Across:
         self._fields: dict[int, DistanceField] = {}
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        """Return routes up from the first device, across, and down to the last."""
+        """Return routes from the first devices up to their switches, across the fabric, and down to the last ones."""
         (leaf, up), (root, down) = (side[:, ends] for side, ends in zip(self._stubs, (first, last), strict=True))
         some = np.flatnonzero((leaf != NONE) & (root != NONE))
         some = some[self.legs.counts(leaf[some], root[some]) > 0]
@@ -238,9 +238,8 @@ class _Across:
 
     @cached_property
     def _stubs(self) -> tuple[Numbers, Numbers]:
-        """For each device the only switch of the fabric that it sends to, as a place in `_hubs`, and its link there;
-        and the only one from which messages come to it, and its link from there: (2, devices) each, −1 where there is
-        more to choose."""
+        """Two arrays (2, devices): the only switch that each device sends to (as an index into `_hubs`) with the link
+        to it, and the only switch that sends to the device, with the link from it. Both are −1 if there is a choice."""
         net, (link, leave, enter) = self.net, self.net.ways
         home = np.array([NONE if node is None else node for node in net.node], np.int64)
         relay, bridge = np.array(net.kind) == "relay", home[enter] == NONE
@@ -255,7 +254,7 @@ class _Across:
             only = np.full((2, len(net.node)), NONE)
             only[:, near[ways]] = far[ways], link[ways]
             alone = np.bincount(near[ways], minlength=len(net.node)) == 1
-            only[:, self._fabric | ~alone | ~self._fabric[only[0]]] = NONE  # on a switch others may hang
+            only[:, self._fabric | ~alone | ~self._fabric[only[0]]] = NONE  # other devices may link to a switch
             found.append(only[:, ends])
         hubs = distinct(np.concatenate([NONE, found[0][0], found[1][0]], axis=None))
         for side in found:
@@ -265,14 +264,14 @@ class _Across:
 
     @cached_property
     def _passable(self) -> NDArray[np.bool_]:
-        """Whether a message can come to each state and go on."""
+        """For each state, whether a message can enter and leave it."""
         _, leave, enter = self.net.ways
         states = len(self.net.node)
         return (np.bincount(enter, minlength=states) > 0) & (np.bincount(leave, minlength=states) > 0)
 
     @cached_property
     def _fabric(self) -> NDArray[np.bool_]:
-        """Whether each state is a switch of the fabric that hands messages on."""
+        """For each state, whether it is a switch of the fabric that forwards messages."""
         hands_on = [kind not in (*ENDPOINTS, "relay") for kind in self.net.kind]
         return self._passable & hands_on & [node is None for node in self.net.node]
 
@@ -286,7 +285,7 @@ class _Across:
         return field.route(ways, number) if ways else ()
 
     def _field(self, root: int) -> DistanceField:
-        """Return the field of a switch, which all nodes share."""
+        """Return the distance field towards a switch, which all nodes share."""
         if root not in self._fields:
             self._fields[root] = DistanceField(self.net, self._hubs[root], NO_HOME, REGIONS[self.where])
         return self._fields[root]
@@ -296,24 +295,24 @@ class _Across:
 
 
 class TorusRoutes:
-    """Routes between the devices of a torus, whose numbers are their places, the last of `dims` varying fastest."""
+    """Routes between the devices of a torus, numbered with the last of `dims` varying fastest."""
 
     def __init__(self, dims: Sequence[int], links: Array):
-        """`links` (axes, 2, devices) are those to the next and to the one before along each axis."""
+        """`links` (axes, 2, devices): each device's links to the next and to the previous device along each axis."""
         self.dims, self.links = np.array(dims), links
-        self.pace = np.append(np.cumprod(self.dims[:0:-1])[::-1], 1)  # from a place to the next along an axis
+        self.pace = np.append(np.cumprod(self.dims[:0:-1])[::-1], 1)  # from a number to the next along an axis
         orders = [self._orders(steps) for steps in itertools.product(*(range(size // 2 + 1) for size in dims))]
         self._count = np.array(orders, np.int64).reshape([size // 2 + 1 for size in dims])
 
     @staticmethod
     def _orders(steps: Sequence[int]) -> int:
-        """Return the number of orders in which so many steps along each axis can be taken."""
+        """Return the number of orders of `steps[i]` steps along each axis i, capped at MOST_TORUS_ROUTES."""
         totals = list(itertools.accumulate(steps))
         return min(MOST_TORUS_ROUTES, math.prod(math.comb(a, b) for a, b in zip(totals, steps, strict=True)))
 
     @classmethod
     def of(cls, router: Router, dims: Sequence[int]) -> TorusRoutes | None:
-        """Return the routes of a torus; None if the links are not those of a torus of machines with one device each."""
+        """Return the routes of a torus; None unless the links form a torus of machines with one device each."""
         count, (tail, head) = len(router.kinds), np.array(router.links, np.int64).reshape(-1, 2).T
         machines = {*router.nodes} - {None}
         if math.prod(dims) != count or len(machines) < count or {*router.kinds} not in [{kind} for kind in ENDPOINTS]:
@@ -328,8 +327,8 @@ class TorusRoutes:
         return cls(dims, np.append(order, 0)[np.searchsorted(keys, to)])
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the number of links of each pair's route, and the links laid end to end; of P routes, `number` mod
-        P is taken."""
+        """Return the number of links of each pair's route, and all links, concatenated. If a pair has P shortest
+        routes, it takes route `number` mod P."""
         sizes, away = (
             self.dims[:, None],
             (last // self.pace[:, None] - first // self.pace[:, None]) % self.dims[:, None],
@@ -352,13 +351,14 @@ class TorusRoutes:
         return length, links
 
     def _routes(self, left: Array, either: Array) -> Numbers:
-        """Return the number of routes with so many steps `left` along each axis, (axes, pairs); `either`: axes open
-        both ways."""
+        """Return the number of shortest routes with `left` steps to go along each axis, (axes, pairs). `either` marks
+        axes on which both directions are equally short."""
         found: Numbers = np.minimum(self._count[tuple(left)] << either.sum(axis=0), MOST_TORUS_ROUTES)
         return found
 
     def _step(self, at: Numbers, left: Array, ways: Array, number: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return axis and sign (0 or 1) of the step of route `number`, and the route's number after this step."""
+        """Return the axis and direction (0 or 1) of the next step of route `number`, and the number of the route among
+        those that are left after this step."""
         axes, pairs = left.shape
         either, after = np.logical_and.reduce(ways, axis=1), np.zeros((2 * axes, pairs), np.int64)
         for axis in range(axes):

@@ -1,13 +1,13 @@
-"""Routes: which links a message takes from one device to another. Computed when asked for, and kept.
+"""Find the links that a message takes from one device to another. Routes are searched on first use and cached.
 
-Every policy walks fields of hop counts towards a destination, over the part of the graph that matters: the inside of
-one node, the fabric between nodes, or everything. To stay small on large graphs, a field is expanded backwards only
-until it is two steps from the source, destinations that hang on a switch of the fabric by one link share its field, and
-legs inside a node are found once for all nodes made alike.
+Every policy uses distance fields: hop counts to one destination, within one node, within the fabric between nodes, or
+everywhere. Three rules keep this fast on large graphs. A field is expanded from the destination only until it is two
+steps from the source. Destinations with a single link to a fabric switch share the switch's field. Routes inside a node
+are found once for all nodes of equal structure.
 
-GPUs and hosts hand on traffic only between direct links to their own kind (a cube mesh of NVLinks, a torus of hosts):
-there is no way over PCIe through another GPU. A route that leaves a node does not come back to it, passes no third
-node, and no NIC is a short cut inside its own node.
+GPUs and hosts forward traffic only between direct links to their own kind (a cube mesh of NVLinks, a torus of hosts),
+never over PCIe. A route that leaves a node does not come back to it and passes no third node. A route inside a node
+uses no NIC.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ SearchState = int
 NextSteps = list[tuple[int, SearchState]]  # the link to take, and what it leads to
 
 POLICIES: Final[tuple[str, ...]] = get_args(RoutingPolicy)
-BY_NICS: Final = ("rails", "own-nics")  # policies of nodes, whose GPUs have a NIC each
+BY_NICS: Final = ("rails", "own-nics")  # policies for nodes in which each GPU has a NIC
 ENDPOINTS: Final = ("gpu", "host")  # devices that compute: messages begin and end here
 NO_HOME: Final = object()  # for fields that several nodes share
 
 
 class SearchNet:
-    """A graph prepared for searching backwards; devices are numbers.
+    """A graph of search states, prepared for searches from destinations back to sources; devices are numbers.
 
-    A message moves from state to state. An endpoint is three states: a source, a sink, and a relay between direct links
-    to its own kind. Any other device is one state.
+    A message moves from state to state. An endpoint (GPU or host) has three states: a source, a sink, and a relay
+    between direct links to its own kind. Any other device is one state.
     """
 
     def __init__(self, links: Sequence[tuple[int, int]], kinds: Sequence[str], nodes: Sequence[int | None]):
@@ -61,12 +61,12 @@ class SearchNet:
     def _ways(
         links: Numbers, kinds: Sequence[str], source: Numbers, computes: NDArray[np.bool_]
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """The link of each way from state to state, the state that it leaves and that to which it leads, in the order
-        of links."""
+        """The edges between states, in the order of links: three arrays with the link of each edge, the state that it
+        leaves, and the state that it enters."""
         u, v = links.T
         number: dict[str, int] = {}
         kind = np.array([number.setdefault(kind, len(number)) for kind in kinds], np.int64)
-        direct = (u != v) & computes[u] & (kind[u] == kind[v])  # between computing devices of one kind: by relays, too
+        direct = (u != v) & computes[u] & (kind[u] == kind[v])  # between endpoints of one kind, which can relay
         tail, head, before, onward = source[u], source[v] + computes[v], source[u] + 2, source[v] + 2
         there = np.stack([u != v, direct, direct, direct], axis=1)
         leave, enter = np.stack([tail, before, tail, before], axis=1), np.stack([head, head, onward, onward], axis=1)
@@ -74,44 +74,45 @@ class SearchNet:
 
     @cached_property
     def into(self) -> list[NextSteps]:
-        """For each state, the links by which a message comes to it, and the states it comes from."""
+        """For each state, the links that enter it, each with the state that it comes from."""
         link, leave, enter = self.ways
         return self.steps(enter, link, leave)
 
     @cached_property
     def out(self) -> list[NextSteps]:
-        """For each state, the links by which a message goes on, and the states it goes to."""
+        """For each state, the links that leave it, each with the state that it leads to."""
         link, leave, enter = self.ways
         return self.steps(leave, link, enter)
 
     def steps(self, near: Numbers, link: Numbers, far: Numbers) -> list[NextSteps]:
-        """Return for each state the links and far states of the ways whose near state it is."""
+        """Return for each state s the (link, far state) pairs of all edges whose `near` state is s."""
         order, counts = Sets.by(near, len(self.node))
         steps = list(zip(link[order].tolist(), far[order].tolist(), strict=True))
         ends = np.cumsum(counts).tolist()
         return [steps[at:end] for at, end in zip([0, *ends], ends, strict=False)]
 
     def passable(self, x: SearchState) -> bool:
-        """Return whether a message can come to x and go on."""
+        """Return whether a message can enter and leave state x."""
         return bool(self.into[x] and self.out[x])
 
     def passing(self, region: SearchRegion) -> list[bool]:
-        """Return whether a message can come to each state and go on, within a region."""
+        """Return for each state whether a message can enter and leave it within a region."""
         if region not in self._passing:
             self._passing[region] = [self.passable(x) and region.passes(self, x) for x in range(len(self.node))]
         return self._passing[region]
 
 
 class SearchRegion(NamedTuple):
-    """The part of the net where a leg may lie: states it may pass, and whether it may go from y to x, given the node
-    `home`."""
+    """The part of the net that a leg may use. `passes`: whether it may pass a state; `goes`: whether it may go from
+    state y to x, if its target is in the node `home`."""
 
     passes: Callable[[SearchNet, SearchState], bool]
     goes: Callable[[SearchNet, object, SearchState, SearchState], bool]
 
 
 def _enters(net: SearchNet, home: object, y: SearchState, x: SearchState) -> bool:
-    """Backwards out of the target's node, through the fabric, and into other nodes never to leave them again."""
+    """Whether a route may go from y to x: within one node, between fabric and nodes, by relays, but through no third
+    node. The search runs backwards from the target's node `home`."""
     here, there = net.node[x], net.node[y]
     return here == home or net.kind[x] == "relay" or (there != home if here is None else there == here)
 
@@ -124,7 +125,8 @@ REGIONS: Final = {
 
 
 class FewestHops(NamedTuple):
-    """The fewest-hop routes from a state: their length, width, number and next steps, lowest link first."""
+    """The fewest-hop routes from a state: their length in hops, their width (the least bandwidth of their links, B/s),
+    their number (`paths`), and their first steps, lowest link first."""
 
     hops: int
     width: float
@@ -133,7 +135,7 @@ class FewestHops(NamedTuple):
 
 
 class DistanceField:
-    """Fewest-hop routes to `target`, found outwards from it, as far as they were needed so far.
+    """Fewest-hop routes to `target` from all states, searched backwards from the target as far as needed.
 
     With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
     """
@@ -145,11 +147,11 @@ class DistanceField:
         self._passable = net.passing(region)
         self._ways: dict[SearchState, FewestHops] = {target: FewestHops(0, math.inf, 1, [])}
         self._frontier: list[SearchState] = [target]
-        self._near: dict[SearchState, FewestHops] = {}  # of states a step outside of the field
+        self._near: dict[SearchState, FewestHops] = {}  # routes from states one step beyond the field
         self._sources: dict[SearchState, FewestHops] = {}
 
     def ways(self, source: SearchState) -> FewestHops | None:
-        """Return the routes from `source`; expands the field until they are known."""
+        """Return the routes from `source`, and None if there are none; expands the field as far as they need."""
         if source not in self._sources:
             while (ways := self._ahead(source, 2)) is None:
                 if not self._frontier:
@@ -168,7 +170,7 @@ class DistanceField:
         self._frontier = list(steps_of)
 
     def _ahead(self, y: SearchState, look: int) -> FewestHops | None:
-        """Return the routes from a state up to `look` steps outside of the field."""
+        """Return the routes from state y, which may lie up to `look` steps beyond the field; None if there are none."""
         if y in self._ways or not look:
             return self._ways.get(y)
         if look == 1 and y in self._near:
@@ -188,12 +190,12 @@ class DistanceField:
         return found
 
     def _may_go(self, y: SearchState, x: SearchState, source: bool) -> bool:
-        """A source that has but one way out takes it, also to come back into its own node."""
+        """Whether a route may go from y to x. A source with a single outgoing link may always use this link."""
         only = source and self.home is not NO_HOME and len(self.net.out[y]) == 1
         return only or self.region.goes(self.net, self.home, y, x)
 
     def _best(self, steps: NextSteps, ways: Sequence[FewestHops]) -> FewestHops:
-        """Return the shortest, then the widest, of some steps followed by the routes after each."""
+        """Return the best routes that begin with one of `steps`, given the routes after each: few hops, then width."""
         if len(steps) == 1:
             return FewestHops(ways[0].hops + 1, self._width(steps[0][0], ways[0]), ways[0].paths, steps)
         ranks = [(after.hops, -self._width(link, after)) for (link, _), after in zip(steps, ways, strict=True)]
@@ -205,7 +207,7 @@ class DistanceField:
         return min(after.width, self.widths[link]) if self.widths else math.inf
 
     def route(self, ways: FewestHops, number: int) -> Route:
-        """Return route `number` mod P of the P routes, in the order of their links."""
+        """Return route `number` mod P as link numbers; the P routes are ordered by their links."""
         route: list[int] = []
         number %= ways.paths
         while ways.hops:
@@ -223,13 +225,13 @@ class DistanceField:
 
 
 class MachineRoutes:
-    """Routes inside a machine, found once for all machines made alike. Devices and links are numbered by their places
-    in the machine."""
+    """Routes inside a machine, found once for all machines of equal structure. Devices and links are numbered by their
+    positions in the machine."""
 
     def __init__(
         self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
     ):
-        """`by_others`: GPUs send by the NICs of others, to which NVSwitches lead."""
+        """`by_others`: a GPU may send through another GPU's NIC, which it reaches over an NVSwitch (policy `rails`)."""
         self.net, self.widths, self.by_others = SearchNet(links, kinds, [0] * len(kinds)), widths, by_others
         self.kinds, self.links = kinds, links
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
@@ -238,22 +240,22 @@ class MachineRoutes:
         self._ways_out: dict[tuple[int, int], tuple[int, int]] = {}
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
-        """Return route `number` of the widest among the fewest-hop routes inside the machine."""
+        """Return route `number` among the widest fewest-hop routes inside the machine; None if there is no route."""
         if first == last:
             return ()
         ways = self.ways(first, last)
         return None if ways is None else self._fields[last].route(ways, number)
 
     def ways(self, first: int, last: int) -> FewestHops | None:
-        """Return the routes inside the machine."""
+        """Return the widest fewest-hop routes inside the machine; None if there are none."""
         if last not in self._fields:
             self._fields[last] = DistanceField(self.net, self.net.sink[last], 0, REGIONS["within"], self.widths)
         return self._fields[last].ways(self.net.source[first])
 
     @cached_property
     def nic_of(self) -> dict[int, int]:
-        """The NIC of each GPU: the nearest; GPUs that are equally near to several take one by their number, as NCCL
-        does (src/graph/topo.cc): the bits of the number are mirrored where the NICs are a power of two."""
+        """The nearest NIC of each GPU. Among several equally near NICs the GPU's number chooses, as in NCCL
+        (src/graph/topo.cc); its bits are mirrored if the number of these NICs is a power of two."""
         nics = {}
         for number, gpu in enumerate(self.gpus):
             if near := self._nearest(gpu):
@@ -264,7 +266,7 @@ class MachineRoutes:
         return nics
 
     def _nearest(self, gpu: int) -> list[int]:
-        """Return the NICs that are the fewest hops away."""
+        """Return the NICs that are the fewest hops away from a GPU."""
         net, passable = self.net, self.net.passing(REGIONS["within"])
         nics = {net.sink[nic]: nic for nic in self.nics}
         seen = front = {net.source[gpu]}
@@ -277,9 +279,9 @@ class MachineRoutes:
         return []
 
     def way_out(self, src: int, index: int) -> tuple[int, int]:
-        """The GPU nearest to the NIC of that index, and the NIC, if it serves others, over an NVSwitch; else `src` and
-        its own NIC. To its own NIC a GPU goes by another only if that one need not pass a CPU, as NCCL's PXN does
-        (src/graph/paths.cc)."""
+        """The GPU through which `src` sends to rail `index`, and the NIC: the NIC of that index and its nearest GPU, if
+        `src` reaches this GPU over an NVSwitch; else `src` and its own NIC. To its own NIC a GPU sends through another
+        GPU only if that GPU's route to the NIC avoids CPUs, as NCCL's PXN does (src/graph/paths.cc)."""
         if (src, index) not in self._ways_out:
             own = self.nic_of
             wanted = self.nics[index] if index < len(self.nics) else own[src]
@@ -299,20 +301,21 @@ class MachineRoutes:
 
 
 class NodeInside(NamedTuple):
-    """One node: the routes of all nodes made alike, and its own devices and links by their places there."""
+    """One node: `machine` has the routes that all nodes of equal structure share; `devices` and `links` have the node's
+    own numbers for positions in the machine."""
 
     machine: MachineRoutes
     devices: list[int]
     links: list[int]
 
     def leg(self, first: int, last: int, number: int) -> Route | None:
-        """Return a route by the places of its ends."""
+        """Return route `number` between two positions in the node, as link numbers."""
         route = self.machine.leg(first, last, number)
         return None if route is None else tuple(self.links[place] for place in route)
 
 
 class Router:
-    """Routes by one policy, in the numbers of links. A route that does not exist is None."""
+    """Finds routes by one policy, as tuples of link numbers; a missing route is None."""
 
     def __init__(
         self,
@@ -331,8 +334,8 @@ class Router:
         self._ends: dict[tuple[int, str, bool], tuple[DistanceField, Route]] = {}
 
     def route(self, src: str, dst: str, flow: int | None = None) -> Route | None:
-        """Return the links from `src` to `dst`, another device. `flow`: the number of the route among equal ones
-        between nodes; by default a hash of the pair chooses."""
+        """Return the links from `src` to another device, `dst`. `flow` chooses among equal routes between nodes; by
+        default a hash of the pair of names does."""
         first, last = self.number[src], self.number[dst]
         node, to = self.nodes[first], self.nodes[last]
         number = 0 if self.policy == "shortest" else zlib.crc32(f"{src}->{dst}".encode())
@@ -355,11 +358,11 @@ class Router:
         return ways.paths if ways else 1
 
     def _ways(self, first: int, last: int, where: str) -> FewestHops | None:
-        """Return the routes between devices of different nodes."""
+        """Return the routes between devices of different nodes, within the region `where`; None if there are none."""
         return self._field(last, where, True)[0].ways(self.net.source[first])
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
-        """Return a leg between devices of one node, or of different nodes (`apart`)."""
+        """Return leg `number` between devices of one node, or of different nodes (`apart`); None if there is none."""
         field, tail = self._field(last, where, apart)
         ways = field.ways(self.net.source[first])
         return None if ways is None else field.route(ways, number) + tail
@@ -370,7 +373,8 @@ class Router:
         return self._ends[last, where, apart]
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
-        """Return the field of a device, or of the switch it hangs on, and the link from there."""
+        """Return the distance field to a device. If the device has a single link from a fabric switch, return the
+        switch's field and that link."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
         shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])
@@ -382,8 +386,8 @@ class Router:
         return self._fields[key], tail
 
     def _rails(self, src: int, dst: int) -> tuple[int, int, int] | None:
-        """Return the GPU by whose NIC `src` sends, that NIC, and the NIC of `dst`, which has the same index; None if
-        routes do not go by NICs, or any is missing."""
+        """Return the GPU through which `src` sends, the NIC by which data leave, and the NIC of `dst`. None if the
+        policy does not choose NICs, or one of the two devices has no NIC."""
         node, to = self.nodes[src], self.nodes[dst]
         if self.policy not in BY_NICS or node is None or to is None:
             return None
@@ -396,7 +400,7 @@ class Router:
         return here.devices[owner], here.devices[leave], there.devices[enter]
 
     def _by_rails(self, src: int, dst: int, ends: tuple[int, int, int], number: int, across: int) -> Route | None:
-        """Return the route by these NICs; None if any leg is missing."""
+        """Return the route through `ends`, a result of `_rails`; None if any leg is missing."""
         here, there, place = self.insides[self.nodes[src]], self.insides[self.nodes[dst]], self.place
         owner, leave, enter = ends
         legs = (
@@ -409,13 +413,13 @@ class Router:
 
     @cached_property
     def place(self) -> list[int]:
-        """The place of each device in its node."""
+        """The position of each device in its node."""
         counts: dict[int | None, itertools.count[int]] = {}
         return [next(counts.setdefault(node, itertools.count())) for node in self.nodes]
 
     @cached_property
     def insides(self) -> dict[int | None, NodeInside]:
-        """The inside of each node."""
+        """The devices, links and inner routes of each node."""
         devices = grouped(range(len(self.nodes)), self.nodes.__getitem__)
         inside = (link for link, (u, v) in enumerate(self.links) if self.nodes[u] == self.nodes[v])
         links = grouped(inside, lambda link: self.nodes[self.links[link][0]])

@@ -34,8 +34,8 @@ from simcoll.topology.wiring import Link, Wiring
 
 
 def load_system(name: str) -> SystemFile:
-    """Return the file of a shipped system, or a topology file of the user. A file that lists its devices becomes the
-    file of one node, if its nodes are alike. Raises InputError."""
+    """Return the file of a shipped system, or of a user's topology file. A file that lists its devices is converted
+    into the file of one node, if its nodes are equal. Raises InputError."""
     known = shipped_systems()
     if name in known:
         return read_shipped(name).file
@@ -52,7 +52,7 @@ def load_system(name: str) -> SystemFile:
 
 
 def nodes_of(spec: TopologySpec) -> int:
-    """Return the number of a topology's nodes, by its keys or by the devices in its file. Raises InputError."""
+    """Return a topology's number of nodes, from its keys or from the devices in its file. Raises InputError."""
     if spec.file is None:
         return spec.nodes or 1
     tree = yaml_tree.read(Path(spec.file))
@@ -66,7 +66,7 @@ def nodes_of(spec: TopologySpec) -> int:
 
 
 def described(spec: TopologySpec) -> SystemFile | None:
-    """Return the file of the machine in a topology; None for a fabric of bare hosts. Raises InputError."""
+    """Return the file of the machine that a topology multiplies; None for a fabric of bare hosts. Raises InputError."""
     if spec.system is not None:
         return load_system(spec.system)
     if spec.file is None:
@@ -78,7 +78,7 @@ def described(spec: TopologySpec) -> SystemFile | None:
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
     """Build the topology of `spec`. Raises InputError.
 
-    `seed` draws unequal links; `without` are names of devices in a node, e.g. `nic3`, that every node lacks.
+    `seed` is for bandwidths with a `spread`. `without`: devices that every node lacks, by their name in it (`nic3`).
     """
     title, machine = spec.title, None
     if spec.system is not None:
@@ -105,7 +105,7 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
 
 
 def _names_in_nodes(plan: FabricPlan) -> dict[str, str]:
-    """Return the name of each device in its node: its kind and number there, as in shipped files."""
+    """Return the name of each device in its node, made of its kind and its number there, e.g. `gpu3`."""
     counts: Counter[tuple[int | None, str]] = Counter()
     names = {}
     for device, data in plan.devices:
@@ -116,7 +116,7 @@ def _names_in_nodes(plan: FabricPlan) -> dict[str, str]:
 
 
 def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
-    """Read a topology file: devices and links, or the keys of a scenario's `topology`, which the scenario overrides."""
+    """Read a topology file. It holds devices and links, or keys of `topology`, which the scenario's keys override."""
     path = str(spec.file)
     tree = yaml_tree.read(Path(path))
     given = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"file"})
@@ -136,11 +136,11 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
     return whole, read_shipped(whole.system) if whole.system else None
 
 
-Built = tuple[FabricPlan, RoutingPolicy, dict[str, Sequence[str]]]  # … how it is routed, and the explicit routes
+Built = tuple[FabricPlan, RoutingPolicy, dict[str, Sequence[str]]]  # devices and links, routing policy, explicit routes
 
 
 def _hosts(spec: TopologySpec) -> Built:
-    """Return a fabric of bare hosts, each of them a node."""
+    """Return a fabric of bare hosts; each host is a node."""
     assert spec.link is not None and spec.fabric is not None
     hosts = spec.hosts or math.prod(spec.dims or ())
     shape = _shape(spec, spec.link.link, spec.link.link.latency_ps)
@@ -152,12 +152,12 @@ def _hosts(spec: TopologySpec) -> Built:
 
 
 def _check_size(links: int, what: str, key: str) -> None:
-    """Raise InputError for more links than there is memory for."""
+    """Raise InputError if the memory does not suffice for `links` links."""
     check_memory(links * LINK_BYTES, f"{what} with {links} links", f"take fewer {key}", f"topology.{key}")
 
 
 def leaf_width(spec: TopologySpec) -> int:
-    """Return the number of machines on a leaf switch, in fabrics that have leaf switches."""
+    """Return the number of machines on a leaf switch; only for fabrics with leaf switches."""
     return spec.nodes_per_leaf or spec.hosts_per_leaf or (4 if spec.fabric == "fat-tree" else 32)
 
 
@@ -211,7 +211,7 @@ def _check_listed(file: SystemFile, nodes: int, there: int) -> None:
 def _first_nodes(
     plan: FabricPlan, routes: Mapping[str, Sequence[str]], numbers: Sequence[int]
 ) -> tuple[FabricPlan, dict[str, Sequence[str]]]:
-    """Return the listed devices of these nodes, the devices between several nodes, and explicit routes."""
+    """Restrict a plan and its explicit routes to the nodes `numbers` and, for several, the devices between them."""
     homes = {*numbers, None} if len(numbers) > 1 else {*numbers}
     kept = {device for device, data in plan.devices if data["node"] in homes}
     devices = [each for each in plan.devices if each[0] in kept]
@@ -225,7 +225,7 @@ def _renamed(pair: str, name: Callable[[str], str]) -> str:
 
 
 def _join(plan: FabricPlan, spec: TopologySpec, file: SystemFile, nodes: int) -> None:
-    """Plug the NICs of all nodes into a fabric: into switches, or into a router a node."""
+    """Connect the NICs of all nodes to a fabric: to its switches, or on direct fabrics to one router per node."""
     nics: list[list[str]] = [[] for _ in range(nodes)]
     for device, data in plan.devices:
         if data["kind"] == "nic":
@@ -259,7 +259,7 @@ def _draw(wiring: Wiring, spread: Fraction, seed: int) -> None:
 
 
 def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
-    """Change single links."""
+    """Apply the scenario's changes of single links (`topology.links`)."""
     if overrides:
         ends = {f"{u}->{v}": (u, v) for u, v, _ in wiring}
         links = {name: wiring.ahead[u][v] for name, (u, v) in ends.items()}
@@ -268,8 +268,8 @@ def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
 
 
 def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> dict[str, Link]:
-    """Return links by name (`u->v`) after the changes whose patterns match; where several match, the later one
-    decides its keys. Raises InputError for a pattern that matches none."""
+    """Return links by name (`u->v`) after all matching changes, applied in order. Raises InputError for a pattern
+    without a match."""
     changed = dict(links)
     for pattern, override in overrides.items():
         name = pattern.replace(" ", "")
@@ -281,12 +281,12 @@ def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> 
 
 
 def of_keys(keys: Mapping[str, Any]) -> TopologySpec:
-    """Return the key `topology` from plain values; raises InputError with every mistake."""
+    """Validate plain values as the key `topology`; raises InputError with every mistake."""
     return yaml_tree.validate(TopologySpec, [yaml_tree.located(dict(keys), Place("topology", 1, 1))])[0]
 
 
 def dump(topology: Topology) -> str:
-    """Return the topology as the text of a file of devices and links; loading it gives the same routes."""
+    """Return the text of a topology file (devices and links) for a topology. Loaded again, it has the same routes."""
     devices = [
         {"name": name, "kind": data["kind"], "node": data.get("node"), "in_network": bool(data.get("in_network"))}
         for name, data in topology.wiring.devices.items()
@@ -330,9 +330,9 @@ def describe(topology: Topology) -> dict[str, Any]:
 def bisection_bandwidth(topology: Topology) -> int:
     """Return the least bandwidth between two halves of all ranks, in B/s of one direction.
 
-    It is the least maximum flow over several ways of halving: blocks of 1, 2, 4, … ranks in turn, and the first half
-    against the second. With several nodes whole nodes are halved, each as one point, so that the fabric counts. Within
-    one node ranks are halved, and only links on their routes count.
+    It is the least maximum flow over several ways to halve the ranks: alternating blocks of 1, 2, 4, … ranks, and the
+    first half against the second. With several nodes, whole nodes are halved, so that only links between nodes limit
+    the flow. Within one node ranks are halved, and only links on their routes count.
     """
     groups: Sequence[Collection[str]] = [
         topology.members[node] for node in dict.fromkeys(map(topology.node_of, topology.ranks)) if node is not None
@@ -345,7 +345,7 @@ def bisection_bandwidth(topology: Topology) -> int:
 
 
 def _flow(topology: Topology, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> int:
-    """Return the maximum flow from all of `left` to all of `right`, each seen as one point."""
+    """Return the maximum flow in B/s from `left` to `right`, each merged into one point."""
     import networkx as nx
 
     point: dict[str, str] = {d: "left" for group in left for d in group}

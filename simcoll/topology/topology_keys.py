@@ -1,4 +1,4 @@
-"""The key `topology` of scenarios and of topology files: its fields, and which of them go together."""
+"""The key `topology` of scenarios and of topology files: its fields, and checks of their combinations."""
 
 import math
 from pathlib import Path
@@ -148,7 +148,7 @@ _GOES_WITH: Final = {
 
 
 def check_keys(spec: TopologySpec, machine: bool) -> None:
-    """Raise ValueError for keys that contradict each other; `machine`: a system or a file of devices is joined."""
+    """Raise ValueError for contradictory keys. `machine`: nodes are machines of a system or file, not bare hosts."""
     fabric = spec.fabric or ("rail-optimised" if machine else None)
     if fabric is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Devices and the links between them: what a topology needs of a graph, so that a run need not load networkx."""
+"""A small graph class for devices and the links between them, so that a run need not load networkx."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MEMORY: Final = "memory"  # the kind of a device's link to itself
-GPU_LINKS: Final = ("nvlink", "xgmi")  # kinds from GPU to GPU, or to their switch; GPUs without are joined by PCIe
+GPU_LINKS: Final = ("nvlink", "xgmi")  # kinds of links between GPUs, or to their switch; other GPUs are joined by PCIe
 
 
 @dataclass(frozen=True, init=False)
@@ -57,7 +57,7 @@ class Link:
 
 
 def _bandwidth(value: object) -> int:
-    """Return B/s; raises TopologyError."""
+    """Return the B/s of a text or a number; raises TopologyError."""
     value = units.unboxed(value)
     return _of_text("bandwidth", value) if isinstance(value, str) else _whole("bandwidth", "B/s", value)
 
@@ -73,7 +73,7 @@ def _latency(value: object) -> int:
     return _of_text("duration", f"{value!r} s")
 
 
-_LONGEST_S: Final = 1  # as a bare number: one that meant nanoseconds or picoseconds would be days
+_LONGEST_S: Final = 1  # for bare numbers of seconds; a larger one was probably meant in ns or ps
 
 
 def _of_text(kind: Literal["bandwidth", "duration"], text: str) -> int:
@@ -84,7 +84,7 @@ def _of_text(kind: Literal["bandwidth", "duration"], text: str) -> int:
 
 
 def _whole(name: str, unit: str, value: object) -> int:
-    """Return a whole number of a unit; raises TopologyError."""
+    """Return a number as an int of `unit` (B/s or ps); raises TopologyError if it is no whole number, or negative."""
     value = units.unboxed(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -97,8 +97,8 @@ def _whole(name: str, unit: str, value: object) -> int:
 
 
 class Wiring:
-    """Devices with attributes, and at most one link from one to another; in the order of a networkx.DiGraph's nodes and
-    edges. `dims` are the lengths of a torus or ring of machines, empty for other fabrics."""
+    """Devices with attributes, and at most one link from one device to another; ordered as in a networkx.DiGraph.
+    `dims` are the sides of a torus or ring of machines, empty for other fabrics."""
 
     def __init__(self, dims: Iterable[int] = ()):
         self.dims = tuple(dims)
@@ -108,9 +108,9 @@ class Wiring:
 
     @classmethod
     def of(cls, graph: nx.Graph[str], dims: Iterable[int] = ()) -> Wiring:
-        """Convert `graph`: an undirected edge becomes two links, and numbers become names. Raises TopologyError for
-        a device without `kind`, an edge without `link`, or `bandwidth` and `latency`, and for several edges between
-        two devices."""
+        """Convert a networkx graph. An undirected edge becomes two links; a device number becomes a name. Raises
+        TopologyError for a device without `kind`, for an edge with neither `link` nor `bandwidth` and `latency`, and
+        for several edges between two devices."""
         import networkx as nx
 
         if graph.is_multigraph():
@@ -130,7 +130,7 @@ class Wiring:
         return wiring
 
     def graph(self, about: Mapping[str, Any]) -> nx.DiGraph[str]:
-        """Return a networkx graph that cannot be changed, with attributes `about` the whole."""
+        """Return a frozen networkx graph with the graph attributes `about`."""
         import networkx as nx
 
         graph: nx.DiGraph[str] = nx.DiGraph(**about)
@@ -144,7 +144,7 @@ class Wiring:
         return ((u, v, link) for u, links in self.ahead.items() for v, link in links.items())
 
     def add(self, device: str, data: Mapping[str, Any]) -> None:
-        """Add a device, or attributes to one that is there."""
+        """Add a device, or add attributes to an existing device."""
         if device not in self.devices:
             self.ahead[device], self.behind[device] = {}, {}
         self.devices[device] = {**self.devices.get(device, {}), **data}
@@ -164,11 +164,10 @@ class Wiring:
         self.ahead[u][v] = self.behind[v][u] = link
 
     def order_links(self) -> None:
-        """Sort the links of each device by the devices at their other ends: numbers nearest to its own first, of two
-        equally near the lower one.
+        """Sort the links of each device by the distance between its number and the other end's; ties: lower first.
 
-        The order of links decides between equally good routes. With this one it makes no difference in which order
-        links were given, and a torus, whose last dimension varies fastest, has its routes dimension by dimension.
+        The order of links decides between equally good routes. With this order the routes do not depend on the order
+        in which links were given, and routes on a torus finish one dimension after the other.
         """
         number = dict(zip(self.devices, itertools.count()))
         for sides in (self.ahead, self.behind):
@@ -202,7 +201,7 @@ class Wiring:
         return found
 
     def linked_with(self, some: Iterable[str]) -> dict[str, list[str]]:
-        """Return for each device the `some` devices, in their order, that it is linked with, both ways."""
+        """Return for each device those of `some`, in their order, with which it has links in both directions."""
         near: dict[str, list[str]] = {}
         for device in some:
             behind = self.behind[device]
@@ -213,7 +212,7 @@ class Wiring:
 
     @property
     def both_ways(self) -> bool:
-        """Return whether each link has a link back."""
+        """Whether each link has a link in the opposite direction."""
         return all(links.keys() == self.behind[device].keys() for device, links in self.ahead.items())
 
     def reached(self, device: str, forward: bool = True) -> set[str]:
@@ -226,8 +225,8 @@ class Wiring:
 
 
 def _check_single(graph: nx.Graph[str]) -> None:
-    """Raise TopologyError for several edges between two devices: a graph of single edges would keep only the last,
-    and a route, which names devices, could not say which edge it takes."""
+    """Raise TopologyError for several edges between two devices: a wiring keeps only one of them, and a route, which
+    names devices, could not say which edge it uses."""
     for u, v in graph.edges():
         if (count := graph.number_of_edges(u, v)) > 1:
             cure = "give one link with their summed bandwidth, or put a device of its own on each"
@@ -252,7 +251,7 @@ def _link_of(u: str, v: str, data: Mapping[str, Any]) -> Link:
 
 
 def _check_device(device: object, data: Mapping[str, Any]) -> None:
-    """Raise TopologyError for a device that a topology file could not describe."""
+    """Raise TopologyError for a device without a valid name, `kind` or `node`."""
     about = (str(device),)
     if not isinstance(device, str):
         raise TopologyError(f"device {device!r} is not a text", "name devices by strings")

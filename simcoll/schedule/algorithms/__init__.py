@@ -1,6 +1,6 @@
 """All shipped algorithms: importing this package fills the registry.
 
-One module a family, one function an algorithm; `simcoll.schedule.building_blocks` holds the moves they share.
+Each module holds one family of algorithms, each function one algorithm. Shared steps are in `building_blocks`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Gro
 def stream(
     collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0
 ) -> StreamedSchedule:
-    """The same step by step, for schedules too large to be held."""
+    """The schedule as `build` makes it, but yielded step by step: for schedules too large for memory."""
     try:
         ranks = operator.index(n)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Everyone talks to whom it has to, without detours: one step, or one for each half of an all_reduce."""
+"""Direct algorithms: each rank sends data straight to its final receiver, in one step, or in two for an all_reduce."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def two_shot(request: Request) -> Iterator[StepPattern]:
 
 
 def _turned(request: Request) -> Rotation:
-    """Everyone one place on, or one group on where the order is by groups, with all blocks."""
+    """The symmetry of the schedule: a shift by one rank, or by one group with `order=groups`; blocks shift along."""
     if "order" not in request.options:
         return around(request)
     size = len(request.two_levels()[0])
@@ -66,8 +66,8 @@ def _turned(request: Request) -> Rotation:
 
 
 def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
-    """Every rank (n, 1) and all others (n, n−1): those of the own group, then of the next, …, in each from the own
-    place on. So at no time all ranks of a group send to the same rank."""
+    """Every rank, (n, 1), and its receivers in order, (n, n−1): first its own group, then the next group, and so on.
+    In each group the order starts at the sender's own position, so that ranks of a group send to different ranks."""
     table = request.equal_groups()
     table = table.reshape(len(table), -1)
     groups, size = table.shape

@@ -1,6 +1,6 @@
-"""Distances that double or halve from step to step, or grow by more: logarithmic steps, for few bytes the fastest.
+"""Algorithms whose distance doubles, halves or grows faster from step to step: log n steps, fastest for small buffers.
 
-Where n is no power of two, the ranks beyond one fold into a neighbour before and get the result after: two more steps.
+If n is no power of two, surplus ranks first send their data to a neighbour and last get the result: two more steps.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _bit_reversed(power: int) -> Ranks:
 
 
 def _owners(extra: Ranks, core: Ranks) -> Ranks:
-    """For each rank its own place in the core, or that of the rank it folds into."""
+    """For each rank its position in the core; for an extra rank, the position of the core rank that takes its data."""
     owner = np.empty(len(extra) + len(core), np.int64)
     owner[core], owner[extra] = np.arange(len(core)), np.arange(len(extra))
     return owner

@@ -18,13 +18,13 @@ def _shards(request: Request) -> int:
 
 
 def _turned(request: Request) -> Rotation:
-    """Everyone one group on; with them the shards of the outermost level."""
+    """The symmetry of the schedule: a shift of all ranks by one group; shards of the outermost level shift along."""
     groups = request.two_levels()
     return Rotation(len(groups[0]), 1, len(groups))
 
 
 def _blocks_turned(request: Request) -> Rotation:
-    """Everyone one group on, with all their blocks."""
+    """The symmetry of the schedule: a shift of all ranks by one group; their blocks shift along."""
     size = len(request.two_levels()[0])
     return Rotation(size, size, request.n)
 

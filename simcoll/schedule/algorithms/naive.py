@@ -1,4 +1,4 @@
-"""Everything through one rank: two steps at most, and its links carry all."""
+"""Naive algorithms: all data goes through one rank, in at most two steps, so that its links limit the speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduction inside the switch (NVLink SHARP): the switch adds what the ranks send and multicasts the sum."""
+"""Reduction inside the switch (NVLink SHARP): the switch adds the ranks' data and multicasts the sum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simcoll.schedule import building_blocks
 from simcoll.schedule.registry import AnyNumber, Request, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send, together
 
-MOST_HEADS: Final = 32  # GPUs that sums are put together at, however many there are (NCCL_MAX_NVLS_ARITY)
+MOST_HEADS: Final = 32  # at most so many GPUs of a node collect sums (NCCL_MAX_NVLS_ARITY)
 
 
 @register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True)
@@ -42,7 +42,7 @@ def nvls_reduce_scatter(request: Request) -> Iterator[StepPattern]:
 
 
 def _parts(request: Request) -> int:
-    """Each head of a group has two parts, one for each tree."""
+    """Number of parts of the buffer: two (one for each tree) for each head, i.e. each rank that sends across groups."""
     size = int(request.equal_groups()[0].size)
     return 2 * min(size, int(request.options.get("heads", size)))
 
@@ -82,13 +82,13 @@ def nvls_tree(request: Request) -> Iterator[StepPattern]:
     yield from together(*(building_blocks.tree_reduce(parent, i) for i, parent in enumerate(parents)))
     yield from together(*(building_blocks.tree_broadcast(parent, i) for i, parent in enumerate(parents)))
     yield send(heads, switch[:, None], part)
-    to, missing = np.nonzero(np.arange(size)[:, None] != part % count)  # its head has a part already
+    to, missing = np.nonzero(np.arange(size)[:, None] != part % count)  # the head of a part has it already
     if len(to):
         yield send(switch[:, None], ranks[:, to], missing)
 
 
 def _across(ranks: building_blocks.Ranks, tree: building_blocks.Ranks, n: int) -> building_blocks.Ranks:
-    """Parents of all ranks, of which only these, one a group, have any."""
+    """Parents of all n ranks: for `ranks`, one a group, by a tree of groups; −1 for all others and for the root."""
     parent = np.full(n, -1, np.int64)
     parent[ranks] = np.where(tree < 0, -1, ranks[tree])
     return parent

@@ -1,7 +1,7 @@
-"""Parallel aggregated trees: a binomial tree for each block, all at once, whose messages carry several blocks.
+"""Parallel aggregated trees: one binomial tree for each block, all at the same time; a message carries several blocks.
 
 Sylvain Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
-Block b goes from rank b to rank b + p by the bits of p, far ones first, so that the many blocks of late steps go near.
+Block b goes from rank b to rank b + p by the bits of p, highest first. Late steps, with many blocks, thus stay near.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ AGGREGATION = {"aggregation": tuple(str(1 << power) for power in range(13))}  # 
 
 
 def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
-    """For each round the distance of its messages, and the distances that the blocks in them have come.
+    """For each round the distance of its messages, and the distances that their blocks have travelled before.
 
-    With `apart` ranks between those that a message's blocks go to, blocks first reach every `apart`-th rank, twice as
-    many in each round; then these carry them on, all at once, to the `apart` − 1 ranks behind each, one a round.
+    First, blocks reach every `apart`-th rank; each round doubles the number of ranks reached. Then all these ranks
+    pass the blocks on to the `apart` − 1 ranks behind them, one rank a round.
     """
     power = 1 << (request.n - 1).bit_length()
     apart = power // min(int(request.options.get("aggregation", power)), max(1, power // 2))

@@ -12,7 +12,7 @@ from simcoll.schedule import building_blocks
 from simcoll.schedule.registry import Request, register
 from simcoll.schedule.steps import Rotation, StepPattern, join, send, together
 
-SLICES = {"slices": ("1", "2", "4", "8")}  # parts of a chunk; the next rank uses each when it has come
+SLICES = {"slices": ("1", "2", "4", "8")}  # parts of a chunk; a rank passes each part on as soon as it arrives
 
 
 def _slices(request: Request) -> int:
@@ -24,7 +24,7 @@ def _chunks(request: Request) -> int:
 
 
 def _around(request: Request) -> Rotation:
-    """Everyone one place on, one chunk a rank."""
+    """The symmetry of the schedule: a shift of all ranks by one, and of the chunks by one chunk."""
     return Rotation(1, _slices(request), _chunks(request))
 
 

@@ -1,8 +1,8 @@
-"""Tori and meshes: the groups are the dimensions of a grid, and every link of a rank works at once.
+"""Algorithms for tori and meshes: the groups are the dimensions of a grid, and every rank uses all its links at once.
 
-The buffer is cut into two parts a dimension. Each begins with another dimension and direction, so that parts never meet
-on a link of a torus with equal sides. On a mesh a ring closes over the links of its line, against its own direction:
-every link then carries two messages at a time.
+The buffer is cut into two parts a dimension. Each part begins with another dimension and direction, so that no two
+parts share a link of a torus with equal sides. On a mesh, a ring closes over the links of its line, against its own
+direction. Every link then carries two messages at a time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _chunks(request: Request) -> int:
 
 
 def _parts(request: Request, mirrored: Callable[[Ranks], Ranks] = np.flip) -> list[tuple[Ranks, Ranks]]:
-    """For every part of the buffer a view of the grid, and the chunk of each rank in it.
+    """For every part of the buffer, a view of the grid and the chunk of each rank in the part, in the view's order.
 
-    Each axis comes last in two views, of which one is `mirrored`: what runs along it runs in the opposite direction.
+    Each axis comes last in two views. One of the two is `mirrored`: its rings run in the opposite direction.
     """
     grid, ports = _grid(request), _ports(request)
     turned = [grid.transpose(np.roll(np.arange(grid.ndim), shift)) for shift in range(grid.ndim)]
@@ -44,7 +44,7 @@ def _parts(request: Request, mirrored: Callable[[Ranks], Ranks] = np.flip) -> li
 
 
 def _turned(request: Request) -> Rotation:
-    """The grid one place on along its first axis, with all chunks."""
+    """The symmetry of the schedule: a shift of all ranks by one along the first axis; chunks shift along."""
     grid = _grid(request)
     return Rotation(grid.size // len(grid), _chunks(request) // len(grid), _chunks(request))
 
@@ -96,13 +96,13 @@ def swing(request: Request) -> Iterator[StepPattern]:
 
 
 def _one_on(grid: Ranks) -> Ranks:
-    """The grid with every rank one place on along each axis: even ranks swing as odd ones did."""
+    """The grid shifted by one along each axis, so that even and odd ranks swap their directions."""
     axes = range(grid.ndim)
     return np.roll(grid, [1 for _ in axes], list(axes))
 
 
 def _gathering(grid: Ranks, chunks: Ranks) -> Iterator[tuple[Ranks, Ranks, Ranks]]:
-    """The steps of swing's all-gather: senders, receivers and slots. Every rank gets every foreign chunk once."""
+    """The steps of swing's all-gather: senders, receivers and slots. Every rank gets each other rank's chunk once."""
     slot = np.empty(grid.size, np.int64)
     slot[grid] = chunks
     has = np.eye(grid.size, dtype=np.bool_)  # [rank, owner of a block]
@@ -113,19 +113,19 @@ def _gathering(grid: Ranks, chunks: Ranks) -> Iterator[tuple[Ranks, Ranks, Ranks
 
 
 def _swings(grid: Ranks) -> Iterator[tuple[Ranks, Ranks]]:
-    """Senders and receivers of each step of a reduce-scatter, dimensions in turn, the last one first."""
+    """Senders and receivers of each step of a reduce-scatter; steps alternate between dimensions, the last first."""
     lines = [np.moveaxis(grid, axis, 0).reshape(grid.shape[axis], -1) for axis in reversed(range(grid.ndim))]
     yield from _in_turn([list(_swings_of(line)) for line in lines])
 
 
 def _in_turn(steps: Sequence[Sequence[tuple[Ranks, Ranks]]]) -> Iterator[tuple[Ranks, Ranks]]:
-    """The first step of each, then the second of each that has one, and so on."""
+    """The first step of each dimension, then the second steps, and so on; dimensions with fewer steps end earlier."""
     for number in range(max(map(len, steps))):
         yield from (each[number] for each in steps if number < len(each))
 
 
 def _swings_of(line: Ranks) -> Iterable[tuple[Ranks, Ranks]]:
-    """The steps along one dimension, `line` (m, lines side by side). An odd rank joins in the last step."""
+    """The steps along one dimension; `line` is (m, parallel lines). If m is odd, rank m−1 joins in the last step."""
     core, odd = np.split(line, [len(line) - len(line) % 2])
     place, steps = np.arange(len(core)), (len(core) - 1).bit_length() if len(core) else 0
     for step in range(steps):

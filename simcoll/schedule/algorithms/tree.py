@@ -1,4 +1,4 @@
-"""Trees: the whole buffer goes up and down, log n steps each way."""
+"""Tree algorithms: the whole buffer goes up a tree and down again, in log n steps each way."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def chain_tree(request: Request) -> Iterator[StepPattern]:
 
 
 def _chained(groups: Sequence[Sequence[int]], across: Ranks) -> Ranks:
-    """Parents of all ranks: within a group the rank before, of its first rank the first of the parent group."""
+    """Parents of all ranks: the rank before it in its group; for a group's first rank, that of the parent group."""
     parent = np.empty(sum(map(len, groups)), np.int64)
     for ranks, above in zip(groups, across.tolist(), strict=True):
         parent[list(ranks)] = [groups[above][0] if above >= 0 else -1, *ranks[:-1]]
