@@ -1,6 +1,6 @@
-"""The keys of a scenario, each a field of `Scenario`, and the rules by which they go together.
+"""The keys of a scenario, each a field of `Scenario`, and checks of their combinations.
 
-A `Scenario` is one point, so that every value is a scalar. `scenario_files` reads a file whose values may be lists and
+A `Scenario` is one point, so every value is a scalar. `scenario_files` reads a file whose values may be lists and
 ranges, and makes a `Scenario` of each combination.
 """
 
@@ -48,7 +48,7 @@ CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
 _VARIED: Final = "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}"
-OF_ONE: Final = {  # keys of one collective, each with the key of a workload's operation that says the same
+OF_ONE: Final = {  # keys of a single collective -> the corresponding key of a workload's operation, if any
     **{key: key for key in ("collective", "algorithm", "size", "root")},
     **dict.fromkeys(("op", "in_place", "weights", "arrivals"), ""),
     "subgroups": "groups",
@@ -66,7 +66,7 @@ NATURAL_LISTS: Final = frozenset(
 
 
 def algorithm_for(collective: str | None, spec: str) -> str:
-    """The algorithm that a scenario asks for, spelt as the registry spells it.
+    """Return the value of the key `algorithm` in the registry's spelling.
 
     `spec` is the file of a schedule, one of CHOSEN, or a name of NCCL's or the registry's. Raises ValueError otherwise.
     """
@@ -104,7 +104,7 @@ def _every_algorithm() -> set[str]:
 
 @contextlib.contextmanager
 def _first_mistake() -> Iterator[None]:
-    """Turn an InputError into the ValueError that a validator raises: its first mistake, without the key."""
+    """Convert an InputError into the ValueError that a validator raises, with its first mistake, without the key."""
     try:
         yield
     except InputError as error:
@@ -113,7 +113,7 @@ def _first_mistake() -> Iterator[None]:
 
 
 def machine_named(name: str) -> dict[str, Any]:
-    """The mapping that a text at the key `topology` stands for: a file, a shipped system, or keys in braces."""
+    """Convert a text at the key `topology` (a file, a shipped system, or keys in braces) into a mapping."""
     if name.startswith("{"):
         return dict(yaml_tree.parse(name, "topology").plain())
     return {"file" if input_files.names_yaml(name) else "system": name}
@@ -478,12 +478,12 @@ class Scenario(Model):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
+    """Return the JSON Schema (2020-12) of a scenario file, in which every scalar may also be a list or a range."""
     known = models()
     for each in known.values():
-        each.model_rebuild()  # pydantic writes defaults, which are models, only by serialisers that are built
+        each.model_rebuild()  # pydantic needs built serialisers to write defaults that are models
     scenario: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
-    scenario["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
+    scenario["properties"]["collective"]["enum"].append("all")  # stands for a list of all collectives
     for model, definition in [("Scenario", scenario), *scenario.get("$defs", {}).items()]:
         texts = field_texts(known[model]) if "properties" in definition else {}
         for name, value in definition.get("properties", {}).items():

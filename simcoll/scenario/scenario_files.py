@@ -1,6 +1,6 @@
 """Load scenarios: read a YAML file and expand its sweep into points.
 
-Any scalar of the file may be a list or a range; `load` multiplies them out in the order of the file, the last key
+Any scalar of the file may be a list or a range. `load` makes a point of each combination, with the last key of the file
 varying fastest, and reports all mistakes of the file at once.
 """
 
@@ -91,7 +91,7 @@ _OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as 
 
 
 def find_scenario(name: str) -> Path:
-    """The path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
+    """Return the path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
     path = Path(name)
     known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
     shipped = stem in known and path.parent in (Path(), Path("scenarios"))
@@ -114,7 +114,7 @@ def find_scenario(name: str) -> Path:
 
 
 def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
-    """Read the file of a scenario; without `name` it is named as the file. See `yaml_tree.read`."""
+    """Read the file of a scenario with `yaml_tree.read`. If the file has no key `name`, add the file's name."""
     path = find_scenario(name)
     try:
         tree = yaml_tree.read(path, str(path), mistakes)
@@ -146,9 +146,9 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
 
 
 def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
-    """The points of a scenario that is given as a tree with places.
+    """Return the points of a scenario that is given as a tree with places.
 
-    Raises InputError with every mistake, and the `mistakes` that reading the tree has found.
+    Raises InputError with every mistake, including the `mistakes` found while the tree was read.
     """
     tree = _assigned(tree, options)
     if not isinstance(tree.value, dict):
@@ -176,14 +176,14 @@ def _check_tables(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> None:
 
 
 def names_collective(name: str) -> bool:
-    """Whether a name is that of a collective, and not of a file or a shipped scenario."""
+    """Return whether a name is that of a collective, and not of a file or a shipped scenario."""
     return name in COLLECTIVES and not Path(name).exists() and name not in shipped_scenarios()
 
 
 def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
-    """The points of a collective that is named on the command line.
+    """Return the points of a collective that is named on the command line.
 
-    Raises InputError with every mistake; a missing key is called by its option.
+    Raises InputError with every mistake. For a missing key the message names the option, e.g. `--size`.
     """
     tree = _assigned(tree, options)
 
@@ -206,7 +206,7 @@ def _assigned(tree: Node, options: Sequence[str]) -> Node:
 
 
 def with_machine(tree: Node) -> Node:
-    """The tree with its `topology`, where it is one text or a list of texts, as the mapping that each stands for."""
+    """Return the tree with each text at the key `topology` converted into a mapping (see `machine_named`)."""
     named = tree.get("topology")
     if named is None or not isinstance(named.value, str | list):
         return tree
@@ -227,7 +227,8 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """Return the points, one for each algorithm if it is `all`. Equal points, as of a barrier's sizes, count once."""
+    """Return the points of scenarios; `algorithm: all` becomes one point for each algorithm. Equal points (a barrier
+    with several sizes) count once."""
     expanded: dict[str, Point] = {}
     machines: dict[int, TopologySpec] = {}  # by node of the tree: points with one machine share its keys
     for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
@@ -258,7 +259,8 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """The topology of `simcoll topology show`: a system or a file, changed by `--set topology.…`. Raises InputError."""
+    """Return the topology for `simcoll topology show`: a system or a file, changed by `--set topology.…`. Raises
+    InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes
@@ -269,12 +271,12 @@ def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = 
 
 
 def shipped_scenarios() -> dict[str, Path]:
-    """The file of every shipped scenario, by name."""
+    """Return the file of every shipped scenario, by name."""
     return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}
 
 
 def _refuse_other(path: Path) -> None:
-    """Raise InputError if a file is not a scenario but of another known kind."""
+    """Raise InputError if a file is of another known kind, e.g. a schedule or a measured table."""
     from simcoll.formats.importers import recognise  # loads all readers of other programs' files
 
     text = decoded(input_files.bytes_of(path, ASKED))

@@ -1,4 +1,4 @@
-"""Expand lists and ranges: a file with swept values becomes one tree for each combination."""
+"""Expand lists and ranges of values: a file with sweeps becomes one tree for each combination."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from simcoll import units
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, did_you_mean
 
-MAX_VARIANTS: Final = 100_000  # trees at once: each takes 6 kB as a point, so that more would fill a gigabyte
-MAX_RANGE: Final = 10_000  # values: ten for each pixel of a picture
-EXACT_TO: Final = 2**128  # denominators above are rounded to it: the digits of exact powers fill memory
+MAX_VARIANTS: Final = 100_000  # combinations of one file: a point takes 6 kB, so that more would fill a gigabyte
+MAX_RANGE: Final = 10_000  # values of one range: ten for each pixel of a picture
+EXACT_TO: Final = 2**128  # larger denominators are rounded to it, as the digits of exact powers fill memory
 
 
 def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]) -> list[Node]:
     """Return a tree for every combination of the listed values; the last key of the file varies fastest.
 
-    Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range. An
-    empty list, a range that does not grow or of more than MAX_RANGE values, and more than MAX_VARIANTS combinations are
-    entered in `errors`.
+    Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range.
+    Mistakes are appended to `errors`: an empty list, a range that does not grow or has more than MAX_RANGE values, and
+    more than MAX_VARIANTS combinations.
     """
     return _variants(tree, natural_lists, "", errors)
 
@@ -55,7 +55,7 @@ def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagn
 
 
 def differences(trees: Sequence[Node]) -> list[dict[str, object]]:
-    """Return for each tree the values, by dotted path, in which the trees differ."""
+    """Return for each tree a dictionary, by dotted path, of the values in which the trees differ."""
     leaves = [dict(_leaves(tree, "")) for tree in trees]
     paths = dict.fromkeys(path for of_tree in leaves for path in of_tree)
     varied = [path for path in paths if len({repr(of_tree.get(path)) for of_tree in leaves}) > 1]

@@ -1,5 +1,5 @@
 """Plan training and inference jobs: computations and collectives on streams.
 
-Takes the key `workload` of a scenario. Gives a `WorkloadPlan`: operations, the ranks that do them, and what each waits
-for.
+From the key `workload` of a scenario the package makes a `WorkloadPlan`: operations with their ranks, streams and
+dependencies.
 """

@@ -33,8 +33,8 @@ First = Annotated[int | None, parsed("size", {"same": None, "none": 0}), text("2
 
 
 class Layer(NamedTuple):
-    """A layer of a rank: bytes of each tensor, time of its forward and backward pass in ps, and the number of its
-    block, if any: blocks are split or sharded as a whole."""
+    """A layer on a rank: bytes of each tensor, times of its forward and backward pass in ps, and the number of its
+    block or None. Blocks are split or sharded as a whole."""
 
     name: str
     tensors: tuple[int, ...]
@@ -44,7 +44,7 @@ class Layer(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all its tensors."""
+        """The bytes of all tensors together."""
         return sum(self.tensors)
 
 
@@ -101,7 +101,7 @@ class Training(Model):
                 Layer(f"layer{i}", (la.parameters,) if la.parameters else (), la.forward, la.backward, i)
                 for i, la in enumerate(given)
             ]
-        speed = gpus()[self.gpu or ""] * self.efficiency  # multiply-adds count twice, a backward pass twice a forward
+        speed = gpus()[self.gpu or ""] * self.efficiency  # a multiply-add is two FLOP, a backward pass two forward ones
         layers = []
         for row in load_model(self.model).layers:
             forward = round(2 * row.macs * self.batch * PS_PER_S / speed)
@@ -111,7 +111,7 @@ class Training(Model):
         return layers
 
     def blocks(self, itemsize: int) -> list[Layer]:
-        """Return the layers with those of each block merged into one."""
+        """Return the layers, with all layers of a block merged into one."""
         merged: list[Layer] = []
         for layer in self.timed(itemsize):
             if merged and layer.block is not None and layer.block == merged[-1].block:
@@ -169,7 +169,7 @@ class Split(Bucketed):
         return self
 
     def handed_on(self, itemsize: int) -> int:
-        """Return the bytes that a block hands on."""
+        """Return the bytes of activations that a block passes on, for a `dtype` of `itemsize` bytes."""
         if self.activations is not None or self.model is None:
             return self.activations or 0
         return load_model(self.model).activations * self.batch * itemsize
@@ -338,8 +338,8 @@ Workload = Annotated[
 
 
 def with_algorithm(spec: Any, algorithm: str, protocol: str = "none") -> Any:
-    """Return a plan whose collectives all use `algorithm`, even those that name their own; they keep their protocols
-    unless one is named."""
+    """Return a copy of a workload in which all collectives use `algorithm`, even those with an algorithm of their own.
+    Their own protocols are removed unless `protocol` is `none`."""
     changed: dict[str, Any] = {"algorithm": algorithm}
     if isinstance(spec, Operations):
         own = {"algorithm": None, **({} if protocol == "none" else {"protocol": None})}
