@@ -153,7 +153,10 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.compare(3, on="hgx-h100"), "int is no measured table; give a file"),
     (lambda: sc.build("all_reduce", "ring", 0), "0 is no number of ranks"),
     (lambda: sc.build("all_reduce", "ring", "4"), "'4' is no number of ranks"),  # type: ignore[arg-type]
-    (lambda: sc.export(sc.build("all_reduce", "ring", 4), "msccl", rank=4), "rank= is no option; did you mean 'ranks'"),
+    (
+        lambda: sc.export(sc.build("all_reduce", "ring", 4), "msccl", rank=4),
+        "rank= is no option of `export`; did you mean 'ranks'",
+    ),
     (lambda: sc.measure("all_reduce", backend="mpi", **P), "backend='mpi' is not known; give 'gloo'"),  # type: ignore[arg-type]
     (lambda: sc.recommend("all_reduce", among="x", **P), "^among=: 'x' cannot run this call"),
     (lambda: sc.compare(ROWS, on="hgx-h100", nods=2), "^nods=:1:1: nods: unknown key 'nods'"),
@@ -289,7 +292,7 @@ def test_no_message_names_a_temporary_file(ask: Any) -> None:
     with pytest.raises(sc.SimcollError) as error:
         points = ask({"topology": dead, "collective": "all_reduce", "size": "1 KiB"})
         sc.run(points)
-    assert str(error.value).startswith("own graph: links.0.bandwidth: '0 B/s' is nothing; ")
+    assert str(error.value).startswith("own graph: links.0.bandwidth: '0 B/s' is no bandwidth; ")
 
 
 def test_a_schedule_is_an_algorithm() -> None:
