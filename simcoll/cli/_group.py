@@ -116,7 +116,7 @@ def _check_text(words: Sequence[str]) -> None:
 
 
 def _usage(error: click.UsageError) -> str:
-    """Return a usage error: the mistake, its cure, and the usage of the command."""
+    """Return the text of a usage error: the mistake, its fix, and the usage of the command."""
     context, problem = error.ctx, error.format_message().rstrip(".")
     if context is None or problem.startswith("Usage"):  # a group without a command shows its help
         return problem
@@ -127,7 +127,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _drop_output() -> None:
-    """Discard what a broken stdout still holds: Python would write it at exit and fail again."""
+    """Discard the buffered output of a broken stdout, which Python would write at exit, and fail again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -135,7 +135,7 @@ def _drop_output() -> None:
 
 
 class _Commands(click.Group):
-    """A group that knows names and help texts, and imports a command when it runs."""
+    """A click group with the names and help texts of all commands; it imports a command when that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

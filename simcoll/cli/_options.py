@@ -56,10 +56,10 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
 
 
 class _PlainDigits:
-    """Refuses `1_0` and digits of other scripts, which Python reads as numbers."""
+    """A number type that refuses `1_0` and digits of other scripts, which Python reads as numbers."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a word as the type below has it; ends the command if it is not one."""
+        """Return an option's text as a number; ends the command with a usage error if it is none."""
         if isinstance(value, str) and not in_plain_digits(value):
             raise click.BadParameter(f"{value!r} is not a number.")
         return super().convert(value, param, ctx)  # type: ignore[misc]  # of the number type that follows
@@ -136,7 +136,7 @@ FORMAT = click.option(
 
 
 def check_format(output: Path | None) -> None:
-    """Raise InputError if `--format` is given to a command that draws nothing without `-o`."""
+    """Raise InputError if `--format` is given without `-o`, as the command then draws nothing."""
     source = click.get_current_context().get_parameter_source("kind")
     if output is None and source is ParameterSource.COMMANDLINE:
         raise InputError("--format without -o has nothing to draw", "add -o FOLDER")
@@ -182,7 +182,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[Command], Command]]]] = {
 
 
 def _with_keys(*parameters: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds these options to a command that has `sets`; each becomes an assignment there."""
+    """Return a decorator that adds options to a command; each given option becomes an assignment in its `sets`."""
 
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
@@ -222,7 +222,7 @@ def with_measured_on(command: Command) -> Command:
 
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:
-    """Return the assignment of an option to a key of the scenario, in the form of `--set`; messages name the option."""
+    """Return an option as an assignment to a key of the scenario, as `--set` has it; messages name the option."""
     from simcoll.config.yaml_tree import OptionValue
 
     return [] if value is None else [OptionValue(path, value, option)]
@@ -266,7 +266,7 @@ def unbracketed(text: str) -> str:
 
 
 def counts(text: str, option: str, what: str, cure: str) -> list[int]:
-    """Return the numbers, from 1 on, of an option such as `--ranks N[,N…]`, each once; raises InputError."""
+    """Return the distinct numbers (1 or more) of an option such as `--ranks N[,N…]`; raises InputError."""
     numbers = text.split(",")
     if not all(re.fullmatch(r" *0*[1-9][0-9]{0,18} *", number) for number in numbers):
         raise InputError(f"{option}: {text!r} is no number of {what}", cure)

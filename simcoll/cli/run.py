@@ -159,12 +159,12 @@ def predict(
 
 
 def _command(name: str, asked: str, sets: Sequence[str]) -> str:
-    """Return a command that asks for the same points; each option is written as `--set`."""
+    """Return a command line that simulates the same points; each option is written as `--set`."""
     return shlex.join(["simcoll", name, asked, *(word for text in sets for word in ("--set", text))])
 
 
 def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
-    """Print which command's results in the folder these points replace; raises InputError for files of others."""
+    """Print which command's results in the folder will be replaced; raises InputError for files of other programs."""
     from simcoll.prediction import result_rows, sweep
 
     result_rows.check_own(journal.folder / "results.csv")
@@ -173,7 +173,7 @@ def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
 
 
 def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[list[ResultRow], int]:
-    """Simulate points; return their rows and how many an earlier run left. `options` are those of `sweep.sweep`."""
+    """Simulate points; return their rows, and how many an earlier run had finished. `options`: see `sweep.sweep`."""
     from simcoll.prediction import sweep
 
     finished, reused = {}, 0
@@ -289,7 +289,7 @@ def _status(rows: list[ResultRow]) -> int:
 def _finish(
     journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool, kind: str
 ) -> Sequence[Named]:
-    """Draw plots, and only then drop the logs, which a killed run still has. Return the figures of the rows."""
+    """Draw plots, then remove the logs, so that a run killed before can continue. Return the figures of the rows."""
     from simcoll.report import run_plots
 
     scenarios = [point.scenario for point in points]

@@ -44,7 +44,7 @@ def check_written(source: StreamedSchedule) -> None:
 
 
 def written_out(source: AnySchedule) -> Schedule:
-    """Return the schedule with all transfers in memory, as `bind` needs it; else raises InputError."""
+    """Return the schedule with all transfers in memory, for `bind`; raises InputError if memory is too small."""
     if isinstance(source, Schedule):
         return source
     check_written(source)
@@ -262,7 +262,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
 
 
 def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
-    """Return the program of the transfers `left`. The others send nothing, as later loops lack slots of fewer bytes."""
+    """Return the program of the transfers `left`. The others have no bytes left in their loop."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     loop, origin = program.loop[left], program.origin[left]
     first_slot = loop * np.int32(schedule.n_slots)

@@ -135,7 +135,7 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
-    """Return a note for each measured table asked for that has no rows in common with the run."""
+    """Return a note for each requested measured table without rows of the run's points."""
     notes = []
     for name, having in _tables(scenarios).items():
         if not _measured(having, rows):
@@ -254,7 +254,7 @@ def examples(points: Sequence[Point]) -> list[Point]:
 
 
 def by_turns(points: Sequence[Point]) -> list[Point]:
-    """Return points in turns: one of each topology and number of ranks, then the second of each, and so on."""
+    """Return points in round-robin order: the first of each topology and number of ranks, then the second of each, …"""
     turns = zip_longest(*grouped(points, lambda point: place_of(point.scenario)).values())
     return [each for turn in turns for each in turn if each]
 
