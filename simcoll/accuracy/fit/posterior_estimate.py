@@ -59,7 +59,7 @@ BETTER: Final = 0.9  # a fit must lower the error to this share of the earlier e
 # find the costs of synthetic machines (shipped tables with changed costs): a loss of 0.2 points vetoes a gain of 20.
 OF_NETWORK, OF_GPUS = 0.5, 0.05
 SHARES: Final[Mapping[Part, float]] = {"launches": OF_NETWORK, "network": OF_NETWORK, "GPUs": OF_GPUS}
-# For costs of the network, a group's error may also grow by the model's own error. Without the one collective on which a
+# For network costs, a group's error may also grow by the model's own error. Without the one collective on which a
 # slow cable has an effect, the fit explains its rows by other costs, which is no evidence against the slow cable. If
 # rows lack a zone of sizes (small, middle, large), predictions will be for that zone, too, and no error may grow.
 SLACK: Final = least_squares.OWN_ERROR
@@ -152,8 +152,7 @@ class _FromPrior(Fitting):
     # --- the model ---
 
     def _line(self, values: Floats) -> Line:
-        """Return the line at `values`. Network costs change by their believed widths, as a slower part may hide
-        them."""
+        """Return the line at `values`. Network costs change by their believed widths: other costs may hide them."""
         near, far = least_squares.near(values, self.bounds), self._belief.widths
         return least_squares.line(
             self.model, values, self.bounds, np.where(list(map(prior.of_network, self.names)), far, near)
