@@ -1,7 +1,7 @@
 """Import files of other programs: recognise the kind of a file, and convert it to a file of simcoll.
 
-Text may have any encoding; its size is bounded. No file can make another file be read. The notes of an import list what
-was assumed, for example speeds that the file does not carry.
+Text may have any encoding; its size is limited. No file can make another file be read. The notes of an import list the
+assumptions, for example on speeds that the file lacks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.topology_builder import dump, load_system
 
-MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
+MOST_BYTES: Final = 16 * 2**20  # to bound memory; real files are far smaller
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import: the shipped system that lends missing speeds (`assumed`), the collective of a schedule
-    or table, and values of a table's other columns."""
+    """Options of an import: the shipped system that supplies missing speeds (`assumed`), the collective of a schedule
+    or table, and values for other columns of a table."""
 
     assumed: str | None = None
     collective: str | None = None
@@ -39,8 +39,8 @@ class ImportOptions:
 
 
 class Imported(NamedTuple):
-    """An imported file: its recognised `kind`, the `text` of simcoll's file (a topology, a schedule or a measured
-    table), the `suffixes` that such a file may have, and the notes."""
+    """An imported file: its recognised `kind`, the `text` of the resulting file of simcoll (a topology, a schedule or a
+    measured table), the `suffixes` that the resulting file may have, and the notes."""
 
     kind: str
     text: str
@@ -95,12 +95,12 @@ _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
 
 
 def recognise(text: str) -> str | None:
-    """Return the kind of file that a text is, by a mark that only this kind has; None if it is unknown."""
+    """Return the kind of a text's file, by a feature that no other kind has; None if no kind fits."""
     return next((name for name, kind in KINDS.items() if kind.looks(text)), None)
 
 
 def _root(name: str) -> Callable[[str], bool]:
-    """Return a test whether a text is XML whose root has this name."""
+    """Return a function that tests whether a text is XML with a root of this name."""
 
     def looks(text: str) -> bool:
         start = text.lstrip("\ufeff \t\r\n")[:65536]
@@ -111,7 +111,7 @@ def _root(name: str) -> Callable[[str], bool]:
 
 
 def _json(looks: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Return a test whether a text begins like a JSON mapping and `looks` accepts it."""
+    """Return a function that tests whether a text begins like a JSON mapping and `looks` accepts it."""
     return lambda text: text.lstrip("\ufeff \t\r\n").startswith("{") and looks(text)
 
 
@@ -134,8 +134,8 @@ def _graph(reader: Callable[[str, str, str | None, ImportLog], Topology]) -> Rea
 
 
 def _loadable(written: str, source: str) -> str:
-    """Return the text of a topology file after loading it, so that a bad file is refused at its import. Raises
-    InputError with the key of the file that would have been written."""
+    """Return the text of a topology file unchanged, after a trial load, so that a bad file is refused at its import.
+    Raises InputError with the key in the file that would have been written."""
     try:
         machine = read_machine(yaml_tree.parse(written, source))
         template(machine.file, machine.tree)
@@ -159,7 +159,7 @@ def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> 
 
 
 def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
-    """Import an MSCCL program. Of several in a file, `--set name=NAME` or `--set program=N` chooses one."""
+    """Import an MSCCL program. If a file has several, `--set name=NAME` or `--set program=N` chooses one."""
     programs = list(re.finditer(r"<algo\b.*?(?:</algo\s*>|\Z)", text, re.DOTALL))
     if len(programs) > 1:
         titles = [re.search(r"""\bname=["'](.*?)["']""", program[0]) for program in programs]
@@ -176,7 +176,7 @@ def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
 
 
 def _which(names: Sequence[str], numbers: range) -> str:
-    """Return the cure for a file with several programs: choose by number, or by a name that only one has."""
+    """Return the fix for a file with several programs: choose one by its number, or by a unique name."""
     alone = next((name for name in names if names.count(name) == 1), None)
     by_name = f", or by its name: --set name={alone}" if alone else ""
     return f"choose one by its number, --set program={numbers[-1]}{by_name}"

@@ -169,7 +169,7 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
-    """Return the factors from a prediction to the ends of the range of healthy rows; None if the profile has none.
+    """Return the range of times on a healthy machine as two factors of the prediction; None if the profile has none.
 
     The range comes from errors on the machine that the profile was fitted to. It is narrower than the prediction's
     interval, which also allows for differences between machines. For calls between nodes that a profile of GPUs never
@@ -188,9 +188,9 @@ def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tup
 
 
 def _adds_bytes(scenario: Scenario, profile: Profile) -> bool:
-    """Return whether a call adds elements of one byte, and the profile was fitted to other dtypes only. One-byte adds
-    take more instructions for each byte: a measured reduce_scatter of int8 takes 3 to 10 % longer than one of float16,
-    an all_gather as long."""
+    """Return whether a call reduces elements of one byte, while the profile was fitted to larger types only. One-byte
+    reductions take more instructions per byte: a measured reduce_scatter of int8 takes 3 to 10 % longer than one of
+    float16; an all_gather takes no longer."""
     known = profile.calibration
     fitted = [text.partition("=")[2].split(",") for text in (known.where if known else ()) if text.startswith("dtype=")]
     adds = COLLECTIVES[scenario.collective].reduces and ITEMSIZE[scenario.dtype] == 1

@@ -41,22 +41,23 @@ NO_SIGN: Final = "these rows show no sign of another value"
 
 
 class Shown(NamedTuple):
-    """Median errors (logarithms) of the zones of left-out groups, and the number of groups."""
+    """Errors of the cross-validation: the median log error of each zone (rows of one series with similar sizes) of the
+    groups left out of the fit, and the number of these groups."""
 
     errors: list[float]
     groups: int
 
     def and_of(self, other: Shown) -> Shown:
-        """Return these errors and groups together with others."""
+        """Return the errors and groups of both."""
         return Shown(self.errors + other.errors, self.groups + other.groups)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left`, and remarks.
+    """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left` out; and remarks.
 
-    `scatter` is the standard deviation of the logarithms of times due to the parameters; `shown` are the errors on rows
-    that were left out.
+    `scatter` is the standard deviation of the logarithms of times due to the parameters; `shown` are the errors of the
+    cross-validation.
     """
 
     costs: Mapping[str, float]
@@ -331,9 +332,10 @@ class _Estimating(Fitting):
 def errors_left_out(
     line: Line, rows: Sequence[MeasuredRow], measured: Floats, bounds: Bounds, belief: Belief
 ) -> dict[Kind, Shown]:
-    """Return the errors on each group of rows that is left out of a fit in turn, for each kind of novelty of a call.
+    """Return the errors of the cross-validation by kind of novelty (a new rank count, collective, node count or size):
+    each group of rows is predicted by a fit to the other rows.
 
-    Where the other rows say nothing, a fit to them stays as near to the whole fit as `belief` has it.
+    Where the other rows determine nothing, the fit stays near the fit to all rows, as far as `belief` holds it.
     """
     odd = noise_of(np.log(measured / line.times), rows)[1]
     near, wide = belief._replace(values=line.values), least_squares.width(line, measured)
@@ -368,7 +370,8 @@ def errors_held_out(off: Floats, rows: Sequence[MeasuredRow], fitted: NDArray[np
 
 
 def own_errors(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Kind, int]]:
-    """Return for each kind the spread of the model's own error, and the number of groups that show it; 0 if none."""
+    """Return for each kind of novelty the spread of the model's error, and the number of groups it is estimated from; 0
+    if there are none."""
     seen = {kind: each for kind, each in shown.items() if each.errors}
     spreads = {kind: float(np.sqrt(np.mean(np.square(each.errors)))) for kind, each in seen.items()}
     groups = {kind: each.groups for kind, each in seen.items()}

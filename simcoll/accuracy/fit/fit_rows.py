@@ -39,7 +39,7 @@ MANY_LAUNCHES: Final = 3  # the bootstrap draws launches only of rows with at le
 class RetimedPoint:
     """A point that is bound once and timed under many settings of costs, for fits.
 
-    If a fit cannot know the library's choice, each possible choice is bound, and the quickest counts.
+    If the library's choice depends on the fitted costs, each possible choice is bound, and the fastest one counts.
     """
 
     def __init__(self, scenario: Scenario):
@@ -57,7 +57,7 @@ class RetimedPoint:
 
     @cached_property
     def _links(self) -> list[Numbers]:
-        """For each choice, the links that carry bytes."""
+        """For each possible choice of the library, the links that carry bytes."""
         return [np.flatnonzero(choice.totals.carried) for choice in self.choices]
 
     @property
@@ -80,7 +80,7 @@ class RetimedPoint:
 
     @property
     def processes(self) -> frozenset[Process]:
-        """The work of the host's processes for the call; empty if the scenario does not ask for it."""
+        """The work that CPU processes of the host do for the call; empty if the scenario does not model host work."""
         return self._calls[0].processes
 
     @property
@@ -119,7 +119,7 @@ class Samples:
 
     @property
     def launches(self) -> list[str]:
-        """The names of the launch parameters that these rows can show, of the host and of CUDA graphs."""
+        """The names of the launch parameters that these rows can determine, of the host and of CUDA graphs."""
         processes = {process for point in self.points for process in point.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
@@ -128,12 +128,12 @@ class Samples:
 
     @property
     def uploads(self) -> set[float]:
-        """The distinct numbers of uploads for a launch of a graph; two or more show the cost of an upload."""
+        """The distinct numbers of uploads per graph launch; two or more let a fit determine the cost of an upload."""
         return {point.uploads for point in self.points if point.scenario.launch.graph}
 
     @property
     def least_a_launch(self) -> float:
-        """The least quotient of a row's time and a process's launches for it, in ps; 0 if no launches are known."""
+        """The least time per launch in ps: a row's time over the number of launches of a process; 0 if unknown."""
         most = [max((process.launches for process in point.processes), default=0) for point in self.points]
         pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
         return min((time / most[i] for time, i in pairs if most[i]), default=0.0)

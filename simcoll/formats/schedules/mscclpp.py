@@ -1,11 +1,11 @@
-"""Reader of MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces. A plan
-names chunks of input, output and scratch buffers; blocks wait by semaphores of channels and barriers within a GPU.
+"""Read MSCCL++'s execution plans (JSON): the puts, gets, copies and reductions of each thread block of each GPU. A plan
+names chunks of input, output and scratch buffers. Blocks wait at semaphores, signals of channels, and barriers.
 
-The reader takes one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for it.
-An operation that several thread blocks share is done when the last of them does it. A pipelined loop is played once,
-with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are NVLink SHARP: the switch,
-an agent of the schedule, gives the sum of a group's buffers to the rank that loads, and sends what a rank stores to
-all.
+The reader supports one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for
+it. An operation that several thread blocks share is done when the last block comes to it. A pipelined loop is executed
+once, with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are NVLink SHARP. The
+switch is an agent of the schedule: it sends the sum of a group's buffers to a rank that loads, and a rank's stored data
+to all.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ SwitchGroup = tuple[tuple[int, ...], str]  # the ranks whose buffers a switch jo
 
 
 BufferRange = tuple[int, str, int]  # rank, buffer, chunk
-_Side = list[tuple[list[tuple[int, int]], int]]  # each chunk of it: its slots, and the switch's agent or -1
+_Side = list[tuple[list[tuple[int, int]], int]]  # for each chunk: its (rank, slot) pairs, and the switch's agent or -1
 
 
 @dataclass
 class _Shares:
-    """An operation that several thread blocks share: how many, the first one's place, how many have done it."""
+    """An operation that several thread blocks share: their number, the first block's place in the file, and the number
+    of blocks that have come to it."""
 
     size: int
     where: str
@@ -61,7 +62,7 @@ class _Shares:
 
 @dataclass(eq=False)
 class ThreadBlock:
-    """A thread block: its operations, and the peers of its channels and remote buffers, by type."""
+    """A thread block: its operations, and by channel type the peers of its channels and its remote buffers."""
 
     gpu: int
     number: int
@@ -76,14 +77,14 @@ class ThreadBlock:
 
 @dataclass
 class PlanFile(ImportedProgram):
-    """A plan: its thread blocks, all at their first operation, and its semaphores by GPU and number."""
+    """A plan: its thread blocks before their first operation, and its semaphores by GPU and number."""
 
     blocks: list[ThreadBlock] = field(default_factory=list)
     semaphores: Counter[tuple[int, int]] = field(default_factory=Counter)  # how often each may be acquired at first
 
     @property
     def switch_groups(self) -> list[tuple[int, ...]]:
-        """The groups of ranks that a switch joins; agent n + k of the schedule serves group k."""
+        """The groups of ranks that a switch joins; agent n + k of the schedule is the switch of group k."""
         return list(dict.fromkeys(ranks for block in self.blocks for ranks, _ in block.switches))
 
 
@@ -95,8 +96,8 @@ def looks(text: str) -> bool:
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """Return the proved schedule of a plan; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with the operation that cannot be mapped, and ScheduleError if the plan does not do what its
-    collective promises.
+    Raises InputError with the operation that cannot be mapped, and ScheduleError if the plan does not produce the
+    collective's result.
     """
     document = input_files.json_mapping(text, source, CURE)
     try:
@@ -123,7 +124,7 @@ ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # er
 
 
 def in_words(error: Exception) -> str:
-    """Return the expectation of a plan's form that failed, in words."""
+    """Return in words how a file deviates from the form of a plan, given the error (see ODD)."""
     if isinstance(error, KeyError):
         return f"{str(error)[:60]} is missing"
     if isinstance(error, IndexError):
@@ -141,7 +142,7 @@ def whole(value: object, most: int) -> int:
 def _parsed(document: Mapping[str, Any], asked: str | None) -> PlanFile:
     """Return the plan of a document; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with the key, or an error of `ODD` if no key can be named.
+    Raises InputError with the key, or an error of the types `ODD` if the key is unknown.
     """
     name = collective_named(asked or str(document["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
@@ -217,11 +218,11 @@ def _members(ranks: list[object], n: int) -> tuple[int, ...]:
     return members
 
 
-# --- playing it ---
+# --- execution ---
 
 
 class _PlanExecution:
-    """A plan being played: signals not yet waited for, semaphores, and packets that have arrived."""
+    """The execution of a plan: pending signals, semaphores, and arrived packets."""
 
     def __init__(self, plan: PlanFile, alias: bool):
         self.plan = plan
@@ -268,8 +269,8 @@ class _PlanExecution:
         return True
 
     def _is_whole(self, block: ThreadBlock, op: Mapping[str, Any], moved: object) -> bool:
-        """Return whether all thread blocks of a group have come to their shared operation. As each block has its own
-        list of channels, what it has `moved` tells which operations are the same."""
+        """Return whether all thread blocks of a group have come to their shared operation. Blocks have their own lists
+        of channels. So the moved slots (`moved`) identify the operation."""
         group = next((value for key, value in op.items() if key.startswith("tbg")), None)
         if group is None:
             return True
@@ -291,7 +292,7 @@ class _PlanExecution:
         return [block.peers[kind][whole(i, 2**20)] for i in op.get("channel_ids", [])]
 
     def _barrier(self, block: ThreadBlock, op: Mapping[str, Any]) -> bool:
-        """Return whether as many thread blocks of the GPU have come to a barrier as it asks for."""
+        """Return whether the required number of thread blocks of the GPU have come to a barrier."""
         block.arrived = True
         same = [
             waiting
@@ -363,14 +364,14 @@ class _PlanExecution:
                 self._move(own, target, False)
 
     def _switched_sides(self, block: ThreadBlock, op: Mapping[str, Any]) -> tuple[_Side, _Side]:
-        """Return the two ends of a load or a store by a switch."""
+        """Return sources and targets of a load or a store by a switch."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         sources = self._joined(block, op, "src_buff") if loads else self._local(block, op, "src_buff")
         targets = self._joined(block, op, "dst_buff") if stores else self._local(block, op, "dst_buff")
         return sources, targets
 
     def _switched(self, block: ThreadBlock, op: Mapping[str, Any], sources: _Side, targets: _Side) -> None:
-        """Load by a switch into registers, which are a spare slot, or store from them."""
+        """Load by a switch into registers (an extra slot in the schedule), or store from them."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         if len(sources) != len(targets):
             raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
@@ -413,7 +414,7 @@ def _stepped(run: _PlanExecution, block: ThreadBlock) -> bool:
 
 
 def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a plan. In order k the k-th thread block is slow: it operates only if no other can."""
+    """Execute a plan; return its schedule. In order k the k-th thread block is slow: it runs only if no other can."""
     run = _PlanExecution(plan, bool(form["alias"]))
     for block in plan.blocks:
         block.done, block.arrived = 0, False
@@ -434,5 +435,5 @@ def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
             raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "mend what it waits for")
         slow.done += 1
     run.check_groups()
-    streams = bool(run.agents)  # a switch adds up word by word, and what follows need not wait for whole chunks
+    streams = bool(run.agents)  # a switch adds word by word, so that later transfers need not wait for whole chunks
     return run.where.schedule(run.moves, agents=len(run.agents), pipelined=streams)

@@ -162,8 +162,8 @@ def _styles(rows: Sequence[PlotRow], lines: Sequence[str], shown: Sequence[str])
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
-    """Raise InputError if two rows with different values share a place; the cure names a column that tells them apart,
-    a topology before its ranks, nodes and profile."""
+    """Raise InputError if two rows with different values share a place. The suggested fix names a column in which they
+    differ, a topology before its ranks, nodes and profile."""
     clash = _clash(rows, chosen, up)
     if clash is None:
         return
