@@ -201,7 +201,7 @@ def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> list[Re
             f"{journal.folder / 'results.csv'} holds all {len(points)} points; remove it to have them simulated again"
         )
     elif missing:
-        note = f"{missing} of {len(points)} points are missing: the shard that finds none writes results.csv"
+        note = f"{missing} of {len(points)} points are missing: the last shard to finish writes results.csv"
     else:
         return sweep.ordered(logged)
     if not quiet:

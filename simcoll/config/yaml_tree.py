@@ -474,7 +474,7 @@ def _unswept(path: Sequence[str], node: Node) -> str:
     if len(above) == len(path) or not several:
         return ""
     instead = f"list whole mappings of {above[-2]!r}" if len(above) > 1 else "write a file for each"
-    return f"write one value: nothing below {above[-1]!r} is swept; to compare several, {instead}"
+    return f"write one value: values below {above[-1]!r} cannot be swept; to compare several, {instead}"
 
 
 def _wording(detail: Any) -> str:

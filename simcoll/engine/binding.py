@@ -302,7 +302,7 @@ def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> ND
         for group in schedule.groups:
             held[list(group)] = contract.sizes(nbytes, len(group), *more)
     except ValueError as error:
-        raise InputError([Diagnostic(str(error), "mend the weights or the size", "weights")]) from None
+        raise InputError([Diagnostic(str(error), "change the weights or the size", "weights")]) from None
     return held
 
 

@@ -159,7 +159,7 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
     try:
         (held,) = cut(nbytes, stream.n, stream.n_chunks, itemsize, None, blocks)
     except ValueError as error:
-        raise wrong("size", str(error), "mend the size") from None
+        raise wrong("size", str(error), "change the size") from None
     if not chunk:
         return [held]
     piece = piece_bytes(chunk, itemsize)

@@ -237,8 +237,8 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
         chosen["protocol"] = ran.protocol
     if drawn:
         if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):
-            problem = f"a run of a collective with {min(changed)} cannot be explained"
-            raise wrong("variability", problem, f"take another replication, or leave out {min(changed)}")
+            problem = f"a collective with `{min(changed)}` cannot be explained"
+            raise wrong("variability", problem, f"choose another replication, or leave out `{min(changed)}`")
         late = replications.arriving(plain, drawn, ran.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)

@@ -188,7 +188,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     if given := defaults.get("collective"):
         there = sorted({row.collective for row in rows})
         if measured.normal("collective", given) not in there:  # the table names, or implies, another one
-            raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there: leave it out")
+            raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there; leave it out")
     notes = ImportLog()
     named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
     notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")

@@ -221,7 +221,10 @@ def step_overlap(point: Point) -> Any:
 def single_figures(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield name and figure of each wanted plot of each example on the first machine."""
     if wanted and any(point.scenario.workload for point in points):
-        print(f"{', '.join(wanted)}: of single collectives; a workload has overlap, step and --trace", file=sys.stderr)
+        print(
+            f"{', '.join(wanted)}: for single collectives; a workload has `overlap`, `step`, --trace",
+            file=sys.stderr,
+        )
     alone = [point for point in points if not point.scenario.workload]
     first = place_of(alone[0].scenario) if alone else ""
     chosen = [each for each in examples(points) if place_of(each.scenario) == first] if wanted else []

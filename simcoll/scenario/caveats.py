@@ -68,7 +68,7 @@ def _all(point: Scenario | Point) -> str | None:
 
 def _unproved(scenario: Scenario) -> str | None:
     own = scenario.proof == "off" and scenario.algorithm.endswith(".json")
-    return f"proof is off: nobody knows whether {Path(scenario.algorithm).name} does what it promises" if own else None
+    return f"`proof: off`: {Path(scenario.algorithm).name} may not produce its collective's result" if own else None
 
 
 def _of_gpus(scenario: Scenario) -> SystemFile | None:

@@ -20,14 +20,14 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
     if system is None:
         return
     if system.gpu and profile.transport and profile.kernels is None:
-        with_gpus = f"take {own}+{profile.name}" if (own := profile_of(system)) else "fit one: simcoll calibrate"
+        with_gpus = f"take {own}+{profile.name}" if (own := profile_of(system)) else "fit one with `simcoll calibrate`"
         raise wrong("profile", f"{profile.name} has costs of messages between nodes only, and none of GPUs", with_gpus)
     if (mismatch := _mismatch(profile, system)) is None:
         return
     own = system.profile if system.profile != profile.name else None
     serving = own or " or ".join(_serving(system))
     problem = f"{profile.name} is for GPUs {mismatch}"
-    raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
+    raise wrong("profile", problem, f"take {serving}" if serving else "fit one with `simcoll calibrate`")
 
 
 def check_named(system: SystemFile, tree: Node) -> None:

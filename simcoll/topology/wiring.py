@@ -263,5 +263,5 @@ def _check_device(device: object, data: Mapping[str, Any]) -> None:
     node = data.get("node")
     if node is not None and (isinstance(node, bool) or not isinstance(node, int) or node < 0):
         raise TopologyError(
-            f"device {device!r}: node {node!r} is no index", "give 0, 1, …, or leave it out", about=about
+            f"device {device!r}: node {node!r} is no node number", "give 0, 1, …, or leave it out", about=about
         )

@@ -123,7 +123,7 @@ _EDGE = '<edge source="b" target="s">'
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (_HOST, f'{_HOST}<data key="n">-4</data>', "8:5: device 'a': node -4 is no index"),
+        (_HOST, f'{_HOST}<data key="n">-4</data>', "8:5: device 'a': node -4 is no node number"),
         (_HOST, f'{_HOST}<data key="n">fast</data>', "8:67: a: node is 'fast', and its key says int"),
         (_HOST, '<data key="k"> </data>', "8:5: device 'a' has no kind"),
         ('<node id="b"', '<node id=" "', "9:5: a device is named ' '"),

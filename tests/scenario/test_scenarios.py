@@ -142,7 +142,9 @@ def test_what_stands_below_a_list_is_not_swept(sizes: Any):
     """Several values of an operation are refused with what can be swept instead, and that is swept."""
     plans = [{"template": "operations", "operations": [{"name": "x", "collective": "all_gather", "size": size}]}
              for size in (sizes, "1 KiB", "1 MiB")]  # fmt: skip
-    with pytest.raises(InputError, match=r"nothing below 'operations' is swept; to compare several, list whole mapp"):
+    with pytest.raises(
+        InputError, match=r"values below 'operations' cannot be swept; to compare several, list whole mapp"
+    ):
         simcoll.load({"topology": star(), "workload": plans[0]})
     assert len(simcoll.load({"topology": star(), "workload": plans[1:]})) == 2
 

@@ -388,7 +388,7 @@ def broken(change: str) -> nx.DiGraph:
         ("number", "device '7' has no kind"),
         ("cut off", "d2 cannot be reached: no route d0->d2; add the link"),
         ("one way", "d1 cannot be reached: no route d1->d0; add the link"),
-        ("node", "device 'd0': node 'first' is no index"),
+        ("node", "device 'd0': node 'first' is no node number"),
         ("no ranks", "has neither gpus nor hosts"),
     ],
 )

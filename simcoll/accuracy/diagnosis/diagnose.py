@@ -93,7 +93,7 @@ def diagnosed(
         given = " and ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios))
         problem = f"profile {given} has no costs of calls, so it cannot judge times on {system}"
         cure = f"take {asking.profile}" if asking.profile else "take a profile fitted to such machines"
-        raise InputError(problem, f"{cure}, or fit one: simcoll calibrate")
+        raise InputError(problem, f"{cure}, or fit one with `simcoll calibrate`")
     table, names = _table(asked)
     base = ranking.healthy(table)
     ranked = ranking.ranked(table, base, tell)

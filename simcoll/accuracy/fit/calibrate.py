@@ -179,7 +179,7 @@ def fitted(
         estimated = posterior_estimate.estimate(fitting, begin.whole, begin.params, begin.known, tell)
     left = int((chosen & ~used).sum())
     notes = [*notes, *([f"{left} rows took longer than larger sizes did, and were not fitted"] if left else [])]
-    lone = ["no row is held out: nothing shows how wrong this is elsewhere; --fit says what to fit"] * bool(
+    lone = ["no row is held out, so errors on other rows are unknown; choose the rows to fit with --fit"] * bool(
         chosen.all()
     )
     return _written(data, chosen, estimated, begin, begin.about(seed), [*notes, *lone, *estimated.notes])

@@ -220,7 +220,7 @@ def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
         raise InputError(f"the rows are of several harnesses ({names}), and a profile is fitted to one",
                          f"choose, e.g. with --where harness={min(counts)}")  # fmt: skip
     others = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()) if name != "p2p")
-    return "p2p", [f"left out are rows of other harnesses ({others}); --where harness=… takes them"]
+    return "p2p", [f"rows of other harnesses are left out ({others}); --where harness=… selects them"]
 
 
 def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:

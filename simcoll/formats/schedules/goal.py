@@ -270,7 +270,7 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
 def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
     """Return a schedule as GOAL text for buffers of `nbytes`; raises RefusedError if the format cannot express it."""
     if schedule.agents or schedule.groups != (tuple(range(schedule.n)),):
-        raise RefusedError("GOAL knows ranks of one group and no switches that reduce; take another algorithm")
+        raise RefusedError("GOAL has one group of ranks and no switches that reduce; take another algorithm")
     if len(schedule) > MOST_TRANSFERS:
         raise RefusedError(f"{len(schedule)} transfers are too many for text; take fewer ranks (most {MOST_TRANSFERS})")
     waits = dependencies(schedule)

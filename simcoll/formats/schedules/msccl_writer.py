@@ -80,7 +80,9 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
         (_channel(schedule.n, peers, r) for r, rank in enumerate(ranks) for peers in rank.threads), default=0
     )
     if channels > MOST_CHANNELS:
-        raise RefusedError(f"{channels} channels are more than executors have ({MOST_CHANNELS}); take fewer ranks")
+        raise RefusedError(
+            f"{channels} channels are more than MSCCL's executor has ({MOST_CHANNELS}); take fewer ranks"
+        )
     if notes is not None:
         _warn(ranks, notes)
     own = "o" if schedule.collective in _IN_OUTPUT else "i"
@@ -113,7 +115,7 @@ def _warn(ranks: list[_GpuBlocks], notes: ImportLog) -> None:
         (MOST_BLOCKS, blocks, f"a GPU with {blocks} thread blocks"),
     ):
         if count > most:
-            notes.warn(f"{problem}: MSCCL's executor holds {most} and would not load it; take fewer ranks")
+            notes.warn(f"{problem}: MSCCL's executor loads at most {most}; take fewer ranks")
 
 
 def _channel(n: int, peers: Peers, rank: int) -> int:
@@ -146,7 +148,7 @@ def _check(schedule: Schedule) -> None:
     if schedule.collective not in _COLL:
         raise RefusedError(f"MSCCL's XML has no {schedule.collective}; it holds {', '.join(_COLL)}")
     if schedule.agents:
-        raise RefusedError(f"MSCCL's XML knows no switch that reduces, and {schedule.name} needs one; take another")
+        raise RefusedError(f"MSCCL's XML has no reducing switch, and {schedule.name} needs one; take another")
     if schedule.groups != (tuple(range(schedule.n)),):
         raise RefusedError("MSCCL's XML holds one group of all ranks; export without subgroups")
     if len(schedule) > MOST_TRANSFERS:

@@ -48,14 +48,14 @@ def lender(
     known = [name for name, file in files.items() if fits(file)]
     if len(known) != 1:
         choices = ", ".join(known or [name for name, file in files.items() if not contradicted(file)] or files)
-        raise SimcollError(f"{source}: {problem}; say which machine it is like, with --assume and one of {choices}")
+        raise SimcollError(f"{source}: {problem}; name a similar machine with --assume, one of {choices}")
     return LenderSystem(known[0])
 
 
 def check_assumed(source: str, assumed: str | None, contradiction: str) -> None:
     """Raise SimcollError if a file contradicts the assumed system."""
     if assumed and contradiction:
-        raise SimcollError(f"{source}: it is not like {assumed}: {contradiction}; assume another machine, or none")
+        raise SimcollError(f"{source}: it does not fit --assume {assumed}: {contradiction}; name another, or none")
 
 
 def nvlinks(system: SystemFile) -> frozenset[int]:

@@ -128,7 +128,7 @@ def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
         raise InputError(f"{y} is text, and the y axis needs numbers", "take a column of numbers, e.g. time or busbw")
     timed = [row for row in timed if row.get(across) is not None]
     if not timed:
-        raise InputError(f"no row has both {x} and {y}", "see the columns and the status of results.csv")
+        raise InputError(f"no row has both {x} and {y}", "look at the columns and the column `status` of results.csv")
     return timed
 
 

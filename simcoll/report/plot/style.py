@@ -162,7 +162,7 @@ def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
     """Return the rows that have a time; raises ValueError if there is none."""
     timed = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
     if not timed:
-        raise ValueError("no row has a time to draw; see the column status for the reasons")
+        raise ValueError("no row has a time to draw; the column `status` has the reasons")
     return timed
 
 
