@@ -171,7 +171,7 @@ def check_text(head: bytes, source: str, cure: str) -> None:
     text = _as_text(head)
     strange = len(_STRANGE.findall(text))
     if 3 * strange > len(text):
-        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters stand for nothing", cure)
+        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters are not printable", cure)
 
 
 def decoded(data: bytes, source: str = "") -> str:

@@ -61,7 +61,7 @@ def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -
         compiled = pays(transfers, *kernels)
     if not compiled and transfers > MOST_PLAIN:
         problem = f"{transfers} transfers are too many to run uncompiled"
-        raise InputError(problem, "use a release of Python that numba serves, or ask for fewer ranks")
+        raise InputError(problem, "use a release of Python that numba supports, or fewer ranks")
     return compiled
 
 

@@ -165,7 +165,7 @@ def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subproc
             )
         except OSError as error:
             problem = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
-            raise InputError(problem, "mend the words before its command") from None
+            raise InputError(problem, "mend the prefix of its command") from None
 
 
 def begin() -> None:

@@ -126,11 +126,11 @@ def communicator(
     devices = system.counts
     if system.gpu is None or "gpu" not in devices:
         what = "gpu: {model: …, generation: …, compute_capability: …}"
-        raise InputError(f"{system.name} has no GPUs that its file describes", f"add {what}")
+        raise InputError(f"{system.name} does not describe its GPUs", f"add {what}")
     amd = system.gpu.vendor == "amd"
     if system.gpu.compute_capability is None and not amd:
         raise InputError(
-            f"{system.name}: the file does not say which GPUs these are", "add gpu.compute_capability, e.g. 90"
+            f"{system.name}: the file does not say which GPUs these are", "add `gpu.compute_capability`, e.g. 90"
         )
     ranks = devices["gpu"] * nodes if ranks is None else ranks
     _check(system.name, ranks, nodes, devices["gpu"], graphs)
@@ -171,9 +171,9 @@ def _nic_GBps(system: SystemFile) -> float:  # noqa: N802
 
 def _check(name: str, ranks: int, nodes: int, gpus: int, graphs: Graphs | None) -> None:
     if nodes < 1 or ranks < 2:
-        raise InputError(f"{ranks} ranks on {nodes} nodes have nothing to tune", "take 2 ranks or more")
+        raise InputError(f"{ranks} ranks on {nodes} nodes exchange no messages", "take 2 ranks or more")
     if ranks % nodes:
-        raise InputError(f"{ranks} ranks on {nodes} nodes are not as many on each", f"take a multiple of {nodes}")
+        raise InputError(f"{ranks} ranks on {nodes} nodes are not equally many on each", f"take a multiple of {nodes}")
     if ranks // nodes > gpus:
         raise InputError(f"{name} has {gpus} GPUs a node, not {ranks // nodes}", "take more nodes or fewer ranks")
     orders = graphs["ring"].orders if graphs else ()

@@ -155,7 +155,7 @@ def newer_than_known(version: str, library: Library = "nccl") -> str | None:
     newest = read(library).release
     if numbers(version) <= numbers(newest):
         return None
-    return f"{library.upper()} {version} is not known: by the rules of {newest}, the newest that is"
+    return f"{library.upper()} {version} is not known, so the rules of {newest}, the newest known, are used"
 
 
 def _checked(version: str | None, oldest: str, newest: str, library: Library) -> tuple[int, int]:

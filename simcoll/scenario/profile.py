@@ -30,7 +30,7 @@ MOST_COPIES: Final = 256  # no shipped machine has as many NICs or direct links,
 def _blocking(value: object) -> Blocking:
     known: dict[object, Blocking] = {True: "sends-first", False: "no", "even-odd": "even-odd"}
     if not isinstance(value, bool | str) or value not in known:
-        raise ValueError(f"{value!r} is no way of blocking; write true, false or even-odd")
+        raise ValueError(f"{value!r} is no value of `blocking`; write true, false or even-odd")
     return known[value]
 
 
@@ -224,8 +224,8 @@ class PullCosts(Model):
 
 CABLE: Final = "cable"  # the kind of links to NICs
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's collectives
-_UNKNOWN: Final = "{!r} does not say what a launch takes {}"
-_LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
+_UNKNOWN: Final = "profile {!r} has no cost of a launch {}"
+_LEARN: Final = "take a profile that has, or fit one: `simcoll calibrate TABLE --set launch.{} …`"
 
 
 class Profile(Model):
@@ -306,9 +306,9 @@ class Profile(Model):
     def check_pull(self) -> None:
         """Raise InputError if the profile has no costs of kernels that read peers' memory (`pull`)."""
         if self.pull is None:
-            mistake = f"{self.name!r} does not say what loads of peers' memory cost"
+            mistake = f"profile {self.name!r} has no costs of loads from peers' memory"
             raise wrong(
-                "protocol", mistake, "take a profile that does, or fit one: simcoll calibrate TABLE --free pull.load,…"
+                "protocol", mistake, "take a profile that has, or fit one: `simcoll calibrate TABLE --free pull.load,…`"
             )
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Self:
@@ -436,13 +436,13 @@ def load_profile(name: str) -> Profile:
     """
     profile, transport, gpus = load_network(name), transport_of(name), name.partition("+")[0]
     if profile.of_nics:
-        problem = f"{gpus!r} says what NICs add between nodes, and nothing of GPUs"
-        raise wrong("profile", problem, f"take a profile of GPUs with it, e.g. nccl+{gpus}")
+        problem = f"{gpus!r} has costs of NICs only, and none of GPUs"
+        raise wrong("profile", problem, f"add a GPU profile, e.g. `profile: nccl+{gpus}`")
     if transport is None:
         return profile
     network = load_network(transport)
     if network.transport is None:
-        raise wrong("profile", f"{transport!r} says nothing of messages between nodes", f"write {gpus}")
+        raise wrong("profile", f"{transport!r} has no costs of messages between nodes", f"write {gpus}")
     links = {**profile.links, CABLE: network.links.get(CABLE, LinkScale())}
     return profile.model_copy(update={"name": name, "transport": network.transport, "links": links})
 

@@ -272,7 +272,7 @@ class Topology:
         else:
             route = self._router.route(src, dst)
         if route is None:
-            raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give it under routes")
+            raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give the route under `routes`")
         self._routes[src, dst] = route
         return route
 
@@ -362,7 +362,7 @@ class Topology:
             reached = self.wiring.reached(first, way == "to")
             if lost := [rank for rank in self.ranks[1:] if rank not in reached]:
                 pair = f"{first}->{lost[0]}" if way == "to" else f"{lost[0]}->{first}"
-                raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no way {pair}", "add the missing link")
+                raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no route {pair}", "add the link")
 
     # --- for lower bounds ---
 

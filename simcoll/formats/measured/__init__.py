@@ -111,7 +111,7 @@ def parse_measured(
     reader = next((reader for reader in _READERS if reader.looks(text)), nccl_tests)
     cells = nccl_tests.cells(text, source, given, chosen) if reader is nccl_tests else reader.cells(text, source, given)
     if not cells:
-        begun = " but a header: no row below it is whole" if reader.looks(text) else ""
-        debug = " but NCCL's debug output" if not begun and "NCCL INFO" in text else ""
+        begun = ": it has a header, but no complete row below it" if reader.looks(text) else ""
+        debug = ", only NCCL's debug output" if not begun and "NCCL INFO" in text else ""
         raise InputError(f"{source}: holds no measurement{begun}{debug}", reader.CURE)
     return measured_row.rows(cells, given, mistakes)

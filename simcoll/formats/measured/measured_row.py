@@ -76,7 +76,7 @@ def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] =
         "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),
     }
     choices = f", one of {', '.join(of)}" if of else ""
-    return Diagnostic(f"nothing says {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
+    return Diagnostic(f"the file does not say {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
 
 
 def _collective(text: str) -> str:

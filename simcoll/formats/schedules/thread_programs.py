@@ -247,8 +247,8 @@ def prove(schedule: Schedule) -> None:
     places = schedule.participants * schedule.n_slots
     apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
     if not apart and places * (schedule.n + 140) > MOST_BYTES:
-        problem = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
-        raise ScheduleError(f"{problem} are too many to be proved; give a smaller schedule")
+        problem = f"{schedule.n} ranks of {schedule.n_slots} slots whose data move between slots"
+        raise ScheduleError(f"{problem} are too many to prove; give a smaller schedule")
     proof.prove(schedule)
 
 

@@ -123,7 +123,9 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
         if not _CELL.fullmatch(text):
             where = Place(place.source, place.line, column)
             raise InputError(
-                f"{text!r} is no way between devices", "cells are X, NV#, PIX, PXB, PHB, NODE or SYS", where
+                f"{text!r} is no connection of devices",
+                "cells are X, NV#, PIX, PXB, PHB, NODE or SYS",
+                where,
             )
         cells.append("SYS" if text == "SOC" else text)
     if len(cells) < len(columns):
