@@ -371,7 +371,7 @@ class Router:
         return self._ends[last, where, apart]
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
-        """Return the distance field to a device, or to a fabric switch that alone leads to it, with the link from it."""
+        """Return the distance field to a device, or to the only fabric switch before it, with the link from there."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
         shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])
