@@ -290,8 +290,7 @@ class OptionValue(str):
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Split `COL=V,V` into the column and the text of its values. Raises InputError for any other form, and for several
-    columns."""
+    """Split `COL=V,V` into the column and its values' text. Raises InputError for other forms and several columns."""
     column, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not column:
         raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")

@@ -119,8 +119,7 @@ def handling(
 
 
 def own_mark() -> str:
-    """Return this process's id and start time as a mark, for the names of folders and networks that a killed process
-    leaves behind."""
+    """Return this process's id and start time as a mark, for names of folders and networks that a kill may leave."""
     return f"{os.getpid()}.{_begin(os.getpid())}"
 
 

@@ -152,8 +152,7 @@ def _plain(value: object) -> object:
 def _launched(
     which: Sequence[Case], backend: Backend, start: Callable[[tuple[RankTask | WorkTask, ...]], Report]
 ) -> list[CaseRow]:
-    """Return the rows of cases with equal numbers of ranks. `start` makes one launch; there are as many launches as the
-    cases need."""
+    """Return the rows of cases with equal numbers of ranks, from as many launches as they need (`start` makes one)."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
         todo = [i for i, case in enumerate(which) if turn < case.launches]

@@ -153,8 +153,7 @@ def _key(scenario: Scenario) -> str:
 
 
 def _sent(scenario: Scenario) -> Prediction:
-    """Return the prediction of a point for sends and receives. `auto` means the predicted fastest algorithm that needs
-    no switch."""
+    """Return the prediction of a point for sends and receives; `auto` is the fastest algorithm that needs no switch."""
     if scenario.algorithm not in ("auto", "best"):
         return predict(scenario)
     entries = [registry.find(scenario.collective, name)[0] for name in registry.library(scenario.collective)]

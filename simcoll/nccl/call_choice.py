@@ -1,5 +1,4 @@
-"""Derive the call that NCCL chooses: algorithm, protocol, channels and threads, or the parts of point-to-point
-messages."""
+"""Derive the call that NCCL chooses: algorithm, protocol, channels, threads, or parts of point-to-point messages."""
 
 from __future__ import annotations
 

@@ -120,8 +120,7 @@ def communicator(
     used on each node; default: the first ones.
 
     If `graphs` is None, the graphs come from the system's file (for any GPUs of that number), or else from NCCL's
-    search with `settings`. Raises InputError for systems without GPUs, and for meshes whose RCCL channels are not
-    known.
+    search with `settings`. Raises InputError for systems without GPUs, and for unknown channels of RCCL.
     """
     system = node_file(system)
     devices = system.counts
@@ -155,16 +154,14 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
 
 
 def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
-    """Return whether stored graphs are valid under `settings`: these may change the P2P level only, and not exclude
-    NVLink."""
+    """Return whether stored graphs are valid under settings; these may only change the P2P level, and allow NVLink."""
     level, near = settings.p2p_level, ring.type_intra in ("NVL", "NVB", "C2C")
     forbidden = level is not None and near and PATHS.index(ring.type_intra) > PATHS.index(level)
     return replace(settings, p2p_level=None) == DEFAULTS and not forbidden
 
 
 def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
-    """Return whether the NICs have the bandwidth of a stored ring between nodes. After changes of a file's NICs they
-    may not."""
+    """Return whether the NICs, which a file may have changed, have the bandwidth of a stored ring between nodes."""
     return ring.channels * ring.inter <= system.counts.get("nic", 0) * _nic_GBps(system)
 
 

@@ -2,8 +2,7 @@
 
 For each pattern NCCL searches the fastest channels over the nearest paths, then relaxes one rule after another:
 channels may differ, trees may be simpler, paths longer, a channel may enter and leave a node by different NICs,
-channels may be slower. It splits fast channels in two. A second pass makes channels faster without reducing their
-number.
+channels may be slower. It splits fast channels in two. A second pass makes channels faster, but not fewer.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate speeds, in our own words.
 
@@ -91,8 +90,7 @@ DEFAULTS: Final = SearchSettings()
 
 def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> PathType:
     """Return the longest type of path over which `gpus` GPUs of a node talk directly. It is that of the settings, else
-    of the system's file, else NCCL's default: PXB (not through the host), and SYS for at most two GPUs of an AMD
-    host."""
+    of the system's file, else NCCL's default: PXB (not through the host), or SYS for two GPUs of an AMD host."""
     given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
     return given or ("SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB")
 
@@ -372,8 +370,8 @@ class _GraphSearch:
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
     """Return the channels that we assume for RCCL if each GPU has a link to each other GPU: as many rings as the links
-    allow, and between nodes as many as the NICs' ports allow. Raises InputError for other machines, whose rings RCCL
-    takes from tables."""
+    allow, and between nodes as many as the NICs' ports allow. Raises InputError for other machines, as RCCL has
+    tables."""
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}
     if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):

@@ -4,8 +4,7 @@
       <graph id="0" pattern="4" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" …>
         <channel> <gpu dev="0"/> <gpu dev="1"/> </channel>
 
-Speeds are in GB/s per channel. With several nodes a channel begins and ends with a `<net dev=…/>`; the reader ignores
-its number.
+Speeds are in GB/s per channel. On several nodes a channel begins and ends with `<net dev=…/>`, whose number is ignored.
 """
 
 from __future__ import annotations

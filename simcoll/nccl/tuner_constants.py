@@ -82,8 +82,7 @@ class Shares(Model):
 
 
 class NvlsChannels(Model):
-    """The number of channels of NVLS on `nodes` nodes (None: any), with NICs of at least `nic_GBps` and at most `gpus`
-    GPUs per node."""
+    """The number of NVLS channels on `nodes` nodes (None: any), at most `gpus` GPUs a node, NICs from `nic_GBps` on."""
 
     channels: int
     nodes: int | None = None

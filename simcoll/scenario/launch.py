@@ -100,8 +100,7 @@ def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: 
 
 
 def uploads(launch: Launch, nodes: Sequence[Hashable]) -> float:
-    """Return the number of uploads of a graph to a GPU, per process and launch of the graph; 0 if `replays` is not set,
-    which means many launches."""
+    """Return the number of uploads of a graph to GPUs, per process and launch; 0 without `replays` (many launches)."""
     return max(map(len, _driven(launch, nodes))) / launch.replays if launch.replays else 0.0
 
 

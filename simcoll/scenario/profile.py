@@ -1,5 +1,4 @@
-"""Profiles: files with the parameters and costs of calls and their source. This module defines the keys and reads
-files.
+"""Profiles: files with the parameters and costs of calls and their source; their keys, and functions that read them.
 
 A calibrated profile also records the rows that it was fitted to, and the errors of its predictions.
 """
@@ -193,8 +192,7 @@ class HostCosts(Model):
         return max((process.launches * launch + process.messages * self.message for process in processes), default=0)
 
     def late_ps(self, processes: Iterable[Process]) -> int:
-        """Return how much later each further block begins, in ps: `block` if some process drives several GPUs, else
-        0."""
+        """Return the ps by which each further block begins later: `block` if a process drives several GPUs, else 0."""
         return self.block if any(process.launches > 1 for process in processes) else 0
 
 
@@ -422,8 +420,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """Return the fix for a name that contains a machine's name, such as `nccl-h100`: the machine's profile; else
-    None."""
+    """Return the fix for a name with a machine's name in it, such as `nccl-h100`: the machine's profile; else None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile

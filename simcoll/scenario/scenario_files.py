@@ -227,8 +227,7 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """Return the points of scenarios; `algorithm: all` becomes one point for each algorithm. Equal points (a barrier
-    with several sizes) count once."""
+    """Return the points of scenarios; `algorithm: all` gives one for each algorithm. Equal points count once."""
     expanded: dict[str, Point] = {}
     machines: dict[int, TopologySpec] = {}  # by node of the tree: points with one machine share its keys
     for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
@@ -259,8 +258,7 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """Return the topology for `simcoll topology show`: a system or a file, changed by `--set topology.…`. Raises
-    InputError."""
+    """Return the topology of `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes

@@ -165,8 +165,7 @@ class Topology:
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
     def _leaves(self, devices: Sequence[str]) -> list[int]:
-        """For each device, the number of its node's leaf switch (see `Machines.leaves`), or the device's own number if
-        there is none."""
+        """For each device, the number of its node's leaf switch (see `Machines.leaves`), or else of the device."""
         numbers, leaves = [self._number[device] for device in devices], self._machines.leaves()
         homes = self._machines.of[numbers].tolist()
         return [leaves.get(home, number) for home, number in zip(homes, numbers, strict=True)]

@@ -89,8 +89,7 @@ def _of_infiniband(nic: Mapping[str, Any]) -> str:
 class Nic(Model):
     """The NICs: line rate, latency of a link to a switch (`latency`) or between two switches (`trunk_latency`).
     `profile` names the costs of hops between nodes, for profiles without such costs; default: the InfiniBand profile of
-    the nearest rate. `env` are NCCL variables that the NIC's plugin needs. They are set on several nodes, unless the
-    scenario sets them."""
+    the nearest rate. `env`: NCCL variables that the NIC's plugin needs on several nodes, if the scenario has none."""
 
     model: str = ""
     rate: Bandwidth
@@ -119,8 +118,7 @@ class Device(Model):
 
 
 class LinkRule(Model):
-    """Links from all devices that match `from` to all that match `to`, or between `pairs`. `to: self` is memory: a link
-    from each device to itself."""
+    """Links from all devices that match `from` to all that match `to` (`self`: each device's memory), or of `pairs`."""
 
     model_config = ConfigDict(populate_by_name=True)
 

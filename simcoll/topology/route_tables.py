@@ -83,8 +83,7 @@ class _Legs:
 
 
 class RouteTables:
-    """Tables of a router's routes, built from legs. `names` are its devices by number, `dims` the sides of a torus of
-    machines, if any."""
+    """Tables of a router's routes, built from legs. `names`: devices by number; `dims`: sides of a torus, if any."""
 
     def __init__(self, router: Router, names: Sequence[str], dims: Sequence[int] = ()):
         self.router, self.net = router, router.net

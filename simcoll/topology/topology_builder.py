@@ -268,8 +268,7 @@ def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
 
 
 def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> dict[str, Link]:
-    """Return links by name (`u->v`) after all matching changes, applied in order. Raises InputError for a pattern
-    without a match."""
+    """Return links by name (`u->v`) after all matching changes, in order; InputError for a pattern without a match."""
     changed = dict(links)
     for pattern, override in overrides.items():
         name = pattern.replace(" ", "")

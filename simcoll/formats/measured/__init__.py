@@ -1,5 +1,4 @@
-"""Read measured tables: CSV, the output or JSON of nccl-tests and rccl-tests, and the output of OSU's and Intel's MPI
-benchmarks.
+"""Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, output of OSU's and Intel's MPI benchmarks.
 
 A reader converts text into cells: for each row, column → (text, place in the file). `measured_row.rows` checks the
 cells of every reader.
@@ -72,8 +71,7 @@ def read_file(
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Return remarks on a text and its `rows`: on wrong results, unreadable lines that look like rows, and runs of one
-    point that differ much."""
+    """Return remarks on a text and its rows: wrong results, unreadable lines like rows, runs of a point that differ."""
     found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 

@@ -70,8 +70,7 @@ _PROTOCOLS: Final = {name.lower(): name for name in names.PROTOCOLS}
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
-    """Return the diagnostic for a missing `column`, `collective` or `ranks`, that neither table nor user gives. `of`
-    lists possible collectives."""
+    """Return the diagnostic for a missing column, `collective` or `ranks`; `of` lists possible collectives."""
     said = {
         "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
         "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),

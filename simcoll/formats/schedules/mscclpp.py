@@ -4,8 +4,7 @@ names chunks of input, output and scratch buffers. Blocks wait at semaphores, si
 The reader supports one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for
 it. An operation that several thread blocks share is done when the last block comes to it. A pipelined loop is executed
 once, with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are NVLink SHARP. The
-switch is an agent of the schedule: it sends the sum of a group's buffers to a rank that loads, and a rank's stored data
-to all.
+switch is an agent of the schedule: it sends a loading rank the sum of a group's buffers, and all ranks the stored data.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ _Side = list[tuple[list[tuple[int, int]], int]]  # for each chunk: its (rank, sl
 
 @dataclass
 class _Shares:
-    """An operation that several thread blocks share: their number, the first block's place in the file, and the number
-    of blocks that have come to it."""
+    """An operation of several thread blocks: their number, the first one's place in the file, the number that came."""
 
     size: int
     where: str

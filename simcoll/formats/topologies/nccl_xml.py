@@ -61,8 +61,7 @@ class _PcieDevice:
 
 def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
     """Return the machine that a topology file describes. The `assumed` shipped system (default: one with such GPUs)
-    supplies missing facts. Raises InputError with line and column, and SimcollError for a skeleton that fits several
-    machines."""
+    supplies missing facts. Raises InputError with line and column, and SimcollError for an ambiguous skeleton."""
     root = xml_tree.parse(text, source, root=TOPOLOGY_ROOT, kind="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
     if not 0 < len(processors) <= MOST_PROCESSORS:
@@ -118,8 +117,7 @@ def _box(element: Element) -> _PcieDevice | None:
 
 
 def _pcie(element: Element) -> float:
-    """Return the GB/s of a PCIe link as NCCL counts them. An unknown speed is generation 3, a missing width (255 on
-    Linux) 16 lanes."""
+    """Return a PCIe link's GB/s as in NCCL. Unknown speeds are generation 3, unknown widths (255 on Linux) 16 lanes."""
     speed = re.match(r"([0-9.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
     width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80

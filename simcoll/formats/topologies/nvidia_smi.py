@@ -1,8 +1,7 @@
 """Read the matrix of `nvidia-smi topo -m`, which shows the kind of path between GPUs and NICs, but no speeds.
 
-Cells: `X` the device itself; `NV#` # NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB`
-several bridges, but no host bridge; `PHB` a host bridge; `NODE` host bridges of one NUMA node; `SYS` (formerly `SOC`)
-across sockets.
+Cells: `X` the device itself; `NV#` # NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` more
+bridges, but no host bridge; `PHB` a host bridge; `NODE` host bridges of a NUMA node; `SYS` (once `SOC`) across sockets.
 """
 
 from __future__ import annotations
@@ -168,8 +167,7 @@ def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
 
 
 def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
-    """Return the NICs that share a PCIe switch with a GPU, or all NICs if none does. Others are for storage and
-    management."""
+    """Return the NICs that share a PCIe switch with a GPU, without NICs for storage or management; all if none does."""
     near = [nic for nic in matrix.nics if any(matrix.cells[nic, gpu] in _SWITCHED for gpu in matrix.gpus)]
     far = [nic for nic in matrix.nics if nic not in near]
     if near and far:
@@ -199,8 +197,7 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
 
 
 def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
-    """Add a PCIe switch for each group of devices that share bridges, and a processor for each that shares host bridges
-    or a NUMA node."""
+    """Add a PCIe switch per group of devices that share bridges, a CPU per group with one host bridge or NUMA node."""
     cells, pattern = matrix.cells, sketch.pattern
     bridged = _groups(devices, lambda a, b: cells[a, b] in _SWITCHED)
     for group in bridged:

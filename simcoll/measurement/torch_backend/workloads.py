@@ -145,8 +145,7 @@ class DdpStep(Worker):
 
 
 def _caps(first: int, others: int) -> dict[str, Any]:
-    """Convert bucket limits (bytes) into arguments for DistributedDataParallel. Raises RuntimeError if this version of
-    torch does not support them."""
+    """Convert bucket limits (bytes) into arguments of DistributedDataParallel; RuntimeError if torch lacks them."""
     if first == others:
         return {"bucket_cap_mb": max(1, others) / MIB}
     if (first, others) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * MIB):
