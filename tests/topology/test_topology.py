@@ -382,7 +382,7 @@ def broken(change: str) -> nx.DiGraph:
         ("no link", "d0->d1 has no link, only a bandwidth; give it link=Link(bandwidth, latency, kind), or bandwidth="),
         ("text", "d0->d1 has no link: link='25 GB/s' is no Link; give it link=Link(bandwidth, latency, kind), or"),
         ("no bandwidth", "d0->d1: a link's bandwidth: 'fast' is not a bandwidth; write e.g. '50 GB/s'"),
-        ("below", "device 'd0': node -4 is no index; give 0, 1, …"),
+        ("below", "device 'd0': node -4 is no node number; give 0, 1, …"),
         ("empty kind", "device 'd0' has no kind"),
         ("no kind", "device 'x' has no kind; give it e.g. kind='gpu'"),
         ("number", "device '7' has no kind"),
