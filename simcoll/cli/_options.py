@@ -82,56 +82,56 @@ SCENARIO_OR_KEYS = click.argument(
     "scenario", required=False, shell_complete=completed("file", "scenario", "collective")
 )
 COLLECTIVE = click.argument("collective", shell_complete=completed("collective"))
-SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
+SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a scenario key by YAML text.")
 _PROFILE = click.option(
     "--profile",
     metavar="NAME",
-    help="Profile of the costs: a shipped one, or a file.",
+    help="Profile of costs: the name of a shipped one, or a file.",
     shell_complete=completed("file", "profile"),
 )
 _ON = click.option(
     "--on",
     "system",
     metavar="SYSTEM",
-    help="The machine, in place of a scenario's: a shipped system, a file, or keys of a topology in braces.",
+    help="Machine, instead of the scenario's: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
-_NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
+_NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or a list of numbers.")
 SIZE = click.option(
     "--size",
-    help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB, factor: 4}'; a barrier has none.",
+    help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB, factor: 4}'; barrier: no size.",
 )
 WHERE = click.option(
     "--where",
     multiple=True,
     metavar="COL=V,V",
-    help="Keep rows of this value, or of one of several; rows that do not say are taken to be of it, and counted.",
+    help="Keep rows with this value, or one of several. Rows without a value are kept, and their number is printed.",
 )
 _MEASURED_ON = click.option(
     "--on",
     "--topology",
     "topology",
     metavar="SYSTEM|FILE.yaml",
-    help="What it was measured on: a shipped system, a file, or keys of a topology in braces.",
+    help="Machine that was measured: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
 _MEASURED_NODES = click.option(
-    "--nodes", metavar="N[,N…]", help="Keep rows of so many nodes; rows that do not say are of these."
+    "--nodes", metavar="N[,N…]", help="Keep rows with this number of nodes. Rows without a number count as having it."
 )
 _COLLECTIVE = click.option(
     "--collective",
     metavar="NAME",
-    help="Keep rows of this collective; rows that do not say are of it.",
+    help="Keep rows of this collective. Rows without a collective count as rows of it.",
     shell_complete=completed("collective"),
 )
 ALGORITHM = click.option(
     "--algorithm",
-    help="A name, a list, auto or all.  [default: auto, or the scenario's]",
+    help="Algorithm: a name, a list, `auto` or `all`.  [default: auto, or the scenario's]",
     shell_complete=completed("file", "algorithm"),
 )
 PICTURES = ("png", "svg", "pdf")
 FORMAT = click.option(
-    "--format", "kind", type=click.Choice(PICTURES), default="png", show_default=True, help="Of pictures."
+    "--format", "kind", type=click.Choice(PICTURES), default="png", show_default=True, help="File format of pictures."
 )
 
 
@@ -162,7 +162,7 @@ class _Folder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(str(super().convert(value, param, ctx)))
         if path.suffix.lower() in OF_FILES and not path.is_dir():
-            raise InputError(f"-o {path}: what is written there is a folder", f"give -o {path.with_suffix('')}")
+            raise InputError(f"-o {path}: the output is a folder", f"give -o {path.with_suffix('')}")
         return path
 
 
@@ -235,7 +235,7 @@ def _given(key: str, value: str | None) -> list[str]:
 def measured_on(topology: str | None) -> str:
     """Return the machine that `--on` names; raises InputError if it is left out."""
     if topology is None:
-        raise InputError("nothing says what it was measured on", f"add --on {A_SYSTEM}")
+        raise InputError("the measured machine is missing", f"add --on {A_SYSTEM}")
     return topology
 
 
@@ -279,7 +279,7 @@ JOBS = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Points simulated at the same time; -1: all cores.",
+    help="Number of points to simulate at the same time; -1: one per core.",
 )
 
 
@@ -314,7 +314,7 @@ TIMEOUT = click.option(
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="The most one transfer may take.",
+    help="Longest time that one transfer may take.",
 )
 LONGEST_S = 1e6  # longest time-out: torch.distributed counts milliseconds
-QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print no progress.")

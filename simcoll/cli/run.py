@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @SCENARIO
-@output_folder("Folder for results.csv, manifest.json, plots/.")
+@output_folder("Folder for `results.csv`, `manifest.json` and `plots/`.")
 @SETS
 @JOBS
 @click.option("--cluster", metavar="ADDRESS", help="Simulate on the workers of this Dask scheduler.")
 @click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
-@click.option("-q", "--quiet", is_flag=True, help="No table, no progress.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
-@click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no table and no progress.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Perfetto trace of a single point: .json, .json.gz.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="Write a report of the run as one HTML file.")
 @FORMAT
 @with_algorithm
 @with_machine
@@ -74,11 +74,11 @@ def run(
     check_format(output)
     points = load(scenario, sets)
     if cluster is not None and jobs != 1:
-        raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
+        raise InputError("--jobs uses processes of this machine, --cluster those of others", "leave out one of them")
     if trace:
         _check_trace(trace, points)
     if page and page.suffix not in (".html", ".htm"):
-        raise InputError(f"--report {page}: what kind of file is it?", "end its name in .html")
+        raise InputError(f"--report {page}: the ending of the name is not known", "end its name in .html")
     shard = None if share is None else Shard.parse(share)
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
@@ -111,10 +111,10 @@ def run(
 @click.option("--ranks", type=Whole(), help="Number of ranks.  [default: all GPUs]")
 @click.option(
     "--executor",
-    help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]",
+    help="nccl, msccl or p2p.  [default: nccl for NCCL's own algorithms, else msccl]",
     shell_complete=completed("executor"),
 )
-@output_folder("Folder for results.csv, manifest.json, plots/.")
+@output_folder("Folder for `results.csv`, `manifest.json` and `plots/`.")
 @FORMAT
 @SETS
 @JSON
@@ -227,7 +227,7 @@ def _show(rows: list[ResultRow], points: Sequence[Point], as_json: bool, quiet: 
 def _check_trace(file: Path, points: Sequence[Point]) -> None:
     """Raise InputError, before anything runs, if the points cannot be traced."""
     if not file.name.endswith((".json", ".json.gz")):
-        raise InputError(f"--trace {file}: what kind of file is it?", "end its name in .json or .json.gz")
+        raise InputError(f"--trace {file}: the ending of the name is not known", "end its name in .json or .json.gz")
     if len(points) > 1:
         keys = _varying([point.scenario.model_dump(mode="json") for point in points])
         mistake = f"--trace shows one point, and there are {len(points)}"

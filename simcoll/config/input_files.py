@@ -47,8 +47,7 @@ _SAID: Final[dict[str, bytes]] = {}  # content of pipes read so far, by path
 
 @contextmanager
 def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Within the context, read paths in `files` (path -> content) from there: workers on other machines lack the
-    files."""
+    """In the context, read paths from `files` (path -> content), because workers on other machines lack them."""
     token = _CARRIED.set(files)
     try:
         yield
@@ -161,8 +160,7 @@ def _bounded(
 
 
 def check_text(head: bytes, source: str, cure: str) -> None:
-    """Raise InputError if the first bytes of a file are not text: if over a third are undecodable or control
-    characters.
+    """Raise InputError if the first bytes of a file are no text: if over a third are undecodable or control codes.
 
     Text in another encoding than UTF-8 has fewer, because its ASCII characters are the same.
     """
@@ -173,7 +171,7 @@ def check_text(head: bytes, source: str, cure: str) -> None:
     text = _as_text(head)
     strange = len(_STRANGE.findall(text))
     if 3 * strange > len(text):
-        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters stand for nothing", cure)
+        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters are not printable", cure)
 
 
 def decoded(data: bytes, source: str = "") -> str:

@@ -10,8 +10,7 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """A cache of the most recently used values, up to a total weight of `most`; it never drops the latest. A value is
-    weighed when it is stored."""
+    """A cache of the most recently used values, up to a total weight of `most`; the latest value always stays."""
 
     def __init__(self, most: int, weight: Callable[[T], int]):
         self.most, self.weight = most, weight

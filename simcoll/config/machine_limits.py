@@ -32,13 +32,12 @@ VARIABLE: Final = "SIMCOLL_LONGEST"  # environment variable that sets another li
 
 
 def check_time(took_s: float, what: str, cure: str, key: str) -> None:
-    """Raise InputError if work of an estimated `took_s` processor seconds exceeds the limit, or if the environment
-    variable is no duration."""
+    """Raise InputError if an estimate of `took_s` processor seconds exceeds the limit, or VARIABLE is no duration."""
     longest_s = _longest_s()
     if took_s > longest_s:
         took, longest = (_in_words(seconds) for seconds in (took_s, longest_s))
-        said = f"{what} take about {took} of a processor, and at most {longest} are taken"
-        raise InputError([Diagnostic(said, f"{cure}; or let {VARIABLE} say how long it may take, e.g. '24 h'", key)])
+        said = f"{what} need about {took} of processor time, and the limit is {longest}"
+        raise InputError([Diagnostic(said, f"{cure}; or raise the limit with {VARIABLE}, e.g. '24 h'", key)])
 
 
 def _longest_s() -> float:

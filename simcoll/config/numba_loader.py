@@ -41,8 +41,7 @@ def pays(transfers: int, *kernels: ModuleType) -> bool:
     """Return whether to compile the given kernels for a run of `transfers` transfers.
 
     The answer depends on this process's work only, never on a cache, so that a repeated command does the same. Small
-    runs of a sweep add up: once they reach WORTH_COMPILING, later runs are compiled. Kernels that are compiled already
-    are always used.
+    runs of a sweep add up: once they reach WORTH_COMPILING, later runs are compiled. Compiled kernels are always used.
     """
     global _run_plain
     if kernels and all(kernel in _loaded for kernel in kernels):
@@ -62,7 +61,7 @@ def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -
         compiled = pays(transfers, *kernels)
     if not compiled and transfers > MOST_PLAIN:
         problem = f"{transfers} transfers are too many to run uncompiled"
-        raise InputError(problem, "use a release of Python that numba serves, or ask for fewer ranks")
+        raise InputError(problem, "use a release of Python that numba supports, or fewer ranks")
     return compiled
 
 
@@ -168,8 +167,7 @@ def _for_numba(kernel: ModuleType) -> ModuleType:
 
 
 class Loops:
-    """The functions of a kernel, and columns in the form that they need: arrays if compiled, else lists, which plain
-    Python indexes faster."""
+    """The functions of a kernel, and columns in the form that these need: arrays if compiled, else lists."""
 
     def __init__(self, kernel: ModuleType, compiled: bool):
         self.compiled = compiled

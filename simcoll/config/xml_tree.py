@@ -85,8 +85,7 @@ def parse(
 ) -> Element:
     """Parse XML and return its root element. Messages name the file (`source`), its `kind` and the fix (`cure`).
 
-    In a `str`, a declared encoding is ignored. Raises InputError with line and column, also if the root is not called
-    `root`.
+    In a `str`, a declared encoding is ignored. Raises InputError with line and column, also for another root.
     """
     parser = expat.ParserCreate("utf-8" if isinstance(data, str) else None)
     roots: list[Element] = []

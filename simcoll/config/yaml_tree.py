@@ -150,16 +150,14 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
         raise InputError(f"{source}: more than {MAX_NODES} values once aliases are expanded", "write a smaller file")
     place = _place(node, source)
     if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+        errors.append(Diagnostic(f"YAML tag {node.tag} is not supported", "write plain YAML", "", place))
     if isinstance(node, yaml.MappingNode):
         children: dict[str, Node] = {}
         keys: dict[str, Place] = {}
         for key_node, value_node in node.value:
             if isinstance(key_node, yaml.ScalarNode) and key_node.value == "<<" and not key_node.style:
                 cure = "write the keys themselves, or an alias (*name) for a whole value"
-                mistake = Diagnostic(
-                    "'<<' merges no keys, as YAML 1.2 has none that do", cure, "", _place(key_node, source)
-                )
+                mistake = Diagnostic("YAML 1.2 has no merge key '<<'", cure, "", _place(key_node, source))
                 raise InputError([mistake])  # missing keys would cause further errors
             key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
             if key in keys:
@@ -179,7 +177,7 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
     try:
         return Node(loader.construct_object(node, deep=True), place)
     except (yaml.YAMLError, ValueError):
-        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+        errors.append(Diagnostic(f"YAML tag {node.tag} is not supported", "write plain YAML", "", place))
         return Node(None, place, broken=True)
 
 
@@ -292,8 +290,7 @@ class OptionValue(str):
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Split `COL=V,V` into the column and the text of its values. Raises InputError for any other form, and for several
-    columns."""
+    """Split `COL=V,V` into the column and its values' text. Raises InputError for other forms and several columns."""
     column, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not column:
         raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")

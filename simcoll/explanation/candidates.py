@@ -112,7 +112,7 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
     served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
     for name in among or ():
         if name not in served:
-            raise wrong("--among", f"{name!r} does not serve here", did_you_mean(name, served))
+            raise wrong("--among", f"{name!r} cannot run this call", did_you_mean(name, served))
     if among is not None:
         return [candidate for candidate in listed if candidate.algorithm in among]
     schedules = {(each.algorithm, each.groups): each for each in listed if each.algorithm not in named}
@@ -126,7 +126,7 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
         return
     collective, runs = scenario.collective, _runs(scenario)
     if scenario.protocol not in ("none", "auto"):
-        raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or leave it out")
+        raise RefusedError(f"protocol {scenario.protocol} needs a profile with NCCL kernels; name one, or omit it")
     nccl_names = names(collective)
     ranks = rank_count(scenario)
     topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # building it takes long

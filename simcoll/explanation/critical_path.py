@@ -197,7 +197,7 @@ class _Walk:
                 return self.to(event, cause, via)
         if self.at:
             raise SimcollError(
-                f"the {waiting} of {index} at {self.at} ps waited for nothing that is known: a bug of simcoll"
+                f"the {waiting} of {index} at {self.at} ps has no recorded cause: this is a bug of simcoll"
             )
         return None
 

@@ -221,7 +221,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
     drawn = None if replication is None else replications.drawing(scenario, replication)
     plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     if scenario.in_buckets:
-        raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
+        raise wrong("measure", "calls in buckets cannot be explained", "leave out `buckets`: each is a single call")
     ran = predict(scenario if drawn and scenario.workload else plain)
     if isinstance(ran, StepPrediction) and ran.only and not drawn:  # one question, one answer
         return dataclasses.replace(explained_run(ran.only.scenario, most=most), row=row_of(ran))

@@ -105,7 +105,7 @@ class Recommendation:
             reason = next(iter(self.left_out.values())).removeprefix("failed: ")
             raise InputError([Diagnostic.of(reason, cure="choose another collective or topology")])
         if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
-            raise InputError("nothing takes any time", "ask for two ranks or more")
+            raise InputError("all calls take no time", "ask for two ranks or more")
         if nccl := nccl_choice(self.scenario):
             points = [self._point(size, nccl) for size in self.sizes]
             rows = workers.compute(sweep.run_point, dict(enumerate(points)), jobs)

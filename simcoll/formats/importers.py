@@ -73,10 +73,10 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
         kind = recognise(text)
         if kind is None:
             if any(word in text for word in _TRACES):
-                problem = f"{source}: a trace, as PyTorch, Chakra and simcoll write them, which is not read yet"
+                problem = f"{source}: a trace, as PyTorch, Chakra and simcoll write them, which simcoll cannot read yet"
                 raise InputError(problem, "write its computation and its calls as a workload")
-            known = "; or say what it is with --as: " + ", ".join(KINDS)
-            raise InputError(f"{source}: not known what this is", f"give {_WHAT}{known}")
+            known = "; or name the kind of file with --as: " + ", ".join(KINDS)
+            raise InputError(f"{source}: the kind of this file is not recognised", f"give {_WHAT}{known}")
     if kind not in KINDS:
         raise InputError(f"{kind!r} is no kind of file", did_you_mean(kind, KINDS))
     try:
@@ -179,7 +179,7 @@ def _which(names: Sequence[str], numbers: range) -> str:
     """Return the fix for a file with several programs: choose one by its number, or by a unique name."""
     alone = next((name for name in names if names.count(name) == 1), None)
     by_name = f", or by its name: --set name={alone}" if alone else ""
-    return f"say which by its number, --set program={numbers[-1]}{by_name}"
+    return f"choose one by its number, --set program={numbers[-1]}{by_name}"
 
 
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:
@@ -205,7 +205,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
         notes.read.append(f"of the environment: {', '.join(kept)}; the rest is dropped")
     for column in ("nodes", "dtype"):
         if any(getattr(row, column) is None for row in rows):
-            notes.warn(f"nothing says {column}; --set {column}=VALUE does")
+            notes.warn(f"the file has no {column}; add --set {column}=VALUE")
     return Imported("measured table", measured.dump(rows), (".csv",), notes)
 
 

@@ -119,8 +119,7 @@ def handling(
 
 
 def own_mark() -> str:
-    """Return this process's id and start time as a mark, for the names of folders and networks that a killed process
-    leaves behind."""
+    """Return this process's id and start time as a mark, for names of folders and networks that a kill may leave."""
     return f"{os.getpid()}.{_begin(os.getpid())}"
 
 
@@ -166,7 +165,7 @@ def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subproc
             )
         except OSError as error:
             problem = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
-            raise InputError(problem, "mend the words before its command") from None
+            raise InputError(problem, "mend the prefix of its command") from None
 
 
 def begin() -> None:

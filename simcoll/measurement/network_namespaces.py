@@ -315,9 +315,9 @@ def _check(topology: Topology) -> None:
         raise InputError(f"{topology.name} has {len(topology.kinds)} devices", f"the lab builds up to {MOST_DEVICES}")
     for (u, v), name, bandwidth in zip(topology.links, topology.link_names, topology.bandwidths, strict=True):
         if u == v:
-            raise InputError(f"{name} is a {MEMORY} link", "the lab has links between devices only")
+            raise InputError(f"{name} is a {MEMORY} link", "leave it out: the lab has links between devices only")
         if (v, u) not in topology.links:
-            raise InputError(f"{name} has no way back", "a cable of the lab works both ways")
+            raise InputError(f"{name} has no link back", "add it: cables of the lab work both ways")
         if not bandwidth:
             raise InputError(f"{name} is down", "give it a bandwidth")
     _no_loops(topology)
@@ -336,7 +336,7 @@ def _no_loops(topology: Topology) -> None:
     for u, v in topology.links:
         if u < v and u in root and v in root:
             if find(u) == find(v):
-                raise InputError(f"{topology.name}: there are two ways from {u} to {v}", "write spines: 1")
+                raise InputError(f"{topology.name}: there are two routes from {u} to {v}", "write spines: 1")
             root[find(u)] = find(v)
 
 
@@ -351,6 +351,6 @@ def _agreeing(topology: Topology) -> None:
             via = topology.links[link][1]
             if topology.kinds[via] == "host" and topology.route(via, dst) != route[place:]:
                 raise InputError(
-                    f"{topology.name}: {src}->{dst} leaves {via} on another way than {via}->{dst}",
+                    f"{topology.name}: {src}->{dst} takes another route after {via} than {via}->{dst}",
                     "give routes that agree behind a host",
                 )

@@ -127,8 +127,7 @@ class RankProcess:
     # --- the check ---
 
     def _wrong(self, task: Task, runner: Runner) -> str | None:
-        """Run once and compare the result with the contract, element by element; return a description of the mistake,
-        or None."""
+        """Run once and compare the result with the contract by element; return the mistake in words, or None."""
         if isinstance(runner, Worker):
             return runner.complaint()
         assert isinstance(task, RankTask)
@@ -143,8 +142,7 @@ class RankProcess:
         return complaint(task, self._session.rank, runner.result(), alive)
 
     def _wrong_barrier(self, task: RankTask, runner: Runner) -> str | None:
-        """Run a barrier that the last rank of each group enters late. Return a description of the mistake if a rank
-        leaves before; else None."""
+        """Run a barrier that each group's last rank enters late; return the mistake in words if a rank left early."""
         groups, exact = task.schedule.groups, self._session.exact and self._session.one_host
         tardy = TARDY_NS if exact else INEXACT * TARDY_NS
         late = self._session.rank in {group[-1] for group in groups}
@@ -354,7 +352,7 @@ def reason(text: str) -> str:
 
 
 def main() -> None:
-    """Run the job in the folder that the argument names, as the environment's RANK, in a process of `launch`."""
+    """Run the job in the folder `argv[1]` as the rank that the variable RANK gives, in a process of `launch`."""
     folder, rank, world = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:

@@ -81,8 +81,7 @@ class WorkTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A launch: its tasks, the URL at which ranks connect (`meet`), and time limits of a transfer and of the launch in
-    seconds."""
+    """A launch: its tasks, the URL at which ranks connect (`meet`), and limits (s) of a transfer and of the launch."""
 
     tasks: tuple[RankTask | WorkTask, ...]
     backend: str
@@ -95,9 +94,8 @@ class Job:
 class TaskResult:
     """The result of a task, in ns: for each timed run the slowest rank's time, and the delay of the last rank's start.
 
-    `choice` has the algorithm and protocol that the library wrote to its log. For a workload, `alone` has for each run
-    without communication the end of each computation on the slowest rank, in ns. `buckets` is the number of gradient
-    buckets.
+    `choice`: the algorithm and protocol in the library's log. For a workload, `alone` has for each run without
+    communication the end of each computation on the slowest rank, in ns, and `buckets` the number of gradient buckets.
     """
 
     durations: list[int] = field(default_factory=list)

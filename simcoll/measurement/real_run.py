@@ -152,8 +152,7 @@ def _plain(value: object) -> object:
 def _launched(
     which: Sequence[Case], backend: Backend, start: Callable[[tuple[RankTask | WorkTask, ...]], Report]
 ) -> list[CaseRow]:
-    """Return the rows of cases with equal numbers of ranks. `start` makes one launch; there are as many launches as the
-    cases need."""
+    """Return the rows of cases with equal numbers of ranks, from as many launches as they need (`start` makes one)."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
         todo = [i for i, case in enumerate(which) if turn < case.launches]
@@ -251,9 +250,9 @@ def membership() -> tuple[int, int, int]:
             rank, world, local = (int(os.environ.get(name, "0")) for name in names)
             break
     else:
-        raise InputError("no rank is set", "start this with torchrun or srun")
+        raise InputError("the environment sets no rank", "start this with torchrun or srun")
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise InputError(f"{missing[0]} is not set", "export it: where rank 0 is to be reached")
+        raise InputError(f"{missing[0]} is not set", "export it: the address or port of rank 0")
     return rank, world, local
 
 

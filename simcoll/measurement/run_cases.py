@@ -153,8 +153,7 @@ def _key(scenario: Scenario) -> str:
 
 
 def _sent(scenario: Scenario) -> Prediction:
-    """Return the prediction of a point for sends and receives. `auto` means the predicted fastest algorithm that needs
-    no switch."""
+    """Return the prediction of a point for sends and receives; `auto` is the fastest algorithm that needs no switch."""
     if scenario.algorithm not in ("auto", "best"):
         return predict(scenario)
     entries = [registry.find(scenario.collective, name)[0] for name in registry.library(scenario.collective)]
@@ -255,9 +254,9 @@ def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
     """Return why a workload cannot run for real, and the fix, as "problem; fix"; None if it can."""
     spec = scenario.workload
     if not isinstance(spec, Ddp | Composition):
-        return "is simulated only; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
+        return "can only be simulated; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
     if backend != "gloo":
-        return "is run over gloo only; take --backend gloo"
+        return "can only be measured over gloo; add --backend gloo"
     if scenario.dtype not in FLOATS:
         return f"has no gradients of {scenario.dtype}; take dtype: float32"
     if isinstance(spec, Composition):
@@ -265,9 +264,9 @@ def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
             return f"{spec.size} B are no {ranks} equal blocks; take a size of ranks × whole elements"
         return None
     if spec.layers is None:
-        return "a named model is not built here; give layers"
+        return "a named model cannot be measured; give `layers`"
     if not spec.overlap:
-        return "torch sends buckets beside the backward pass; leave overlap out"
+        return "torch sends buckets during the backward pass; leave out `overlap`"
     if any(layer.parameters < scenario.itemsize for layer in spec.layers):
         return "a layer without parameters has no gradient; leave it out"
     elements = [layer.nbytes // scenario.itemsize for layer in spec.timed(scenario.itemsize)]

@@ -407,7 +407,7 @@ def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
 
 
 SMALL: Final = 64  # most ranks for which `auto` tries every schedule
-TOO_FEW: Final = "kernels are modelled for two ranks or more; take another profile"
+TOO_FEW: Final = "NCCL kernel costs exist only for two ranks or more; take a profile without kernels"
 PULL: Final = "pull"
 
 
@@ -433,7 +433,7 @@ class KernelExecutor(PlainExecutor):
         source = proved.source
         if source.agents and scenario.protocol == PULL and not _added(scenario):
             what = f"{scenario.collective} of {scenario.dtype} by {scenario.op}"
-            raise RefusedError(f"switches add loads in an all_reduce, of types that they add, not {what}")
+            raise RefusedError(f"NVSwitches reduce only some dtypes of an all_reduce, not {what}")
         grain = source.n_chunks * scenario.itemsize
         return self._made(
             scenario=scenario,
@@ -452,10 +452,10 @@ class KernelExecutor(PlainExecutor):
         comm: Communicator = fields["communicator"]
         if fields["scenario"].protocol != PULL:
             if fields["traffic"].agents:
-                raise RefusedError("switches add what is loaded from them, and get no messages; take protocol: pull")
+                raise RefusedError("NVSwitches reduce loads, not messages; write `protocol: pull`")
             return PrimitivesCall(**fields)
         if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
-            raise RefusedError("peers' memory is read over NVLink, within a node; take another protocol")
+            raise RefusedError("`protocol: pull` needs NVLink within one node; take another protocol")
         return MultimemCall(**fields) if fields["traffic"].agents else PullCall(**fields)
 
     @staticmethod
@@ -493,7 +493,7 @@ class KernelExecutor(PlainExecutor):
         entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
         used = {protocol for _, _, protocol in entries}
         if not used:
-            raise RefusedError(f"no protocol of NCCL is left under {scenario.env}; leave out NCCL_PROTO")
+            raise RefusedError(f"{scenario.env} excludes all protocols of NCCL; leave out NCCL_PROTO")
         return [protocol for protocol in PROTOCOLS if protocol in used]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
@@ -536,7 +536,7 @@ class MessagesExecutor(KernelExecutor):
     def _made(self, **fields: Any) -> KernelCall:
         scenario, rounds = fields["scenario"], fields["traffic"].rounds
         if scenario.protocol not in ("none", "auto"):
-            raise RefusedError(f"sends and receives choose their protocol; leave out protocol: {scenario.protocol}")
+            raise RefusedError(f"sends and receives take no protocol; leave out `protocol: {scenario.protocol}`")
         comm, chunk, between = fields["communicator"], fields["chunk_bytes"], fields["between"]
         steps = tuple((each.times, self._step(scenario, comm, each, chunk, between)) for each in rounds)
         return MessagesCall(**fields, steps=steps)

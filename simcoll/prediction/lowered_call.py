@@ -194,10 +194,10 @@ class PlainExecutor:
         kernels do, InputError for a wrong placement."""
         if scenario.protocol not in ("none", "auto"):
             raise RefusedError(
-                f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none"
+                f"protocol {scenario.protocol} needs a profile with NCCL kernels; name one, or write `protocol: none`"
             )
         if scenario.env.given:
-            raise RefusedError(f"env ({scenario.env}) needs a profile with kernels; take one, or leave it out")
+            raise RefusedError(f"env ({scenario.env}) needs a profile with NCCL kernels; name one, or leave out `env`")
         rated = topology or rated_topology(scenario)
         return PlainCall(scenario, rated, placed(scenario, rated), costs or CostSetting.of(self.profile))
 

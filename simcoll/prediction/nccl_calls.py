@@ -494,7 +494,7 @@ class NcclChannel(GpuCall):
         """Return an error that names the links that are down and that only channels of other NICs use."""
         if not self.wires.down or any(name in str(error) for name in self.wires.down):
             return error
-        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
+        why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
@@ -525,14 +525,17 @@ class NcclExecutor(PlainExecutor):
         rated = topology or rated_topology(scenario)
         places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
         if len(places) < 2:
-            raise RefusedError("kernels are modelled for two ranks or more; take another profile")
+            raise RefusedError("NCCL kernel costs exist only for two ranks or more; take a profile without kernels")
         if scenario.protocol == "pull":
-            raise RefusedError("NCCL's calls do not read peers' memory; write executor: msccl, or another protocol")
+            raise RefusedError("NCCL's calls do not read peers' memory; write `executor: msccl`, or another `protocol`")
         if scenario.subgroups:
-            cure = "ask for an operation of a workload, which has groups, or take another profile"
-            raise RefusedError(f"kernels are modelled for one group with equal blocks; {cure}", "subgroups")
+            cure = "write a workload whose operation has `groups`, or take a profile without kernels"
+            raise RefusedError(f"NCCL kernel costs exist only for one group with equal blocks; {cure}", "subgroups")
         if scenario.weights:
-            raise RefusedError("kernels are modelled for one group with equal blocks; take another profile", "weights")
+            raise RefusedError(
+                "NCCL kernel costs exist only for one group with equal blocks; take a profile without kernels",
+                "weights",
+            )
         comm = communicator_of(scenario, rated, places)
         call = call_choice.choose(
             comm,
@@ -623,7 +626,7 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
         algorithm_names.name_of(scenario.algorithm, scenario.collective),
     )
     if names and name not in names:
-        others = f"it has {', '.join(names)}, and executor: msccl runs schedules"
+        others = f"it has {', '.join(names)}, and `executor: msccl` runs schedules"
         raise RefusedError(f"{library.upper()} has no {name} for {scenario.collective}; {others}")
     return names.get(name, name)
 
@@ -639,7 +642,7 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
-            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
+            f"{len(places)} ranks are not equally many on each node, where simcoll does not know NCCL's channels; "
             "write placement: {per_node: …}"
         )
     number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # hosts have none
@@ -652,7 +655,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     different numbers of ranks, and for bare hosts."""
     name = system_of(scenario)
     if name is None:
-        raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
+        raise RefusedError(f"{rated.name} has no GPUs to run NCCL kernels; take a profile without kernels")
     node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
     nodes, gpus = _nodes_and_gpus(rated, places)
     env, system = scenario.env, load_system(name)

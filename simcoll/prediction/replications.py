@@ -213,20 +213,18 @@ def _check(prediction: Prediction) -> None:
             raise wrong("variability", f"no link is called {each.link!r}", did_you_mean(each.link, names))
     for key in ("slow_links", "ecmp"):
         if key in spec.causes and scenario.measure.buckets > 1:
-            why = "links of a collective in buckets cannot change from run to run"
-            raise wrong("variability", why, f"leave out {key} or buckets")
+            why = "a collective in buckets has the same links in all replications"
+            raise wrong("variability", why, f"leave out `{key}` or `buckets`")
     if not spec.ecmp:
         return
     if prediction.topology.routing == "shortest":
-        raise wrong(
-            "variability", "routes that are the shortest are not hashed", "leave out ecmp, or set routing: ecmp"
-        )
+        raise wrong("variability", "routing: shortest hashes no routes", "leave out `ecmp`, or write `routing: ecmp`")
     if not drawable(prediction.program, prediction.topology):
-        why = "ecmp draws nothing here: no message has equal routes to choose from"
-        raise wrong("variability", why, "leave out ecmp, or ask for ranks on several leaves of a fabric with spines")
+        why = "`ecmp` changes nothing: no message has several equal routes"
+        raise wrong("variability", why, "leave out `ecmp`, or place ranks on several leaves of a fabric with spines")
     if spec.slow_links and load_profile(scenario.profile).as_nccl and not isinstance(prediction, StepPrediction):
-        why = "routes of NCCL's calls are not drawn beside slow_links"
-        raise wrong("variability", why, "leave out ecmp or slow_links")
+        why = "NCCL's calls cannot have both random routes and slow links"
+        raise wrong("variability", why, "leave out `ecmp` or `slow_links`")
 
 
 # --- what they add up to ---

@@ -211,7 +211,7 @@ def _parsed(cells: Mapping[str, str | None], place: Place) -> ResultRow:
             if column in KINDS or "." in column:
                 record[column] = _value(KINDS.get(column, str), text)
         except ValueError:
-            raise InputError([Diagnostic(f"{text!r} is no finite number", "mend the file", column, place)]) from None
+            raise InputError([Diagnostic(f"{text!r} is no finite number", "mend this cell", column, place)]) from None
     return ResultRow.of(record)
 
 
@@ -305,7 +305,7 @@ def check_own(path: Path) -> None:
         with path.open(encoding="utf-8", errors="replace") as file:
             header = next(csv.reader(file), [])
         if not {*NEEDED} <= {*header}:
-            problem = f"{path} is no results.csv of simcoll's, and would be overwritten"
+            problem = f"{path} is no results.csv of simcoll, and this run would overwrite it"
             raise InputError(problem, "move it, or name another folder with -o")
 
 

@@ -112,7 +112,7 @@ def run_schedule(
     if bound is not None:
         took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
         if proved.proof == "off":
-            raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
+            raise ScheduleError(f"{took}: it does not do {source.collective}; set `proof: full` to see where")
         raise BoundError(f"{took}: a bug of simcoll")
     held = program if program is not None and len(program) <= MOST_HELD else None
     ran = ProgramRun(point, make, outcome, held)
@@ -436,7 +436,7 @@ class _Binder:
     def _bound(self, asked: Scenario) -> PlannedCall:
         """Return a call bound as if it ran alone; `join` lets it share links with others."""
         if asked.nbytes % asked.itemsize:
-            why = f"{asked.collective} of {asked.nbytes} B: no whole elements of {asked.dtype}"
+            why = f"{asked.collective} of {asked.nbytes} B is no whole number of {asked.dtype} elements"
             raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
         runs = executor(asked)
         if runs.alternatives(asked, self.rated)[0] is not asked:

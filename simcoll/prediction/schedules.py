@@ -57,10 +57,10 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     members = scenario.subgroups or (tuple(range(n)),)
     size = len(members[0])
     if any(len(group) != size for group in members):
-        raise wrong("subgroups", "groups of unequal size", "let all groups have the same number of ranks")
+        raise wrong("subgroups", "the groups have different sizes", "give all groups the same number of ranks")
     everyone = [rank for group in members for rank in group]
     if len(set(everyone)) != len(everyone) or not all(0 <= rank < n for rank in everyone):
-        raise wrong("subgroups", f"each of the ranks 0 … {n - 1} may stand in one group only", "mend the groups")
+        raise wrong("subgroups", f"each of the ranks 0 … {n - 1} may be in one group only", "mend the groups")
     if scenario.root >= size:
         raise wrong("root", f"there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
     groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
@@ -161,9 +161,9 @@ def _of_file(asked: ScheduleKey) -> Schedule:
     name, path, size, root, _, agents = asked
     schedule = schedule_json.read(path)
     if schedule.n != size:
-        raise RefusedError(f"{path} is a schedule of {schedule.n} ranks, not {size}; ask for ranks: {schedule.n}")
+        raise RefusedError(f"{path} is a schedule of {schedule.n} ranks, not {size}; write `ranks: {schedule.n}`")
     if schedule.root != root and collective(name).rooted:
-        raise RefusedError(f"the root of {path} is rank {schedule.root}, not {root}; ask for root: {schedule.root}")
+        raise RefusedError(f"the root of {path} is rank {schedule.root}, not {root}; write `root: {schedule.root}`")
     if schedule.agents > agents:
         needed = "a switch" if schedule.agents == 1 else f"{schedule.agents} switches"
         problem = f"{path} needs {needed} that can reduce and reach every rank, and the machine has {agents or 'none'}"
@@ -178,13 +178,13 @@ def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Gr
         return topology.default_groups(places) or registry.default_groups(n)
     if isinstance(asked, int):
         if asked > n:
-            raise RefusedError(f"{asked} groups cannot be made of {n} ranks; ask for at most {n}")
+            raise RefusedError(f"{asked} groups are too many for {n} ranks; write at most {n}")
         edges = [round(i * n / asked) for i in range(asked + 1)]
         return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
     groups = _nested(asked)
     flat = sorted(registry.flat(groups))
     if flat != list(range(n)):
-        raise wrong("groups", f"must hold each of the ranks 0 … {n - 1} once", "mend the groups")
+        raise wrong("groups", f"must contain each of the ranks 0 … {n - 1} once", "mend the groups")
     return groups
 
 

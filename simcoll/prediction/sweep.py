@@ -266,7 +266,7 @@ class Shard(NamedTuple):
         """
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise InputError(f"--shard: {text!r} is no share", "write i/n with i from 1 to n, e.g. 2/4")
+            raise InputError(f"--shard: {text!r} names no shard", "write I/N with I from 1 to N, e.g. 2/4")
         return cls(int(match[1]), int(match[2]))
 
     def share(self, keys: Sequence[str]) -> list[int]:

@@ -101,7 +101,7 @@ def _in_processes(
             rows = run(handed_out())
         yield from rows
     except BrokenProcessPool:
-        raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
+        raise SimcollError("a worker process died, perhaps because memory ran out; take fewer --jobs, or 1") from None
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _knock(address: str) -> None:
         with socket.create_connection(where, timeout=ANSWER_S) as connection:
             greeting = connection.recv(4096) if address.startswith("tcp://") else b"pickle"
             if b"pickle" not in greeting:  # the protocols that a scheduler speaks
-                raise ValueError("what answers there is no Dask scheduler")
+                raise ValueError("this address is no Dask scheduler")
 
 
 def _packed(*values: object) -> bytes:
@@ -257,6 +257,6 @@ def _lost(address: str, status: str, answered: Any) -> BaseException:
     kind = type(error).__name__
     if status == "error" and type(error).__module__.partition(".")[0] != "distributed":
         return cast(BaseException, error)
-    died = "the workers that took a point up died, perhaps for want of memory"
+    died = "the workers of a point died, perhaps because memory ran out"
     reason = died if kind == "KilledWorker" else f"a point was lost ({kind if status == 'error' else status})"
-    return SimcollError(f"--cluster {address}: {reason}; finished rows are kept, run it again")
+    return SimcollError(f"--cluster {address}: {reason}; finished rows are saved; run the same command again")

@@ -206,7 +206,7 @@ def step_overlap(point: Point) -> Any:
     prediction = predict(scenario.model_copy(update=once))
     assert work
     if (messages := unheld_messages(prediction)) > SHOWN:
-        raise ValueError(f"it needs the times of {messages} messages, which the run did not have to compute")
+        raise ValueError(f"it needs the times of {messages} messages, and the run computed totals only")
     words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.n} ranks"]
     title = ", ".join([*(word for word in words if word and len(word) < 40), *swept_words(point)])
     assert isinstance(prediction, StepPrediction)

@@ -74,23 +74,23 @@ class Fault(Model):
             if getattr(self, key) is not None:
                 raise ValueError(f"{self.kind} takes no {key}; leave it out")
         if "detection" in self.model_fields_set and self.on_failure != "reroute":
-            raise ValueError("detection is of on_failure: reroute; leave it out, or reroute")
+            raise ValueError("`detection` needs `on_failure: reroute`; add that, or leave out `detection`")
         if self.until is not None and self.until <= self.at:
-            raise ValueError("until is not after at; exchange them, or leave out until")
+            raise ValueError("`until` must be later than `at`; swap the two times, or leave out `until`")
         return self
 
     @model_validator(mode="after")
     def _comes_back_in_time(self) -> Self:
         if self.kind == "flap":
             if (self.until is None) == (self.times is None):
-                raise ValueError("flap takes either until or times; write one of them")
+                raise ValueError("a flap takes either `until` or `times`; write one of the two")
             if (self.down_for or 0) >= (self.period or 0):
-                raise ValueError("down_for is not below period; a link that never comes back is kind: down")
+                raise ValueError("`down_for` must be less than `period`; for a link that stays down write `kind: down`")
             if self.until is not None and (self.until - self.at) // (self.period or 1) >= MOST_OUTAGES:
-                raise ValueError(f"that is more than {MOST_OUTAGES} outages; write an earlier until or a longer period")
+                raise ValueError(f"more than {MOST_OUTAGES} outages; write an earlier `until` or a longer `period`")
         longest = self.down_for or (self.until - self.at if self.until is not None and self.kind == "down" else 0)
         if self.on_failure == "fail" and longest > self.timeout:
-            raise ValueError("the link is back after the time-out; leave out until, or write a longer timeout")
+            raise ValueError("the link recovers after `timeout`; leave out `until`, or write a longer `timeout`")
         return self
 
     def outages(self) -> Iterator[tuple[int, int]]:
@@ -132,17 +132,17 @@ class Fault(Model):
 def fit_together(faults: Sequence[Fault], replications: int | None, profile: Profile, buckets: int) -> None:
     """Raise ValueError if faults contradict the rest of the scenario."""
     if replications is None and any(fault.probability < 1 for fault in faults):
-        raise ValueError("faults with a probability need replications; add e.g. replications: 200")
-    other = "or take a profile without kernels, e.g. profile: one-port"
+        raise ValueError("faults with a `probability` need replications; add e.g. `replications: 200`")
+    other = "or take a profile without kernels, e.g. `profile: one-port`"
     if profile.as_nccl and not all(fault.lasting for fault in faults):
-        problem = f"calls with the kernels of {profile.name!r} have links that are slow all the time, and no others"
-        raise ValueError(f"{problem}; write kind: slow or background with at: 0 us and no until, {other}")
+        problem = f"with the kernels of {profile.name!r}, a fault can only be a link that is slow in the whole run"
+        raise ValueError(f"{problem}; write `kind: slow` or `background` with `at: 0 us` and no `until`, {other}")
     if profile.as_nccl and replications:
-        problem = f"calls with the kernels of {profile.name!r} have the same faults in all replications"
-        cure = "leave out replications, or write variability: {slow_links: …} in place of faults"
+        problem = f"with the kernels of {profile.name!r}, faults are the same in all replications"
+        cure = "leave out `replications`, or write `variability: {slow_links: …}` instead of `faults`"
         raise ValueError(f"{problem}; {cure}, {other}")
     if buckets > 1:
-        raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
+        raise ValueError("faults and a collective in buckets cannot be combined; leave out `faults` or `buckets`")
 
 
 class FaultWindow(NamedTuple):
@@ -314,7 +314,7 @@ class _Detours:
 
     def route(self, before: Sequence[int]) -> Route | None:
         """Return a detour between the ends of the route `before`; None if there is none."""
-        if max(before) >= len(self.topology.links):  # a link that stands for several
+        if max(before) >= len(self.topology.links):  # a simulated link that represents several links
             return None
         src, dst = self.topology.links[before[0]][0], self.topology.links[before[-1]][1]
         if (src, dst) not in self.known:

@@ -30,7 +30,7 @@ LaunchWay = Literal["", "graph", "one process"]
 def _gpus(value: object) -> int | Literal["all"] | None:
     if value is None or value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
-    raise ValueError(f"{value!r} is no number of GPUs a process; write 1, 2, …, or all, which are those of a node")
+    raise ValueError(f"{value!r} is no number of GPUs a process; write 1, 2, …, or `all` for all GPUs of a node")
 
 
 class Launch(Model):
@@ -54,14 +54,14 @@ class Launch(Model):
     @model_validator(mode="after")
     def _replays_of_a_graph(self) -> Self:
         if self.replays and not self.graph:
-            raise ValueError("replays are launches of a CUDA graph; add graph: true, or leave replays out")
+            raise ValueError("`replays` counts launches of a CUDA graph; add `graph: true`, or leave out `replays`")
         return self
 
     @model_validator(mode="after")
     def _calls_of_a_loop(self) -> Self:
         if self.calls and not self.paced:
-            cure = "leave calls or graph" if self.graph else "add gpus_per_process, or leave calls"
-            raise ValueError(f"calls are those of a loop in which the host launches each; {cure} out")
+            cure = "leave `calls` or `graph`" if self.graph else "add `gpus_per_process`, or leave `calls`"
+            raise ValueError(f"`calls` counts calls that the host launches one by one in a loop; {cure} out")
         return self
 
     @property
@@ -100,8 +100,7 @@ def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: 
 
 
 def uploads(launch: Launch, nodes: Sequence[Hashable]) -> float:
-    """Return the number of uploads of a graph to a GPU, per process and launch of the graph; 0 if `replays` is not set,
-    which means many launches."""
+    """Return the number of uploads of a graph to GPUs, per process and launch; 0 without `replays` (many launches)."""
     return max(map(len, _driven(launch, nodes))) / launch.replays if launch.replays else 0.0
 
 
@@ -113,7 +112,7 @@ def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
     most = max(map(len, of_node.values()))
     many = most if launch.gpus_per_process == "all" else int(launch.gpus_per_process or 1)
     if many > most:
-        problem = f"{many} GPUs a process are more than the ranks of a node, {most}; write all, or fewer"
+        problem = f"{many} GPUs a process are more than the ranks of a node, {most}; write `all`, or fewer"
         raise RefusedError(problem, "launch.gpus_per_process")
     return [ranks[at : at + many] for ranks in of_node.values() for at in range(0, len(ranks), many)]
 

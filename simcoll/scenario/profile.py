@@ -1,5 +1,4 @@
-"""Profiles: files with the parameters and costs of calls and their source. This module defines the keys and reads
-files.
+"""Profiles: files with the parameters and costs of calls and their source; their keys, and functions that read them.
 
 A calibrated profile also records the rows that it was fitted to, and the errors of its predictions.
 """
@@ -31,7 +30,7 @@ MOST_COPIES: Final = 256  # no shipped machine has as many NICs or direct links,
 def _blocking(value: object) -> Blocking:
     known: dict[object, Blocking] = {True: "sends-first", False: "no", "even-odd": "even-odd"}
     if not isinstance(value, bool | str) or value not in known:
-        raise ValueError(f"{value!r} is no way of blocking; write true, false or even-odd")
+        raise ValueError(f"{value!r} is no value of `blocking`; write true, false or even-odd")
     return known[value]
 
 
@@ -193,8 +192,7 @@ class HostCosts(Model):
         return max((process.launches * launch + process.messages * self.message for process in processes), default=0)
 
     def late_ps(self, processes: Iterable[Process]) -> int:
-        """Return how much later each further block begins, in ps: `block` if some process drives several GPUs, else
-        0."""
+        """Return the ps by which each further block begins later: `block` if a process drives several GPUs, else 0."""
         return self.block if any(process.launches > 1 for process in processes) else 0
 
 
@@ -226,8 +224,8 @@ class PullCosts(Model):
 
 CABLE: Final = "cable"  # the kind of links to NICs
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's collectives
-_UNKNOWN: Final = "{!r} does not say what a launch takes {}"
-_LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
+_UNKNOWN: Final = "profile {!r} has no cost of a launch {}"
+_LEARN: Final = "take a profile that has, or fit one: `simcoll calibrate TABLE --set launch.{} …`"
 
 
 class Profile(Model):
@@ -308,9 +306,9 @@ class Profile(Model):
     def check_pull(self) -> None:
         """Raise InputError if the profile has no costs of kernels that read peers' memory (`pull`)."""
         if self.pull is None:
-            mistake = f"{self.name!r} does not say what loads of peers' memory cost"
+            mistake = f"profile {self.name!r} has no costs of loads from peers' memory"
             raise wrong(
-                "protocol", mistake, "take a profile that does, or fit one: simcoll calibrate TABLE --free pull.load,…"
+                "protocol", mistake, "take a profile that has, or fit one: `simcoll calibrate TABLE --free pull.load,…`"
             )
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Self:
@@ -422,8 +420,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """Return the fix for a name that contains a machine's name, such as `nccl-h100`: the machine's profile; else
-    None."""
+    """Return the fix for a name with a machine's name in it, such as `nccl-h100`: the machine's profile; else None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile
@@ -439,13 +436,13 @@ def load_profile(name: str) -> Profile:
     """
     profile, transport, gpus = load_network(name), transport_of(name), name.partition("+")[0]
     if profile.of_nics:
-        problem = f"{gpus!r} says what NICs add between nodes, and nothing of GPUs"
-        raise wrong("profile", problem, f"take a profile of GPUs with it, e.g. nccl+{gpus}")
+        problem = f"{gpus!r} has costs of NICs only, and none of GPUs"
+        raise wrong("profile", problem, f"add a GPU profile, e.g. `profile: nccl+{gpus}`")
     if transport is None:
         return profile
     network = load_network(transport)
     if network.transport is None:
-        raise wrong("profile", f"{transport!r} says nothing of messages between nodes", f"write {gpus}")
+        raise wrong("profile", f"{transport!r} has no costs of messages between nodes", f"write {gpus}")
     links = {**profile.links, CABLE: network.links.get(CABLE, LinkScale())}
     return profile.model_copy(update={"name": name, "transport": network.transport, "links": links})
 

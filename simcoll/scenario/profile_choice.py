@@ -21,7 +21,7 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
         return
     if system.gpu and profile.transport and profile.kernels is None:
         with_gpus = f"take {own}+{profile.name}" if (own := profile_of(system)) else "fit one: simcoll calibrate"
-        raise wrong("profile", f"{profile.name} says what messages between nodes cost, and nothing of GPUs", with_gpus)
+        raise wrong("profile", f"{profile.name} has costs of messages between nodes only, and none of GPUs", with_gpus)
     if (mismatch := _mismatch(profile, system)) is None:
         return
     own = system.profile if system.profile != profile.name else None

@@ -83,7 +83,7 @@ def _check_schedule(path: str, collective: str | None) -> None:
     with _first_mistake():
         schedule = schedule_json.read(path)
     if collective and schedule.collective != collective:
-        raise ValueError(f"{path!r} is a schedule of {schedule.collective}, not {collective}; let them agree")
+        raise ValueError(f"{path!r} is a schedule of {schedule.collective}, not {collective}; change `collective`")
 
 
 def _of_registry(collective: str, spec: str) -> str:
@@ -222,7 +222,7 @@ class Scenario(Model):
     def __init__(self, /, *files: object, **keys: Any):
         if files:
             cure = f"write simcoll.load({files[0]!r}), or Sweep({files[0]!r}), for the points of a file or a mapping"
-            raise InputError("a Scenario is made of keys: topology=, collective=, size=, …", cure)
+            raise InputError("Scenario() takes keys only: topology=, collective=, size=, …", cure)
         try:
             super().__init__(**keys)
         except ValidationError as error:
@@ -249,7 +249,7 @@ class Scenario(Model):
                     f"leave it out, or write {OF_ONE[key]} in an entry of operations" if OF_ONE[key] else "leave it out"
                 )
                 if key == "algorithm":  # of all templates
-                    cure = "write it below workload, where it may be a list"
+                    cure = "write it below `workload`, where it may be a list"
                 raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with a workload; {cure}")
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
@@ -317,10 +317,10 @@ class Scenario(Model):
         if value is None:
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         if value > MOST_BYTES:
-            raise ValueError("more than can be counted; write at most '1048576 TiB'")
+            raise ValueError("the size is too large; write at most '1048576 TiB'")
         width = ITEMSIZE[dtype := str(info.data.get("dtype", "int8"))]
         if not value:
-            raise ValueError(f"nothing is to be sent; ask for at least '{width} B'")
+            raise ValueError(f"the size is 0; write at least '{width} B'")
         if value % width:
             above = value - value % width + width
             raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
@@ -330,13 +330,13 @@ class Scenario(Model):
     @classmethod
     def _something_varies(cls, value: Variability | None) -> Variability | None:
         if value is not None and not value.causes:
-            raise ValueError("nothing varies; write e.g. compute_jitter: {sigma: 0.05}")
+            raise ValueError("`variability` is empty; write e.g. `compute_jitter: {sigma: 0.05}`")
         return value
 
     @model_validator(mode="after")
     def _launched_back_to_back(self) -> Self:
         if self.workload and self.launch.paced:
-            problem = "a workload's calls are not made back to back; leave out launch.gpus_per_process"
+            problem = "a workload's calls are not launched back to back; leave out `launch.gpus_per_process`"
             raise yaml_tree.MisplacedKeyError(["launch", "gpus_per_process"], problem)
         return self
 
@@ -345,11 +345,11 @@ class Scenario(Model):
         varies = self.variability is not None or (self.replications is not None and self.faults)
         if bool(varies) != (self.replications is not None):
             there, cure = ("variability", "replications: 200") if self.variability else ("replications", _VARIED)
-            problem = f"variability and replications go together; add e.g. {cure}, or leave both out"
+            problem = f"`variability` and `replications` need each other; add e.g. `{cure}`, or leave out both"
             raise yaml_tree.MisplacedKeyError([there], problem)
         if self.env.NCCL_IB_QPS_PER_CONNECTION and not (self.variability and self.variability.ecmp):
-            cure = "add variability: {ecmp: {}} and replications, or leave it out"
-            problem = f"NCCL_IB_QPS_PER_CONNECTION counts where switches draw routes; {cure}"
+            cure = "add `variability: {ecmp: {}}` and `replications`, or leave it out"
+            problem = f"NCCL_IB_QPS_PER_CONNECTION has an effect only with random ECMP routes; {cure}"
             raise yaml_tree.MisplacedKeyError(["env", "NCCL_IB_QPS_PER_CONNECTION"], problem)
         if self.faults:
             fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
@@ -380,12 +380,12 @@ class Scenario(Model):
         if value is None or profile is None:
             return value
         if not load_profile(profile).as_nccl:
-            raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
+            raise ValueError(f"{profile!r} has no kernels to run by; take one that has, or leave out `executor`")
         if value != "nccl" and collective and algorithm and algorithm in algorithm_names.names(collective):
             try:
                 _of_registry(collective, algorithm)
             except ValueError as error:
-                raise ValueError(f"executor {value} runs schedules, and {error}") from None
+                raise ValueError(f"`executor: {value}` runs only simcoll's schedules: {error}") from None
         return value
 
     @field_validator("library_version")
@@ -400,14 +400,14 @@ class Scenario(Model):
     def _blocks_to_weigh(cls, value: tuple[Any, ...] | None, info: ValidationInfo) -> tuple[Any, ...] | None:
         name = str(info.data.get("collective", "gather"))
         if value is not None and COLLECTIVES[name].blocks(2) == 1:
-            raise ValueError(f"{name} has no blocks to weigh; leave weights out")
+            raise ValueError(f"{name} has no blocks to weight; leave out `weights`")
         return value if value is None else weighed(value)
 
     @field_validator("subgroups")
     @classmethod
     def _ranks_in_subgroups(cls, value: tuple[tuple[int, ...], ...] | None) -> tuple[tuple[int, ...], ...] | None:
         if value is not None and not all((value, *value)):
-            raise ValueError("there is no rank in it; write lists of ranks: [[0, 1], [2, 3]]")
+            raise ValueError("a group is empty; write lists of ranks: [[0, 1], [2, 3]]")
         return value
 
     @field_validator("measured")

@@ -66,12 +66,12 @@ class Point:
 
 ASKED: Final = "give a scenario's file or name, or a collective with --on SYSTEM"
 _MACHINE: Final = (
-    "a machine as another program writes it",
+    "a machine in another program's format",
     "`simcoll import {file} -o machine.yaml`: then --on takes it",
 )
 _SCHEDULE: Final = ("a schedule", "--algorithm {file} takes it, beside a collective and --on SYSTEM")
 _FOREIGN: Final = (
-    "a schedule as another program writes it",
+    "a schedule in another program's format",
     "`simcoll import {file} -o own.json`: --algorithm takes that",
 )
 _RESULTS: Final = (
@@ -103,7 +103,7 @@ def find_scenario(name: str) -> Path:
         cure = (
             f"name a collective, and the system with --on, e.g. `simcoll predict all_reduce --on {name} --size 64MiB`"
         )
-        raise InputError(f"{name}: a system, and no scenario", cure)
+        raise InputError(f"{name} is a system, not a scenario", cure)
     if (path / "results.csv").is_file():
         raise _refused(path / "results.csv", _RESULTS)
     own = {file.stem: str(file) for file in path.parent.glob("*.yaml") if file.is_file()}
@@ -135,7 +135,7 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
     """
     if name is None:
         if not options:
-            raise InputError("no scenario is named", "name one, or say all with --on SYSTEM and --set PATH=VALUE")
+            raise InputError("no scenario is given", "name one, or give all keys with --on SYSTEM and --set PATH=VALUE")
         return points(Node({}, Place("--set", 1, 1)), options)
     if names_collective(name):
         start = Place(name, 1, 1)
@@ -155,7 +155,7 @@ def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] |
         raise InputError("a scenario is a mapping", "write key: value lines", tree.place)
     if not _OF_SCENARIOS & set(tree.value) and _OF_MACHINES & set(tree.value):
         cure = f"give it with --on {tree.place.source}, or as topology: {{file: {tree.place.source}}} of a scenario"
-        raise InputError("this is a machine, and no scenario", cure, tree.place)
+        raise InputError("this file is a machine, not a scenario", cure, tree.place)
     mistakes = [] if mistakes is None else mistakes
     trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
     scenarios = yaml_tree.validate(Scenario, trees, mistakes)
@@ -192,9 +192,9 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
         return node is None or node.value is None
 
     if missing("topology"):
-        raise InputError("nothing says which machine", "add --on SYSTEM, e.g. --on hgx-h100")
+        raise InputError("the machine is missing", "add --on SYSTEM, e.g. --on hgx-h100")
     if missing("size") and tree.value["collective"].value != "barrier":
-        raise InputError("nothing says how large it is", "add e.g. --size 64MiB")
+        raise InputError("--size is missing", "add e.g. --size 64MiB")
     return points(tree)
 
 
@@ -227,8 +227,7 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """Return the points of scenarios; `algorithm: all` becomes one point for each algorithm. Equal points (a barrier
-    with several sizes) count once."""
+    """Return the points of scenarios; `algorithm: all` gives one for each algorithm. Equal points count once."""
     expanded: dict[str, Point] = {}
     machines: dict[int, TopologySpec] = {}  # by node of the tree: points with one machine share its keys
     for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
@@ -259,8 +258,7 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """Return the topology for `simcoll topology show`: a system or a file, changed by `--set topology.…`. Raises
-    InputError."""
+    """Return the topology of `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes
@@ -289,4 +287,4 @@ def _refuse_other(path: Path) -> None:
 
 def _refused(path: Path, kind: tuple[str, str]) -> InputError:
     what, cure = kind
-    return InputError(f"{path}: {what}, and no scenario", f"{ASKED} ({cure.format(file=path)})")
+    return InputError(f"{path}: {what}, not a scenario", f"{ASKED} ({cure.format(file=path)})")

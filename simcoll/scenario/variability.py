@@ -41,9 +41,9 @@ class Delay(Model):
         needed = _NEEDS[self.distribution]
         given = [key for key in ("median", "sigma", "mean", "low", "high") if getattr(self, key) is not None]
         if set(given) != set(needed):
-            raise ValueError(f"{self.distribution} takes {' and '.join(needed)}, not {given}; write just these")
+            raise ValueError(f"{self.distribution} takes {' and '.join(needed)}, not {given}; write only the former")
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError("low is above high; exchange them")
+            raise ValueError("`low` is above `high`; swap them")
         return self
 
     def draw(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:

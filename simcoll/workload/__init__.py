@@ -1,5 +1,4 @@
 """Plan training and inference jobs: computations and collectives on streams.
 
-From the key `workload` of a scenario the package makes a `WorkloadPlan`: operations with their ranks, streams and
-dependencies.
+From a scenario's key `workload` the package makes a `WorkloadPlan`: operations with ranks, streams and dependencies.
 """

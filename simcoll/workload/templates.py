@@ -86,7 +86,7 @@ def _groups(operation: OperationSpec, n: int) -> tuple[tuple[int, ...], ...]:
     if any(rank >= n for rank in everyone):
         raise wrong("workload", f"{operation.name!r}: there is no rank {max(everyone)}", f"write 0 … {n - 1}")
     if len(set(everyone)) < len(everyone):
-        raise wrong("workload", f"{operation.name!r}: a rank stands twice", "let each rank be in one group")
+        raise wrong("workload", f"{operation.name!r}: a rank is in several groups", "put it into one")
     return groups
 
 
@@ -156,7 +156,7 @@ def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[li
     """Return the groups of `degree` consecutive ranks, and for each position in a group the ranks with that position.
     Raises InputError, which names `key`, if `degree` does not divide n."""
     if n % degree:
-        raise wrong("workload", f"{n} ranks are no whole groups of {degree}", f"let {key} divide the number of ranks")
+        raise wrong("workload", f"{n} ranks are no multiple of {degree}", f"change `{key}` or the number of ranks")
     inside = [list(range(first, first + degree)) for first in range(0, n, degree)]
     return inside, [list(range(place, n, degree)) for place in range(degree)]
 
@@ -256,7 +256,7 @@ def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts
     """
     plan, stages, blocks = WorkloadPlan(n), spec.stages, spec.blocks(itemsize)
     if len(blocks) < stages:
-        raise wrong("workload", f"{len(blocks)} blocks do not fill {stages} stages", "take fewer stages")
+        raise wrong("workload", f"{len(blocks)} blocks are fewer than {stages} stages", "take fewer stages")
     inside, _ = _neighbours(n, stages, "stages")  # groups of `stages` ranks: as many as a stage has ranks
     _, across = _neighbours(n, len(inside), "stages")
     ranks = [[place[stage] for place in across] for stage in range(stages)]

@@ -85,9 +85,9 @@ class Training(Model):
     @model_validator(mode="after")
     def _layers_or_model(self) -> Training:
         if (self.layers is None) == (self.model is None):
-            raise ValueError("it needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
+            raise ValueError("a workload needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
         if self.layers == ():
-            raise ValueError("no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
+            raise ValueError("the list has no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
         return self
 
     def timed(self, itemsize: int) -> list[Layer]:
@@ -165,7 +165,7 @@ class Split(Bucketed):
     @model_validator(mode="after")
     def _something_is_sent(self) -> Split:
         if self.activations is None and not (self.model and load_model(self.model).activations):
-            raise ValueError("it does not know what a block hands on; add e.g. activations: 64 MiB")
+            raise ValueError("the size of a block's activations is missing; add e.g. activations: 64 MiB")
         return self
 
     def handed_on(self, itemsize: int) -> int:
@@ -261,11 +261,11 @@ class OperationSpec(Model):
         if (self.time is None) == (self.collective is None):
             raise ValueError("an operation has either a 'time' or a 'collective'; write one of them")
         if self.collective not in (None, "barrier") and not self.size:
-            raise ValueError("a collective without 'size'; add e.g. size: 64 MiB")
+            raise ValueError("a collective needs 'size'; add e.g. size: 64 MiB")
         if self.ranks is not None and self.groups is not None:
-            raise ValueError("both 'ranks' and 'groups'; keep one of them")
+            raise ValueError("an operation has both 'ranks' and 'groups'; keep one of them")
         if () in (self.ranks, self.groups, *(self.groups or ())):
-            raise ValueError("nobody is in it; write e.g. ranks: [0, 1], or leave it out: all ranks")
+            raise ValueError("the list has no rank; write e.g. ranks: [0, 1], or leave it out for all ranks")
         unused = self.model_fields_set & {"size", "algorithm", "protocol", "root"}
         if self.time is not None and unused:
             raise ValueError(f"a computation has no {min(unused)!r}; leave it out, or write a collective")
@@ -287,15 +287,15 @@ class Operations(Model):
         known: list[str] = []
         all_names = [operation.name for operation in self.operations]
         if not self.operations:
-            raise ValueError("no operation; write at least one, e.g. {name: a, time: 1 ms}")
+            raise ValueError("the list has no operation; write at least one, e.g. {name: a, time: 1 ms}")
         for i, operation in enumerate(self.operations):
             for j, name in enumerate(operation.after):
                 problem = f"{operation.name!r} comes after {name!r}"
                 if name not in all_names:
                     cure = did_you_mean(name, {*all_names})
-                    raise BelowError(["operations", i, "after", j], f"{problem}, and no operation is called so; {cure}")
+                    raise BelowError(["operations", i, "after", j], f"{problem}, which names no operation; {cure}")
                 if name not in known:
-                    raise BelowError(["operations", i, "after", j], f"{problem}, which is not before it; order them")
+                    raise BelowError(["operations", i, "after", j], f"{problem}, which is listed later; list it first")
             if operation.name in known:
                 problem = f"two operations are called {operation.name!r}; rename one"
                 raise BelowError(["operations", i, "name"], problem)
@@ -318,7 +318,7 @@ def _known(value: object) -> object:
     if isinstance(value, dict) and "operations" in value:
         value = {"template": "operations", **value}
     if not isinstance(value, dict) or "template" not in value:
-        raise ValueError("it needs a template; write e.g. workload: {template: ddp, model: gpt2, gpu: h100}")
+        raise ValueError("a workload needs a template; write e.g. workload: {template: ddp, model: gpt2, gpu: h100}")
     if value["template"] not in TEMPLATES:
         raise ValueError(f"{value['template']!r} is no template; {did_you_mean(str(value['template']), TEMPLATES)}")
     return value

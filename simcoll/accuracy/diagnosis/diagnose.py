@@ -88,10 +88,10 @@ def diagnosed(
     asked, refused = _predicted_rows(rows, asking, tell)
     if not asked.rows:
         problem = f"{source}: none of {refused.total()} measured rows can be predicted"
-        raise InputError(problem, next(iter(refused), "give rows of collectives that are known here"))
+        raise InputError(problem, next(iter(refused), "give rows of collectives that `simcoll list algorithms` shows"))
     if all(scenario.profile in WITHOUT_COSTS for scenario in asked.scenarios):
         given = " and ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios))
-        problem = f"{given} does not say what calls take, so times on {system} cannot be judged by it"
+        problem = f"profile {given} has no costs of calls, so it cannot judge times on {system}"
         cure = f"take {asking.profile}" if asking.profile else "take a profile fitted to such machines"
         raise InputError(problem, f"{cure}, or fit one: simcoll calibrate")
     table, names = _table(asked)
@@ -122,7 +122,7 @@ def _predicted_rows(
     for number, row in enumerate(selected):
         points = asking.points(with_schedule_name(row))
         if len(points) > 1:
-            raise InputError("--set sweeps", "give one value")
+            raise InputError("--set gives several values", "give one value")
         if points:
             asked[number] = replace(points[0], scenario=_forced(points[0], row))
     begun = itertools.count()
@@ -139,7 +139,7 @@ def _predicted_rows(
         if result and result.status == "ok":
             predicted.append((row, asked[number].scenario, result))
         else:
-            refused[result.status if result else f"{row.algorithm} is not known"] += 1
+            refused[result.status if result else f"simcoll has no algorithm {row.algorithm!r}"] += 1
     rows, scenarios, results = zip(*predicted, strict=True) if predicted else ((), (), ())
     return _DiagnosedRows(rows, scenarios, results), refused
 

@@ -36,7 +36,7 @@ AT_LIMIT: Final = 0.999  # a cost beyond this share of a limit counts as at the 
 NEW: Final[dict[Kind, str]] = {"ranks": "ranks", "collectives": "collective", "nodes": "nodes"}
 
 NO_EFFECT: Final = "changes none of these rows"
-HIDDEN: Final = "changes none of these rows where it stands, as something else is slower"
+HIDDEN: Final = "near its present value it changes none of these rows, because something else is slower"
 NO_SIGN: Final = "these rows show no sign of another value"
 
 
@@ -93,12 +93,12 @@ def starting_costs(samples: Samples, start: Profile, params: Params, free: Seque
         else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *launches]
     )
     if LAUNCH in names and UPLOAD not in names and any(samples.uploads) and not (start.graph and start.graph.upload):
-        why = f"{start.name!r} does not say what {UPLOAD} takes, which would be taken for a part of it"
+        why = f"{start.name!r} has no cost {UPLOAD}, so the fit would count that cost as a part of {LAUNCH}"
         cure = f"fit {UPLOAD} too, to rows of several launch.replays or numbers of GPUs a process"
         raise InputError([Diagnostic(why, cure, LAUNCH)])
     given = {key.removeprefix("model.") for row in samples.rows for key in row.others if key.startswith("model.")}
     if clash := [name for name in names if name in given and free]:
-        raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
+        raise InputError(f"--free: {clash[0]} is given by the table's column `model.{clash[0]}`", "leave it out")
     return {name: parameters.cost(name, start, params) for name in names if name not in given}
 
 
@@ -120,8 +120,8 @@ def check_limits(names: Sequence[str], values: Floats, bounds: Bounds, null: Map
         if fast or cost > AT_LIMIT * most:
             more, how = "more" if fast == parameters.falls(name) else "less", "faster" if fast else "slower"
             limit = parameters.text(name, least if fast else most)
-            why = f"the rows ask for {more} than {limit}, its limit: they are {how} than the model allows"
-            cure = "see whether --topology is the machine and times are in us, without a factor, or leave such rows out"
+            why = f"the best fit is {more} than its limit, {limit}: the rows are {how} than the model allows"
+            cure = "check that --topology names the machine and that times are in us, or leave such rows out"
             wrong.append(Diagnostic(why, cure, name))
     if wrong:
         raise InputError(wrong)
@@ -231,7 +231,7 @@ class _Estimating(Fitting):
                 continue
             name, alike = self.names[parameter.number], " and ".join(self.names[i] for i in parameter.alike)
             none = HIDDEN if name in self.felt else NO_EFFECT
-            reasons[name] = f"these rows cannot tell it from {alike}" if alike else none
+            reasons[name] = f"these rows cannot distinguish it from {alike}" if alike else none
         if reasons and self.asked:
             cure = "fit fewer, or add rows of other rank counts, algorithms or sizes"
             raise InputError(Diagnostic(why, cure, name) for name, why in reasons.items())
@@ -311,7 +311,7 @@ class _Estimating(Fitting):
         with np.errstate(invalid="ignore"):  # a parameter that does not move has no correlation
             together = np.corrcoef(draws, rowvar=False).reshape(len(self.names), len(self.names))
         return [
-            f"{a} and {b} hang together (correlation {together[i, j]:.2f}): their sum is surer than either"
+            f"{a} and {b} are correlated ({together[i, j]:.2f}): their sum is known better than either"
             for i, a in enumerate(self.names)
             for j, b in enumerate(self.names[:i])
             if abs(together[i, j]) > LINKED
@@ -320,7 +320,7 @@ class _Estimating(Fitting):
     def _ineffective(self, line: Line) -> list[str]:
         """Return remarks on values without effect."""
         return [
-            f"{name} has no effect from where it stands on: something else is slower"
+            f"{name} has no effect beyond its present value: something else is slower"
             for j, name in enumerate(self.names)
             if self._stuck(line, j)
         ]

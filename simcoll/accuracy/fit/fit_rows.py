@@ -194,7 +194,7 @@ def read(
     if not rows:
         table_join.kept(all_rows, where, ", ".join(map(str, files)))
         cure = "give tables with rows, or another --where"
-        raise InputError("no measured row is left", cure)
+        raise InputError("no measured row is left to fit", cure)
     kept, notes = _one_harness(rows)
     notes += table_join.apart(rows)
     notes += [remark for name, data, of in tables for remark in remarks(decoded(data), name, of)]
@@ -217,7 +217,7 @@ def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
         return next(iter(counts)), []
     if "p2p" not in counts:
         names = ", ".join(sorted(counts))
-        raise InputError(f"the rows are of several harnesses ({names}), and a profile serves one",
+        raise InputError(f"the rows are of several harnesses ({names}), and a profile is fitted to one",
                          f"choose, e.g. with --where harness={min(counts)}")  # fmt: skip
     others = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()) if name != "p2p")
     return "p2p", [f"left out are rows of other harnesses ({others}); --where harness=… takes them"]
@@ -232,13 +232,13 @@ def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples,
     refused: Counter[str] = Counter()
     for row in rows:
         if row.others.get("buckets", "1") not in ("", "1"):
-            refused["they are calls in buckets, of which a fit of whole calls knows nothing"] += 1
+            refused["they are calls in buckets, and the fit models whole calls only"] += 1
             continue
         points = asking.points(row)
         if len(points) == 1:
             pairs.append((row, points[0].scenario))
         else:
-            unknown = f"{row.collective}/{row.algorithm} is not known here: name it as `simcoll list algorithms` does"
+            unknown = f"{row.collective}/{row.algorithm} is not known: name it as `simcoll list algorithms` does"
             refused["--set gives several points" if points else unknown] += 1
     return of_pairs(pairs, refused)
 
@@ -277,7 +277,7 @@ def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[n
     if fit:
         chosen = np.array(table_join.among(samples.rows, fit, "--fit"))
         if not chosen.any():
-            raise InputError("--fit names no row", "see the columns and values of the tables")
+            raise InputError("--fit selects no row", "choose columns and values that the tables contain")
         return chosen, "--fit " + " --fit ".join(f"{column}={','.join(texts)}" for column, texts in fit.items())
     return np.array(every_second(samples.rows)), EVERY_SECOND
 

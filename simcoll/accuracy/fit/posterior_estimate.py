@@ -66,9 +66,9 @@ SLACK: Final = least_squares.OWN_ERROR
 
 
 _Ways = Sequence[Sequence[NDArray[np.int64]]]  # partitions for cross-validation: row numbers by partition and group
-NO_BETTER: Final = "rows that are left out are predicted no better with another value"
-HARDLY: Final = "these rows tell hardly anything of it"
-MESSAGES: Final = "messages cannot tell it from P2P.reach; add rows of other collectives"
+NO_BETTER: Final = "another value does not improve predictions of left-out rows"
+HARDLY: Final = "these rows hardly determine it"
+MESSAGES: Final = "messages cannot distinguish it from `P2P.reach`; add rows of other collectives"
 
 
 def estimate(
@@ -124,7 +124,7 @@ class _FromPrior(Fitting):
         self.names = [name for name in every if name in moved]
         if not moved:
             self.names = every
-            kept = self._at(first, known, ["what the fit begins with predicts rows left out best: nothing is changed"])
+            kept = self._at(first, known, ["the values before the fit predict left-out rows best: nothing is changed"])
             return replace(kept, costs={}, low={}, high={})
         belief = self._belief
         belief = belief._replace(widths=belief.widths * [moved[name] for name in self.names])

@@ -509,5 +509,5 @@ def check(findings: Sequence[Finding]) -> list[Goal]:
     """Return the goals that were missed. Raises InputError if no study could be carried out."""
     if all(finding.why_not for finding in findings):
         reasons = "; ".join(f"{finding.study.name}: {finding.why_not}" for finding in findings)
-        raise InputError(f"no study can be carried out here: {reasons}", "name others, or take --reuse")
+        raise InputError(f"no study can be carried out here: {reasons}", "name other studies, or add --reuse")
     return [goal for finding in findings if not finding.why_not for goal in goals(finding) if not goal.met]

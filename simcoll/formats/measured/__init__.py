@@ -1,5 +1,4 @@
-"""Read measured tables: CSV, the output or JSON of nccl-tests and rccl-tests, and the output of OSU's and Intel's MPI
-benchmarks.
+"""Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, output of OSU's and Intel's MPI benchmarks.
 
 A reader converts text into cells: for each row, column → (text, place in the file). `measured_row.rows` checks the
 cells of every reader.
@@ -72,8 +71,7 @@ def read_file(
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Return remarks on a text and its `rows`: on wrong results, unreadable lines that look like rows, and runs of one
-    point that differ much."""
+    """Return remarks on a text and its rows: wrong results, unreadable lines like rows, runs of a point that differ."""
     found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 
@@ -113,7 +111,7 @@ def parse_measured(
     reader = next((reader for reader in _READERS if reader.looks(text)), nccl_tests)
     cells = nccl_tests.cells(text, source, given, chosen) if reader is nccl_tests else reader.cells(text, source, given)
     if not cells:
-        begun = " but a header: no row below it is whole" if reader.looks(text) else ""
-        debug = " but NCCL's debug output" if not begun and "NCCL INFO" in text else ""
+        begun = ": it has a header, but no complete row below it" if reader.looks(text) else ""
+        debug = ", only NCCL's debug output" if not begun and "NCCL INFO" in text else ""
         raise InputError(f"{source}: holds no measurement{begun}{debug}", reader.CURE)
     return measured_row.rows(cells, given, mistakes)

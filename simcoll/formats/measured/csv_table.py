@@ -25,8 +25,7 @@ def _names(cells: Iterable[str]) -> list[str]:
 
 
 def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic]) -> Iterator[LocatedCells]:
-    """Yield the cells of each row of a CSV text, with their places. Rows with too few or too many cells are added to
-    `mistakes`.
+    """Yield the cells of each row of a CSV text, with their places; `mistakes` gets rows with too few or many cells.
 
     Raises InputError if the header lacks a required column or repeats one, or if no row follows.
     """

@@ -70,14 +70,13 @@ _PROTOCOLS: Final = {name.lower(): name for name in names.PROTOCOLS}
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
-    """Return the diagnostic for a missing `column`, `collective` or `ranks`, that neither table nor user gives. `of`
-    lists possible collectives."""
+    """Return the diagnostic for a missing column, `collective` or `ranks`; `of` lists possible collectives."""
     said = {
         "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
         "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),
     }
     choices = f", one of {', '.join(of)}" if of else ""
-    return Diagnostic(f"nothing says {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
+    return Diagnostic(f"the file does not say {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
 
 
 def _collective(text: str) -> str:

@@ -5,8 +5,7 @@
     1024                   12.34                         #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
 
 For all_gather, gather, scatter and all_to_all these programs count the bytes of one rank's part, and simcoll counts the
-whole buffer. So the reader multiplies such sizes by the number of ranks. Sizes of reduce_scatter already count the
-whole buffer.
+whole buffer. So the reader multiplies such sizes by the number of ranks; reduce_scatter already counts the whole.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between
 lines or within a line, colours, and bars of a Markdown table. A header may lack its `#` (a heading in Markdown). It may
 even be missing, if only one header fits the rows. The reader skips rows without a complete out-of-place part, and rows
-of 0 bytes (fewer elements than ranks). Some programs have no in-place part. Sizes are total buffers in bytes, times are
-in microseconds.
+of 0 bytes (fewer elements than ranks). Some programs have no in-place part. Sizes are total bytes, times microseconds.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
 @dataclass
 class _Test:
-    """One table: its header, the lines before it, its rows (header word → cell), and the collectives that NCCL's debug
-    output names in it."""
+    """One table: its header, the lines before it, its rows (header word → cell), and collectives in debug output."""
 
     place: Place
     before: list[str]
@@ -360,8 +358,7 @@ def _decoded(code: str) -> str:
 def _said(
     test: _Test, given: LocatedCells, mistakes: list[Diagnostic], unnamed: list[Diagnostic]
 ) -> LocatedCells | None:
-    """Return the cells for all rows of a table, from the lines before it; None if the collective is unknown, which is
-    added to `unnamed`."""
+    """Return the cells for all rows of a table, from the lines before it; None if the collective is unknown."""
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]

@@ -27,8 +27,7 @@ def looks(text: str) -> bool:
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """Return the cells of every row, each with its place in the file. Raises InputError with the place for invalid
-    JSON."""
+    """Return the cells of every row, each with its place in the file. Invalid JSON raises an InputError with place."""
     return list(_nccl(input_files.json_mapping(text.lstrip("\ufeff"), source, CURE), source, given))
 
 

@@ -77,7 +77,7 @@ def _asked(asked: str | None, source: str) -> str:
     name = collective_named(asked or "")
     if name not in _WHOLE_BUFFER:
         problem = f"{source}: GOAL does not say which data a message carries" + (f", as {asked} needs" if asked else "")
-        raise InputError(problem, f"say with --collective what it does, of: {', '.join(_WHOLE_BUFFER)}")
+        raise InputError(problem, f"name its collective with --collective, one of: {', '.join(_WHOLE_BUFFER)}")
     return str(name)
 
 
@@ -156,14 +156,14 @@ def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
                 number, step, a, b = map(int, label.groups()[:4])
                 rows.append((number, (step, rank, a, op.peer if op.kind == "send" else rank, b, bool(label[5]))))
     if len({number for number, _ in rows}) < len(rows) or len(rows) > MOST_TRANSFERS:
-        raise ScheduleError("two operations have the label of one transfer, or there are too many")
+        raise ScheduleError("two operations have the label of one transfer, or there are too many transfers")
     name, n_chunks, root, pipelined, algorithm = whole.groups()
     if (
         name not in COLLECTIVES
         or not 0 < int(n_chunks) * len(ranks) <= thread_programs.MOST_PLACES
         or int(root) >= len(ranks)
     ):
-        raise ScheduleError(f"{whole[0][:60]!r} is no collective, or of numbers too large")
+        raise ScheduleError(f"{whole[0][:60]!r} names no collective, or its numbers are too large")
     if any(max(row[2], row[4]) * len(ranks) > thread_programs.MOST_PLACES for _, row in rows):
         raise ScheduleError("a label names a slot that is too large")
     return Schedule.from_rows(
@@ -187,7 +187,7 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
         raise ScheduleError(f"more than {MOST_OF_OTHERS} messages; give a smaller schedule")
     sizes = set(sent)
     if len(sizes) > 1 and name != "barrier":
-        raise ScheduleError(f"messages of {len(sizes)} sizes; such schedules are not mapped: only whole buffers are")
+        raise ScheduleError(f"messages of {len(sizes)} sizes; all messages have to be whole buffers")
     notes.assume("GOAL does not say which data a message carries: each carries one whole buffer")
     if calcs := sum(op.kind == "calc" and op.nbytes > 0 for ops in ranks for op in ops):
         notes.assume(f"{calcs} computations are left out: model.gamma says what reductions cost")
@@ -257,7 +257,7 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
         waiting = [receive for parked in play.parked.values() for receive in parked]
         blocked = ((r, i) for r, counts in enumerate(play.left) for i, count in enumerate(counts) if count)
         rank, i = min(waiting) if waiting else next(blocked)
-        cure = "for a message that is never sent, or an operation that is never done"
+        cure = "send the message, or mend the operation, that it waits for"
         raise InputError(f"rank {rank} waits here for ever", cure, ranks[rank][i].place)
     if any(play.ways.values()):
         raise ScheduleError("a message is sent and never received")

@@ -134,12 +134,12 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     said = root.text("coll")
     name = collective_named(asked or said)
     if name is None or name == "barrier":
-        root.wrong(f"coll={asked or said!r} is no collective that is known here", "say which with --collective NAME")
+        root.wrong(f"coll={asked or said!r} is no collective of simcoll", "name it with --collective NAME")
     gpus = list(root.each("gpu"))
     n = root.whole("ngpus", str(len(gpus)), least=1, most=MOST_RANKS)
     ids = [gpu.whole("id", most=MOST_RANKS) for gpu in gpus]
     if sorted(ids) != list(range(n)):
-        root.wrong(f"ngpus={n}, and GPUs {ids[:8]}", "let there be one <gpu> for each id from 0")
+        root.wrong(f"ngpus={n}, and ids of <gpu> are {ids[:8]}", "write one <gpu> for each id from 0")
     sizes = {b: max(gpu.whole(f"{b}_chunks", "0", most=thread_programs.MOST_PLACES) for gpu in gpus) for b in _BUFFERS}
     n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=thread_programs.MOST_PLACES)
     blocks = collective(name).blocks(n)
@@ -193,7 +193,10 @@ def _check_deps(program: MscclProgram) -> None:
             if op.deps is not None:
                 awaited = program.threads[thread.gpu].get(op.deps[0])
                 if awaited is None or not 0 <= op.deps[1] < len(awaited.ops):
-                    op.element.wrong(f"waits for step {op.deps[1]} of thread block {op.deps[0]}", "there is none")
+                    op.element.wrong(
+                        f"waits for step {op.deps[1]} of thread block {op.deps[0]}: no such step",
+                        "mend depid and deps",
+                    )
 
 
 # --- execution ---
@@ -209,8 +212,8 @@ def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedu
     run.finish()
     if any(run.ways.values()):
         src, dst, channel = next(way for way, sends in run.ways.items() if sends)
-        problem = f"GPU {src} sends to {dst} on channel {channel} what is never received"
-        program.root.wrong(problem, "let every send have its receive")
+        problem = f"GPU {src} sends to {dst} on channel {channel}, but nobody receives it"
+        program.root.wrong(problem, "add a receive for every send")
     return run.where.schedule(run.moves, root=root, pipelined=program.root.attributes.get("pipelined") == "1")
 
 
@@ -235,7 +238,7 @@ class _Interpreter:
             if not self._round(others) and not any(self._step(thread) for thread in slow if thread in left):
                 op = left[0].ops[left[0].done]
                 problem = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
-                op.element.wrong(problem, "for a message that is never sent, or a step that is never done")
+                op.element.wrong(problem, "send the message, or mend the step, that it waits for")
             left = [thread for thread in left if thread.done < len(thread.ops)]
 
     def _round(self, threads: Sequence[Thread]) -> bool:
@@ -266,7 +269,7 @@ class _Interpreter:
                 return False
             came = queue.popleft()
             if len(came) != op.chunks:
-                op.element.wrong(f"receives {op.chunks} chunks, and {len(came)} are sent", "let both have the same cnt")
+                op.element.wrong(f"receives {op.chunks} chunks, and {len(came)} are sent", "give both the same cnt")
             if op.kind == "rrs":
                 held = op.src if self.store else ("spare", 0)
             into = slots(held)
@@ -293,4 +296,4 @@ class _Interpreter:
         try:
             return [self.where.slot(thread.gpu, buffer, offset + i) for i in range(op.chunks)]
         except ValueError as error:
-            op.element.wrong(str(error), "let offset and cnt fit")
+            op.element.wrong(str(error), "mend offset or cnt")

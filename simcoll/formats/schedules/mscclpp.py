@@ -4,8 +4,7 @@ names chunks of input, output and scratch buffers. Blocks wait at semaphores, si
 The reader supports one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for
 it. An operation that several thread blocks share is done when the last block comes to it. A pipelined loop is executed
 once, with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are NVLink SHARP. The
-switch is an agent of the schedule: it sends the sum of a group's buffers to a rank that loads, and a rank's stored data
-to all.
+switch is an agent of the schedule: it sends a loading rank the sum of a group's buffers, and all ranks the stored data.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ _Side = list[tuple[list[tuple[int, int]], int]]  # for each chunk: its (rank, sl
 
 @dataclass
 class _Shares:
-    """An operation that several thread blocks share: their number, the first block's place in the file, and the number
-    of blocks that have come to it."""
+    """An operation of several thread blocks: their number, the first one's place in the file, the number that came."""
 
     size: int
     where: str
@@ -128,7 +126,7 @@ def in_words(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{str(error)[:60]} is missing"
     if isinstance(error, IndexError):
-        return "it names a channel or a buffer that is not listed"
+        return "it names a channel or a buffer that the plan does not list"
     return str(error)[:200] if isinstance(error, ValueError) else f"it has another form: {str(error)[:160]}"
 
 
@@ -147,16 +145,16 @@ def _parsed(document: Mapping[str, Any], asked: str | None) -> PlanFile:
     name = collective_named(asked or str(document["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
         said = str(asked or document["collective"])[:40]
-        raise wrong("collective", f"{said!r} is no collective of such plans", "say which with --collective NAME")
+        raise wrong("collective", f"{said!r} is no collective of MSCCL++ plans", "name it with --collective NAME")
     gpus = list(document["gpus"])
     n = len(gpus)
     if sorted(whole(gpu["id"], MOST_RANKS) for gpu in gpus) != list(range(n)) or not n:
-        raise wrong("gpus", f"{n} GPUs that are not numbered from 0", CURE)
+        raise wrong("gpus", f"the ids of {n} GPUs are not 0, 1, …", CURE)
     keys = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
     sizes = {b: max(whole(gpu.get(key, 0), thread_programs.MOST_PLACES) for gpu in gpus) for b, key in keys.items()}
     n_chunks = max(sizes["i"], sizes["o"], 1)
     if n_chunks % collective(name).blocks(n):
-        raise wrong("gpus", f"{n_chunks} chunks of {n} GPUs", f"{name} needs a multiple of {n}")
+        raise wrong("gpus", f"{n_chunks} chunks cannot be divided among {n} GPUs", f"{name} needs a multiple of {n}")
     plan = PlanFile(
         plain(str(document.get("name", "")), "imported"), name, n, n_chunks, bool(document.get("inplace")), sizes
     )
@@ -285,7 +283,7 @@ class _PlanExecution:
         """Raise InputError if fewer thread blocks came to an operation than share it."""
         for shares in self.shares.values():
             if shares.done < shares.size:
-                problem = f"{shares.size} thread blocks do this together, and {shares.done} come to it"
+                problem = f"{shares.size} thread blocks share this operation, but only {shares.done} reach it"
                 raise wrong(shares.where, problem, CURE)
 
     def _ways(self, block: ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
@@ -341,7 +339,7 @@ class _PlanExecution:
     ) -> None:
         src = src * len(dst) if len(src) == 1 else src
         if [len(chunks) for chunks in src] != [len(chunks) for chunks in dst]:
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
         for source, target in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
             self._move(self._slot(source), self._slot(target), False)
 
@@ -350,7 +348,7 @@ class _PlanExecution:
     ) -> None:
         """Sum all sources into the first destination on this GPU, or into scratch, and copy the sum to the others."""
         if not src or not dst or len({len(chunks) for chunks in (*src, *dst)}) != 1:
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
         for k in range(len(src[0])):
             sources, targets = [self._slot(chunks[k]) for chunks in src], [self._slot(chunks[k]) for chunks in dst]
             own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
@@ -374,7 +372,7 @@ class _PlanExecution:
         """Load by a switch into registers (an extra slot in the schedule), or store from them."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         if len(sources) != len(targets):
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
         for (source, source_agent), (target, target_agent) in zip(sources, targets, strict=True):
             held = source[0]
             if loads:
@@ -432,7 +430,7 @@ def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
         if slow not in left or not _stepped(run, slow):
             run.check_groups()
             path = f"{left[0].where}.ops.{left[0].done}"
-            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "let what it waits for come")
+            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "mend what it waits for")
         slow.done += 1
     run.check_groups()
     streams = bool(run.agents)  # a switch adds word by word, so that later transfers need not wait for whole chunks

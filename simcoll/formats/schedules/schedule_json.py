@@ -1,5 +1,4 @@
-"""Schedules as JSON files: `simcoll show --json` and `simcoll import` write them; scenarios and `simcoll verify` read
-them."""
+"""Schedules as JSON files, which `simcoll show --json` and `import` write, and scenarios and `simcoll verify` read."""
 
 from __future__ import annotations
 

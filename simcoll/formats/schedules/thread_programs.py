@@ -131,8 +131,7 @@ class RecordedTransfers:
         return hints if fits else None
 
     def _levels(self, backward: bool = False) -> list[int]:
-        """Return the earliest step of each transfer (longest paths over `_after`); `backward`: the number of dependent
-        steps after it."""
+        """Return each transfer's earliest step (longest paths over `_after`), or `backward` its steps to the end."""
         out: list[list[tuple[int, int]]] = [[] for _ in self.src]
         for a, b, apart in self._after:
             out[b if backward else a].append((a if backward else b, apart))
@@ -176,8 +175,7 @@ class RecordedTransfers:
 
 @dataclass
 class ImportedProgram:
-    """The contents of another program's file, before its execution. `sizes`: number of chunks of each buffer, at the
-    rank with most."""
+    """The contents of another program's file. `sizes`: number of chunks of each buffer, at the rank with most."""
 
     name: str
     collective: str
@@ -249,8 +247,8 @@ def prove(schedule: Schedule) -> None:
     places = schedule.participants * schedule.n_slots
     apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
     if not apart and places * (schedule.n + 140) > MOST_BYTES:
-        problem = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
-        raise ScheduleError(f"{problem} are too many to be proved; give a smaller schedule")
+        problem = f"{schedule.n} ranks of {schedule.n_slots} slots whose data move between slots"
+        raise ScheduleError(f"{problem} are too many to prove; give a smaller schedule")
     proof.prove(schedule)
 
 

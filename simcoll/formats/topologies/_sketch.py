@@ -124,8 +124,7 @@ def _number(text: str, unit: str) -> float:
 
 @dataclass
 class Sketch:
-    """A machine under construction; its `pattern` supplies missing facts. Devices are named by kind and number, in the
-    order in which they are added."""
+    """A machine under construction; its `pattern` supplies missing facts. Devices are named by kind and number."""
 
     pattern: LenderSystem
     name: str = ""

@@ -147,7 +147,7 @@ def _add(graph: _ExpandedGraph, prefix: str, device: str, where: Node, depth: in
     """Add the components of a device and of the devices nested in it, and its edges."""
     definition = graph.devices.get(device)
     if definition is None or depth > _DEEPEST:
-        raise _wrong(where, f"device {device[:40]!r} is not there, or in itself", "name one of devices")
+        raise _wrong(where, f"device {device[:40]!r} does not exist, or contains itself", "name one of `devices`")
     for component in _list(definition, "components"):
         name, choice = str(_scalar(component, "name")), str(_scalar(component, "choice", "custom"))
         for i in range(_count(component)):
@@ -190,7 +190,7 @@ def _outer_end(graph: _ExpandedGraph, instances: dict[str, Node], edge: Node, ke
     end = _end(edge, key)
     match = _ELEMENT.fullmatch(str(_scalar(end, "instance")))
     if match is None or match[1] not in instances:
-        raise _wrong(end, f"instance {str(_scalar(end, 'instance'))[:40]!r} is not there", "name one of instances")
+        raise _wrong(end, f"instance {str(_scalar(end, 'instance'))[:40]!r} does not exist", "name one of `instances`")
     instance = instances[match[1]]
     inner = _names(graph, str(_scalar(instance, "device")), str(_scalar(end, "component")), end)
     chosen = _indices(match[2], _count(instance), end)
@@ -224,7 +224,7 @@ def _indices(text: str | None, count: int, where: Node) -> Sequence[int]:
             return [range(count)[numbers[0]]]
         return range(*slice(*(numbers if len(numbers) > 1 else [None])).indices(count))
     except (ValueError, TypeError, IndexError):
-        raise _wrong(where, f"[{text}] chooses nothing of {count}", "write e.g. [0] or [0:2]") from None
+        raise _wrong(where, f"[{text}] selects none of {count} components", "write e.g. [0] or [0:2]") from None
 
 
 def _edges(

@@ -61,12 +61,11 @@ class _PcieDevice:
 
 def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
     """Return the machine that a topology file describes. The `assumed` shipped system (default: one with such GPUs)
-    supplies missing facts. Raises InputError with line and column, and SimcollError for a skeleton that fits several
-    machines."""
+    supplies missing facts. Raises InputError with line and column, and SimcollError for an ambiguous skeleton."""
     root = xml_tree.parse(text, source, root=TOPOLOGY_ROOT, kind="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
     if not 0 < len(processors) <= MOST_PROCESSORS:
-        root.wrong(f"{len(processors)} <cpu> in it", f"give a machine of 1 to {MOST_PROCESSORS}")
+        root.wrong(f"it has {len(processors)} <cpu>", f"give a machine of 1 to {MOST_PROCESSORS}")
     tops = [[box for child in cpu.children if (box := _box(child))] for cpu in processors]
     boxes = [box for top in tops for box in _all(top)]
     gpus = sorted((box for box in boxes if box.kind == "gpu"), key=_number)
@@ -76,7 +75,7 @@ def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
     for box in gpus:
         if box.gpu is None and not skeleton:
             box.element.wrong(
-                f"GPU {box.busid} has no <gpu>, as others have", "give a whole dump, or one without any <gpu>"
+                f"GPU {box.busid} has no <gpu>, and other GPUs have one", "give a whole dump, or one without any <gpu>"
             )
     sketch = Sketch(_pattern(gpus, skeleton, source, assumed))
     _tell(sketch, gpus, boxes, skeleton, assumed)
@@ -118,8 +117,7 @@ def _box(element: Element) -> _PcieDevice | None:
 
 
 def _pcie(element: Element) -> float:
-    """Return the GB/s of a PCIe link as NCCL counts them. An unknown speed is generation 3, a missing width (255 on
-    Linux) 16 lanes."""
+    """Return a PCIe link's GB/s as in NCCL. Unknown speeds are generation 3, unknown widths (255 on Linux) 16 lanes."""
     speed = re.match(r"([0-9.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
     width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
@@ -161,8 +159,8 @@ def _checked(box: _PcieDevice, sketch: Sketch) -> float:
         return box.up
     line = box.element.place.line
     said = f"{box.element.attributes.get('link_speed', '')!r} x{box.element.attributes.get('link_width', '')}"
-    problem = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s), and there are {fastest:g} GB/s below it"
-    sketch.notes.warn(f"{problem}; NCCL believes it, here it is taken to be as fast as what is below")
+    problem = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s),with {fastest:g} GB/s below it"
+    sketch.notes.warn(f"{problem}; NCCL uses this speed, simcoll that of the links below")
     return fastest
 
 
@@ -234,7 +232,7 @@ def _say_hardware(cpu: Element, nics: list[_PcieDevice], sketch: Sketch) -> None
     if rates and sketch.pattern.file.nic:
         (rate, _), *others = rates.most_common()
         if others:
-            sketch.notes.warn(f"NICs of different speeds: all are taken to have {rate:g} Gb/s")
+            sketch.notes.warn(f"NICs have different speeds: simcoll gives all {rate:g} Gb/s")
         said = {"model": "", "rate": f"{rate:g} Gb/s"}
         sketch.keys["nic"] = {**sketch.pattern.file.nic.model_dump(), **said}
     elif nics and sketch.pattern.file.nic:
@@ -311,7 +309,7 @@ def _between_gpus(
             kind = next(box.gpu.attributes["gcn"] for box in gpus if box.gpu is not None)
             sketch.keys["gpu"] = {"vendor": "amd", "model": kind, "generation": kind}
             sketch.keys["profile"] = "one-port"
-            sketch.notes.warn("there is no profile for such GPUs: calls are predicted as plain schedules (one-port)")
+            sketch.notes.warn("no profile fits such GPUs: calls are predicted as plain schedules (profile one-port)")
         sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, {by}")
         _known_search(list(by_bus.values()), each, sketch)
     elif len(gpus) > 1:

@@ -113,7 +113,7 @@ def _topology_of(
         for (u, v), link in zip(topology.links, topology.every_link, strict=True):
             if not link.bandwidth:  # faults and scenarios take links down, files do not
                 cure = "write what the link carries, or leave the link out"
-                raise TopologyError(f"{u}->{v}: a bandwidth of 0 is nothing", cure, about=(u, v))
+                raise TopologyError(f"{u}->{v}: a link cannot have a bandwidth of 0", cure, about=(u, v))
     except TopologyError as error:
         raise InputError([replace(wrong, place=place_of(error.about)) for wrong in error.diagnostics]) from None
     notes.read.append(f"{len(topology.kinds)} devices and {len(topology.links)} links, each in one direction")
@@ -121,7 +121,7 @@ def _topology_of(
         notes.read.append(f"of the machine: {', '.join(topology.facts)}")
     if "gpu" in topology.kinds.values() and "gpu" not in topology.facts:
         notes.assume(
-            "the graph does not say which GPUs these are: no profile of NCCL's calls serves the machine; give it `gpu`,"
+            "the graph does not say which GPUs these are: no profile of NCCL's calls fits the machine; give it `gpu`,"
             " or say with --assume SYSTEM whose they are"
         )
     if "routing" not in graph.graph:

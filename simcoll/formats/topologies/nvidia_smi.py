@@ -1,8 +1,7 @@
 """Read the matrix of `nvidia-smi topo -m`, which shows the kind of path between GPUs and NICs, but no speeds.
 
-Cells: `X` the device itself; `NV#` # NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB`
-several bridges, but no host bridge; `PHB` a host bridge; `NODE` host bridges of one NUMA node; `SYS` (formerly `SOC`)
-across sockets.
+Cells: `X` the device itself; `NV#` # NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` more
+bridges, but no host bridge; `PHB` a host bridge; `NODE` host bridges of a NUMA node; `SYS` (once `SOC`) across sockets.
 """
 
 from __future__ import annotations
@@ -124,7 +123,9 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
         if not _CELL.fullmatch(text):
             where = Place(place.source, place.line, column)
             raise InputError(
-                f"{text!r} is no way between devices", "cells are X, NV#, PIX, PXB, PHB, NODE or SYS", where
+                f"{text!r} is no connection of devices",
+                "cells are X, NV#, PIX, PXB, PHB, NODE or SYS",
+                where,
             )
         cells.append("SYS" if text == "SOC" else text)
     if len(cells) < len(columns):
@@ -166,8 +167,7 @@ def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
 
 
 def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
-    """Return the NICs that share a PCIe switch with a GPU, or all NICs if none does. Others are for storage and
-    management."""
+    """Return the NICs that share a PCIe switch with a GPU, without NICs for storage or management; all if none does."""
     near = [nic for nic in matrix.nics if any(matrix.cells[nic, gpu] in _SWITCHED for gpu in matrix.gpus)]
     far = [nic for nic in matrix.nics if nic not in near]
     if near and far:
@@ -197,8 +197,7 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
 
 
 def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
-    """Add a PCIe switch for each group of devices that share bridges, and a processor for each that shares host bridges
-    or a NUMA node."""
+    """Add a PCIe switch per group of devices that share bridges, a CPU per group with one host bridge or NUMA node."""
     cells, pattern = matrix.cells, sketch.pattern
     bridged = _groups(devices, lambda a, b: cells[a, b] in _SWITCHED)
     for group in bridged:

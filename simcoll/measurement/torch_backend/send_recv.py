@@ -4,9 +4,8 @@ A send waits only for the value that it reads, so transfers overlap wherever the
 are posted before the rank waits for its sends. Arrived values are reduced when the result is first read. Several
 reductions into one place run in index order, so every run gives the same result.
 
-Gloo distinguishes the messages of a pair of ranks by tag, which is the index of the transfer. NCCL has no tags. All
-sends and receives of a step form one group, in which messages of a pair match in index order. Groups run one after
-another.
+Gloo distinguishes the messages of a pair of ranks by tag, which is the index of the transfer. NCCL has no tags: all
+sends and receives of a step form one group, in which messages of a pair match in index order. Groups run in sequence.
 """
 
 from __future__ import annotations
@@ -183,8 +182,7 @@ class Exchange(Runner):
         return move.place, _Write(move.index, work, self._staged.get(move.index), move.reduce, self._view(move.span))
 
     def _local(self, move: Move) -> tuple[SlotPlace, _Write] | None:
-        """Copy or reduce within the rank, at once if the move is direct. Else copy the value to separate memory, and
-        return the pending write."""
+        """Copy or reduce within the rank if the move is direct. Else store the value and return the pending write."""
         assert move.source is not None
         place, span = move.source
         self._settle(place)

@@ -48,19 +48,19 @@ def refusal(
         return f"{op} does not work on {dtype}; take an integer dtype"
     if harness == "p2p":
         if barriers:
-            return "a real run has no barriers between steps; leave model.barrier out"
+            return "a real run has no barriers between steps; leave out `model.barrier`"
         if buckets > 1:
-            return "buckets are of the library's collectives; take measure.harness: library, or model.chunk"
+            return "buckets need the library's collectives; write `measure.harness: library`, or `model.chunk`"
         if registered:
-            return "buffers are registered for calls of NCCL only; take measure.harness: nccl-tests and --backend nccl"
+            return "only NCCL registers buffers; write `measure.harness: nccl-tests`, and add --backend nccl"
         return None
     if backend != "nccl" and (harness == "graph" or registered):
         asked = "a CUDA graph holds" if harness == "graph" else "buffers are registered for"
         return f"{asked} calls of NCCL only; add --backend nccl"
     if harness == "graph" and collective == "barrier":
-        return "a CUDA graph cannot hold a barrier, for which hosts wait; take measure.harness: nccl-tests"
+        return "a CUDA graph cannot hold a barrier between hosts; write `measure.harness: nccl-tests`"
     if harness in MEANS and buckets > 1:
-        return "calls back to back are whole; leave measure.buckets out, or take measure.harness: library"
+        return "calls back to back have no buckets; leave out `measure.buckets`, or write `measure.harness: library`"
     if op in BITWISE and backend == "nccl":
         return f"NCCL has no {op}; take --backend gloo or measure.harness: p2p"
     if op == "avg" and backend == "gloo" and dtype not in FLOATS:

@@ -145,14 +145,13 @@ class DdpStep(Worker):
 
 
 def _caps(first: int, others: int) -> dict[str, Any]:
-    """Convert bucket limits (bytes) into arguments for DistributedDataParallel. Raises RuntimeError if this version of
-    torch does not support them."""
+    """Convert bucket limits (bytes) into arguments of DistributedDataParallel; RuntimeError if torch lacks them."""
     if first == others:
         return {"bucket_cap_mb": max(1, others) / MIB}
     if (first, others) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * MIB):
         return {"bucket_cap_mb": None}
     if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
-        raise RuntimeError("this torch has no first bucket of its own size; write first_bucket: same")
+        raise RuntimeError("this torch cannot give the first bucket another size; write `first_bucket: same`")
     return {"bucket_cap_mb_list": [max(1, first) / MIB, max(1, others) / MIB]}
 
 

@@ -125,7 +125,7 @@ def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
     across, up = column_of(rows, x), column_of(rows, y)
     timed = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and isinstance(row.get(up), int | float)]
     if not timed and any(isinstance(row.get(up), str) for row in rows):
-        raise InputError(f"{y} is text, and cannot be drawn upwards", "take a column of numbers, e.g. time or busbw")
+        raise InputError(f"{y} is text, and the y axis needs numbers", "take a column of numbers, e.g. time or busbw")
     timed = [row for row in timed if row.get(across) is not None]
     if not timed:
         raise InputError(f"no row has both {x} and {y}", "see the columns and the status of results.csv")
@@ -172,7 +172,7 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
     more = [each for each in differ if each in asked] or differ
     more.sort(key=lambda column: (_clash(rows, [*chosen, column], up) is not None, column != "topology"))
     problem = f"rows differ in {' and '.join(more[:3])} too"
-    cure = f"make {more[0]} the group or the facet, or keep one value with --filter {more[0]}=…"
+    cure = f"use {more[0]} as group or facet, or keep one value with --filter {more[0]}=…"
     raise InputError(problem, cure)
 
 
