@@ -219,8 +219,7 @@ def assemble(
 ) -> Program:
     """Compute channels, receive sides and credits, and return the program.
 
-    An in-network agent has one channel and one receive side for each peer; if `channels_by` is `step`, for each peer
-    and channel number.
+    An in-network agent has one channel and receive side per peer; with `channels_by: step`, per peer and number.
     """
     way, number = columns.way, columns.number
     src, dst = routes.src[way], routes.dst[way]
@@ -316,8 +315,7 @@ def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
-    """Return the kind of each transfer if each loop moves one piece of a slot: first whole pieces, then the remainder,
-    then nothing."""
+    """Return the kind of each transfer if loops move pieces of a slot: whole pieces, the remainder, then nothing."""
     whole = (sizes // piece)[kind]
     return np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
 

@@ -138,8 +138,8 @@ def critical_path(program: Program, timeline: Timeline, spans: Spans | None = No
 
     `spans` describes links that change during the run; the program then has its rerouted transfers. The time of a fault
     is what a message loses while a link has another rate, and the time until a lost message starts again. O(path), plus
-    sorting transfers by receive side, task or route if the path needs it. A `fair` timeline without spans needs no
-    hops.
+    sorting transfers by receive side, task or route if the path needs it. Under `fair` without spans, no hops are
+    needed.
     """
     return _Walk(program, timeline, spans or {}).path()
 

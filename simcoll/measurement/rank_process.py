@@ -352,7 +352,7 @@ def reason(text: str) -> str:
 
 
 def main() -> None:
-    """Run the job in the folder that the argument names, as the environment's RANK, in a process of `launch`."""
+    """Run the job in the folder `argv[1]` as the rank that the variable RANK gives, in a process of `launch`."""
     folder, rank, world = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:

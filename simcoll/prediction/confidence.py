@@ -91,8 +91,7 @@ def _robust(deviations: Floats) -> float:
 
 
 def shrunk(own: float, groups: int, known: float) -> float:
-    """Return the spread of `groups` groups, shrunk towards that of other machines (`known`), which counts as DOUBT
-    groups."""
+    """Return the spread of `groups` groups, shrunk towards other machines' (`known`), which counts as DOUBT groups."""
     return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))
 
 

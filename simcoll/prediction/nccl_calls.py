@@ -163,8 +163,7 @@ def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
-    """Whether a GPU's proxy brings data to a NIC over each link, bool (links,); `inner` are the kinds of links within
-    nodes."""
+    """Whether a GPU's proxy sends data to a NIC over each link, bool (links,); `inner`: kinds of links in nodes."""
     gpu = rated.between_kinds("gpu")
     beyond = np.array([kind not in inner for kind in rated.link_kinds], bool)
     outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & beyond

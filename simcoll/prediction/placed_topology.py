@@ -47,8 +47,7 @@ def topology_of(scenario: Scenario) -> Topology:
 
 def rated_topology(scenario: Scenario) -> Topology:
     """Return the topology of a scenario with rated links; it is cached for all points that share it. Topologies that
-    differ only in rates share their routes, with all that is computed from them, if links have an equal order by
-    bandwidth."""
+    differ only in rates, with one order of links by bandwidth, share routes and all that is computed from them."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and topology_builder.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))

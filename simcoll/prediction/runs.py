@@ -51,8 +51,7 @@ from simcoll.workload.templates import plan_of
 
 @dataclass(frozen=True, eq=False)
 class ScheduleRun:
-    """A schedule that ran as one call: its source, the level of its proof, the devices of ranks and in-network agents,
-    and the run."""
+    """A schedule that ran as one call: source, level of the proof, devices of ranks and agents, and the run."""
 
     source: AnySchedule
     proved: str

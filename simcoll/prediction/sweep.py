@@ -38,8 +38,7 @@ def key(point: Point) -> str:
 
 
 def run_point(point: Point, *, related: bool = False, keep: Keep = "auto") -> ResultRow:
-    """Return the row of one point; for an impossible point its `status` says why. `related` and `keep`: see
-    `predict`."""
+    """Return the row of one point; if it is impossible, its `status` says why. `related`, `keep`: see `predict`."""
     return _swept(_merged([_row(part, related, keep) for part in parts(point)]), point)
 
 

@@ -45,7 +45,7 @@ def scenario_of(point: Scenario | Point) -> Scenario:
 
 def _idle(scenario: Scenario) -> str | None:
     """Return a note if ranks, which fill one node after the other, leave nodes empty; else None."""
-    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # a list of devices asks for no number of nodes
+    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # None for a topology that lists its devices
     if nodes == 1 or ranks is None or scenario.placement is not None:
         return None
     system = topology_builder.described(scenario.topology)

@@ -314,7 +314,7 @@ class _Detours:
 
     def route(self, before: Sequence[int]) -> Route | None:
         """Return a detour between the ends of the route `before`; None if there is none."""
-        if max(before) >= len(self.topology.links):  # a link that stands for several
+        if max(before) >= len(self.topology.links):  # a simulated link that represents several links
             return None
         src, dst = self.topology.links[before[0]][0], self.topology.links[before[-1]][1]
         if (src, dst) not in self.known:

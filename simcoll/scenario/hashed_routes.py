@@ -163,7 +163,7 @@ def _connection(topology: Topology, way: Route) -> tuple[str, str]:
 
 
 def _turn(way: Array) -> Array:
-    """Return for each transfer how many earlier transfers use the same way."""
+    """Return for each transfer how many earlier transfers use its way (route)."""
     order = np.argsort(way, kind="stable")
     first = np.searchsorted(way[order], way[order])
     turn = np.empty(len(way), np.int64)

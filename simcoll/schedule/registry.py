@@ -90,13 +90,13 @@ class AnyNumber(tuple[str, ...]):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A registry entry.
+    """A registered algorithm.
 
-    `chunks(request)` is the number of chunks the buffer is cut into. `cost` is the closed-form time of n ranks on a
-    full mesh of links with latency α and β time units per byte, for m bytes: a Python expression in `n, alpha, beta, m`
-    (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what a user may choose.
-    `needs_agent`: a switch that reduces takes part, or one in each group (`agent_a_group`). `library`: NCCL has it, so
-    `auto` may choose it. `rotation(request)` turns the schedule into itself.
+    `chunks(request)`: number of chunks of the buffer. `cost`: closed-form time of n ranks on a full mesh of links with
+    latency α and β time units per byte, for m bytes. It is a Python expression in `n, alpha, beta, m` (and `log2`, the
+    floor of the logarithm), valid if `cost_for(n)`. `options`: the user's options and their values. `needs_agent`: it
+    needs a switch that reduces, or one in each group (`agent_a_group`). `library`: NCCL has it, so `auto` may choose
+    it. `rotation(request)`: a shift of ranks and chunks that leaves the schedule unchanged.
     """
 
     collective: str
@@ -161,8 +161,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Turn any error in a user's algorithm into a ScheduleError with the algorithm's name and `file:line`. This is
-        the line that raised, or the line of the function whose schedule is wrong."""
+        """Convert any error in a user's algorithm into a ScheduleError with the algorithm's name and `file:line`: the
+        line that raised, or the line of the function whose schedule is wrong."""
         if self.shipped:
             yield
             return

@@ -1,4 +1,4 @@
-"""The schedule: who sends which chunk to whom. Engines time it, executors run it, formats carry it.
+"""The schedule: who sends which chunk to whom. Engines time schedules, executors run them, formats read and write them.
 
 Words: a *participant* is a rank (0 … n−1) or an in-network agent (n, n+1, …: a switch that reduces and multicasts).
 It holds *slots*, one chunk each: slots 0 … n_chunks−1 are the collective's buffer, higher ones scratch. A *transfer*

@@ -46,7 +46,7 @@ class Topology:
     'nvlink'
     """
 
-    spec: Mapping[str, Any] = MappingProxyType({})  # the key `topology` of a scenario that stands for it, if one does
+    spec: Mapping[str, Any] = MappingProxyType({})  # the key `topology` of the scenario that it was built from, if any
 
     def __init__(
         self,

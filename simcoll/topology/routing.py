@@ -27,7 +27,7 @@ from simcoll.config.groups import grouped
 RoutingPolicy = Literal["shortest", "ecmp", "rails", "own-nics"]
 Route = tuple[int, ...]
 SearchState = int
-NextSteps = list[tuple[int, SearchState]]  # the link to take, and what it leads to
+NextSteps = list[tuple[int, SearchState]]  # (link to take, state that it leads to)
 
 POLICIES: Final[tuple[str, ...]] = get_args(RoutingPolicy)
 BY_NICS: Final = ("rails", "own-nics")  # policies for nodes in which each GPU has a NIC

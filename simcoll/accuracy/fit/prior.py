@@ -82,8 +82,7 @@ def independent(rows: Sequence[MeasuredRow]) -> int:
 
 
 def zone(row: MeasuredRow) -> tuple[object, ...]:
-    """Return the key of a row's zone. Rows of a zone have similar errors: one series, and sizes within a factor of
-    ALIKE."""
+    """Return the key of a row's zone, in which errors are similar: one series, and sizes within a factor of ALIKE."""
     return *series(row), int(np.log(max(1, row.size_bytes)) // np.log(ALIKE))
 
 

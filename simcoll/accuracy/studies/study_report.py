@@ -251,8 +251,7 @@ def _beside_no_fit(finding: Finding) -> Iterator[str]:
 
 
 def _lost(finding: Finding) -> float | None:
-    """Return by how many percentage points a fit raised the error on held-out rows at most, from its start to its
-    end."""
+    """Return by how many percentage points a fit at most raised the error on held-out rows, from start to end."""
     ways = [[way["mape"] for way in fit.document["beside"][-2:]] for _, fit in finding.fits]
     return max((max(0.0, pair[1] - pair[0]) for pair in ways if len(pair) == 2), default=None)
 
