@@ -113,7 +113,7 @@ def _of_text(text: str, kind: Unit) -> Fraction:
     if number < 0:
         raise ValueError(f"{text!r} is negative; a {name} is at least 0")
     if kind in _MOST and number * _UNITS[kind][unit] > 2**62:
-        raise ValueError(f"{text!r} is more than can be counted; write at most '{_MOST[kind]}'")
+        raise ValueError(f"{text!r} is too large; write at most '{_MOST[kind]}'")
     return number * _UNITS[kind][unit]
 
 

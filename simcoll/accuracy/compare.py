@@ -119,6 +119,6 @@ def _check_harness(points: Iterable[Point], measured: Iterable[MeasuredRow]) -> 
         profile = load_profile(name)
         others = sorted(harness for harness in harnesses if not profile.serves(harness))
         if others:
-            problem = f"{name} serves the harness {profile.harness}, and the table has rows of {', '.join(others)}"
+            problem = f"{name} is fitted to the harness {profile.harness}, but the table has {', '.join(others)}"
             left = sorted(harnesses - set(others))
-            raise InputError(problem, f"choose with --where harness={left[0]}" if left else "take another profile")
+            raise InputError(problem, f"choose with --where harness={left[0]}" if left else "name another profile")

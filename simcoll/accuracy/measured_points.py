@@ -51,7 +51,7 @@ def as_measured(point: Point, row: MeasuredRow) -> Point:
         times = [round(float_of(text) * PS_PER_US) for text in computed.split()]
         changes = _computing(spec, times)
     except ValueError:
-        problem = f"computed_us is of other computations than {spec.template} has"
+        problem = f"`computed_us` does not fit the computations of the template {spec.template}"
         raise InputError([Diagnostic(problem, "compare with the scenario that was measured", "", row.place)]) from None
     changed = {"workload": spec.model_copy(update=changes)}
     return dataclasses.replace(point, scenario=point.scenario.model_copy(update=changed))

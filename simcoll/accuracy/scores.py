@@ -67,7 +67,7 @@ def region_of(points: Sequence[JoinedPoint]) -> Callable[[JoinedPoint], str]:
 
 
 def located(timings: Sequence[tuple[Hashable, int, float]]) -> list[str]:
-    """Return the region of each (series, size, time); sizes in bytes, times in any one unit.
+    """Return the region of each point (series, size in bytes, time in any common unit).
 
     Latency-bound: the time is less than twice the shortest of the series. Bandwidth-bound: the bandwidth is at least
     half of the series' best. The middle: neither, or both.
@@ -91,7 +91,7 @@ def _series(point: JoinedPoint) -> Hashable:
 
 
 def intervals(points: Sequence[JoinedPoint]) -> Document | None:
-    """Return the share of measured times inside their intervals (`coverage`) and the intervals' mean width relative to
+    """Return the share of measured times inside their 90 % intervals (`coverage`), and the intervals' mean width over
     the prediction (`width`), both in percent. None if no point has an interval.
     """
     ranges = [(p.low_us, p.high_us, p) for p in points if p.low_us is not None and p.high_us is not None]

@@ -132,10 +132,10 @@ def apart(measured: Sequence[MeasuredRow]) -> list[str]:
     about = [column for column in columns if column not in (*same, "row") and not column.startswith(_ABOUT_TIMES)]
     of_groups = [column for column in about if len({record.get(column) for record in records}) <= len(records) / 4]
     telling = [column for column in of_groups if len(far(column)) <= FEW * len(found)]
-    cure = "no other column separates them"
+    cure = "they differ in no other column"
     if telling:
         value = Counter(str(record.get(telling[0])) for record in worst).most_common(1)[0][0]
-        cure = f"told apart by {', '.join(telling)}: keep one, e.g. --where {telling[0]}={value}"
+        cure = f"they differ in {', '.join(telling)}: keep one value, e.g. --where {telling[0]}={value}"
     most = f"{_times(worst):.3g}x apart ({call}: {min(times):.5g} and {max(times):.5g} us)"
     return [f"equal calls took times up to {most}; {cure}"]
 
@@ -298,12 +298,12 @@ def _complain(
     differing = [c for c in columns if len(values[c]) > 1]
     if {"asked", "algorithm"} <= {*differing}:
         differing.remove("asked")  # the algorithm says enough
-    where = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "nothing that --where could choose"
+    where = " and ".join(f"{c} ({', '.join(values[c])})" for c in differing) or "no column that --where could choose by"
     if differing:
         value = next(value for value in values[differing[0]] if value != "auto")
         cure = f"choose, e.g. with --where {differing[0]}={value}"
     else:
-        cure = "remove the duplicates (--where cannot tell them apart)"
+        cure = "remove the duplicates, which --where cannot distinguish"
     problem = f"{len(rivals)} {conflict} and differ in {where}"
     complaints.setdefault((conflict, *differing), Diagnostic(problem, cure, "", place))
 

@@ -88,8 +88,8 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
         again = "(points)"
         if asked is None or isinstance(asked, str | Path | Mapping | Sweep):
             again = repr(Sweep(asked, **keys)).removeprefix("Sweep")
-        cure = f"for a row of each write simcoll.run{again}"
-        raise InputError(f"{len(points)} points are asked for, and one is predicted", cure)
+        cure = f"to predict each of them, write `simcoll.run{again}`"
+        raise InputError(f"{len(points)} points are given, and `predict` takes one", cure)
     if topology is not None and not isinstance(topology, Topology):
         topology = Topology.load(topology) if isinstance(topology, str) else Topology.from_graph(topology)
     return predicting.predict(points[0], topology)
@@ -283,7 +283,7 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
 
     for name in options:
         if name not in exports.Options.__annotations__:
-            raise InputError(f"{name}= is no option", did_you_mean(name, exports.Options.__annotations__))
+            raise InputError(f"{name}= is no option of `export`", did_you_mean(name, exports.Options.__annotations__))
     notes = ImportLog()
     written = exports.convert(
         file_of(what), to, exports.Options(**{name: unboxed(value) for name, value in options.items()}), notes
@@ -299,7 +299,7 @@ def _named_machine(on: Machine | None) -> str:
     """Return the machine of a measured table as text; raises InputError without `on`."""
     if on is None:
         cure = 'add on=, e.g. on="hgx-h100" (`simcoll list topologies` has all), a file, or a Topology'
-        raise InputError("nothing says what it was measured on", cure)
+        raise InputError("the measured machine is missing", cure)
     return machine(on)
 
 

@@ -128,10 +128,10 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
         return Sweep(asked, **keys).points
     made = isinstance(asked, list | tuple) and all(isinstance(point, Point) for point in asked)
     if keys and made:
-        raise InputError("keys change a sweep, not points that are made", "give them to Sweep(...) or load(...)")
+        raise InputError("keys change a sweep, not a list of points", "give the keys to `Sweep(...)` or `load(...)`")
     if not made:
         cure = "give a collective, a scenario's name or file, a mapping, a Sweep, or points"
-        raise InputError(f"{type(asked).__name__} is no question", cure)
+        raise InputError(f"{type(asked).__name__} is no scenario", cure)
     return list(asked)
 
 
@@ -244,7 +244,7 @@ def spelt(value: Any, key: str = "") -> Any:
         return f"{value!r} s"
     if key in _SIZES | _RATES and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value) or value != int(value):
-            cure = "give whole bytes (`.astype(int)` of an array), or a text: '64 MiB'"
+            cure = "give whole bytes (convert an array by `.astype(int)`), or a text: '64 MiB'"
             raise InputError(f"{key}: {value} is no whole number", cure)
         return f"{int(value)} {'B' if key in _SIZES else 'B/s'}"
     return str(value) if isinstance(value, Path) else value

@@ -35,9 +35,9 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
         "Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.",
     ),
     "compare": ("measured_tables.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
-    "diagnose": ("measured_tables.diagnose", "Say whether measured times are what this hardware should give."),
+    "diagnose": ("measured_tables.diagnose", "Check whether measured times are as this hardware should give."),
     "calibrate": ("measured_tables.calibrate", "Fit parameters of the model to measured tables, and write a profile."),
-    "tune": ("tune.tune", "Print what NCCL's tuner reckons with on a system, and what it chooses."),
+    "tune": ("tune.tune", "Print the costs that NCCL's tuner computes on a system, and its choices."),
     "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
     "lab": (
         "measure.lab",
@@ -49,7 +49,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
         "Turn a file of another program into one of simcoll, and list what was read and assumed.",
     ),
     "export": ("convert.export", "Write a schedule, a topology or results for another program."),
-    "show": ("catalog.show", "Show what an algorithm does: transfers, counts, data."),
+    "show": ("catalog.show", "Show the transfers, counts and data of an algorithm."),
     "verify": ("catalog.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),
     "topology": ("catalog.topology", "List and show topologies."),
@@ -111,12 +111,12 @@ def _check_text(words: Sequence[str]) -> None:
     for word in words:
         shown = os.fsencode(word).decode("utf-8", "replace")
         if shown != word:
-            cure = "write it in UTF-8, and call files by names, or by links, that are"
+            cure = "write it in UTF-8; give files names in UTF-8, or link to them by such names"
             raise InputError(f"{shown!r} is no text in UTF-8", cure)
 
 
 def _usage(error: click.UsageError) -> str:
-    """Return a usage error: the mistake, its cure, and the usage of the command."""
+    """Return the text of a usage error: the mistake, its fix, and the usage of the command."""
     context, problem = error.ctx, error.format_message().rstrip(".")
     if context is None or problem.startswith("Usage"):  # a group without a command shows its help
         return problem
@@ -127,7 +127,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _drop_output() -> None:
-    """Discard what a broken stdout still holds: Python would write it at exit and fail again."""
+    """Discard the buffered output of a broken stdout, which Python would write at exit, and fail again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -135,7 +135,7 @@ def _drop_output() -> None:
 
 
 class _Commands(click.Group):
-    """A group that knows names and help texts, and imports a command when it runs."""
+    """A click group with the names and help texts of all commands; it imports a command when that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -187,5 +187,5 @@ def completion(shell: str) -> None:
 def _asking(shell: str) -> ShellComplete:
     known = get_completion_class(shell)
     if known is None:
-        raise InputError(f"{shell} is not completed here", f"choose one of {', '.join(SHELLS)}")
+        raise InputError(f"there is no completion for {shell}", f"choose one of {', '.join(SHELLS)}")
     return known(cli, {}, "simcoll", COMPLETE)

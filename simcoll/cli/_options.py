@@ -56,10 +56,10 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
 
 
 class _PlainDigits:
-    """Refuses `1_0` and digits of other scripts, which Python reads as numbers."""
+    """A number type that refuses `1_0` and digits of other scripts, which Python reads as numbers."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a word as the type below has it; ends the command if it is not one."""
+        """Return an option's text as a number; ends the command with a usage error if it is none."""
         if isinstance(value, str) and not in_plain_digits(value):
             raise click.BadParameter(f"{value!r} is not a number.")
         return super().convert(value, param, ctx)  # type: ignore[misc]  # of the number type that follows
@@ -82,61 +82,61 @@ SCENARIO_OR_KEYS = click.argument(
     "scenario", required=False, shell_complete=completed("file", "scenario", "collective")
 )
 COLLECTIVE = click.argument("collective", shell_complete=completed("collective"))
-SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a key of the scenario; YAML.")
+SETS = click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Override a scenario key by YAML text.")
 _PROFILE = click.option(
     "--profile",
     metavar="NAME",
-    help="Profile of the costs: a shipped one, or a file.",
+    help="Profile of costs: the name of a shipped one, or a file.",
     shell_complete=completed("file", "profile"),
 )
 _ON = click.option(
     "--on",
     "system",
     metavar="SYSTEM",
-    help="The machine, in place of a scenario's: a shipped system, a file, or keys of a topology in braces.",
+    help="Machine, instead of the scenario's: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
-_NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.")
+_NODES = click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or a list of numbers.")
 SIZE = click.option(
     "--size",
-    help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB, factor: 4}'; a barrier has none.",
+    help="e.g. 64MiB; a list '[1 MiB, 64 MiB]', or a range '{from: 1 KiB, to: 1 GiB, factor: 4}'; barrier: no size.",
 )
 WHERE = click.option(
     "--where",
     multiple=True,
     metavar="COL=V,V",
-    help="Keep rows of this value, or of one of several; rows that do not say are taken to be of it, and counted.",
+    help="Keep rows with this value, or one of several. Rows without a value are kept, and their number is printed.",
 )
 _MEASURED_ON = click.option(
     "--on",
     "--topology",
     "topology",
     metavar="SYSTEM|FILE.yaml",
-    help="What it was measured on: a shipped system, a file, or keys of a topology in braces.",
+    help="Machine that was measured: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )
 _MEASURED_NODES = click.option(
-    "--nodes", metavar="N[,N…]", help="Keep rows of so many nodes; rows that do not say are of these."
+    "--nodes", metavar="N[,N…]", help="Keep rows with this number of nodes. Rows without a number count as having it."
 )
 _COLLECTIVE = click.option(
     "--collective",
     metavar="NAME",
-    help="Keep rows of this collective; rows that do not say are of it.",
+    help="Keep rows of this collective. Rows without a collective count as rows of it.",
     shell_complete=completed("collective"),
 )
 ALGORITHM = click.option(
     "--algorithm",
-    help="A name, a list, auto or all.  [default: auto, or the scenario's]",
+    help="Algorithm: a name, a list, `auto` or `all`.  [default: auto, or the scenario's]",
     shell_complete=completed("file", "algorithm"),
 )
 PICTURES = ("png", "svg", "pdf")
 FORMAT = click.option(
-    "--format", "kind", type=click.Choice(PICTURES), default="png", show_default=True, help="Of pictures."
+    "--format", "kind", type=click.Choice(PICTURES), default="png", show_default=True, help="File format of pictures."
 )
 
 
 def check_format(output: Path | None) -> None:
-    """Raise InputError if `--format` is given to a command that draws nothing without `-o`."""
+    """Raise InputError if `--format` is given without `-o`, as the command then draws nothing."""
     source = click.get_current_context().get_parameter_source("kind")
     if output is None and source is ParameterSource.COMMANDLINE:
         raise InputError("--format without -o has nothing to draw", "add -o FOLDER")
@@ -162,7 +162,7 @@ class _Folder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(str(super().convert(value, param, ctx)))
         if path.suffix.lower() in OF_FILES and not path.is_dir():
-            raise InputError(f"-o {path}: what is written there is a folder", f"give -o {path.with_suffix('')}")
+            raise InputError(f"-o {path}: the output is a folder", f"give -o {path.with_suffix('')}")
         return path
 
 
@@ -182,7 +182,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[Command], Command]]]] = {
 
 
 def _with_keys(*parameters: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds these options to a command that has `sets`; each becomes an assignment there."""
+    """Return a decorator that adds options to a command; each given option becomes an assignment in its `sets`."""
 
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
@@ -222,7 +222,7 @@ def with_measured_on(command: Command) -> Command:
 
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:
-    """Return the assignment of an option to a key of the scenario, in the form of `--set`; messages name the option."""
+    """Return an option as an assignment to a key of the scenario, as `--set` has it; messages name the option."""
     from simcoll.config.yaml_tree import OptionValue
 
     return [] if value is None else [OptionValue(path, value, option)]
@@ -235,7 +235,7 @@ def _given(key: str, value: str | None) -> list[str]:
 def measured_on(topology: str | None) -> str:
     """Return the machine that `--on` names; raises InputError if it is left out."""
     if topology is None:
-        raise InputError("nothing says what it was measured on", f"add --on {A_SYSTEM}")
+        raise InputError("the measured machine is missing", f"add --on {A_SYSTEM}")
     return topology
 
 
@@ -266,7 +266,7 @@ def unbracketed(text: str) -> str:
 
 
 def counts(text: str, option: str, what: str, cure: str) -> list[int]:
-    """Return the numbers, from 1 on, of an option such as `--ranks N[,N…]`, each once; raises InputError."""
+    """Return the distinct numbers (1 or more) of an option such as `--ranks N[,N…]`; raises InputError."""
     numbers = text.split(",")
     if not all(re.fullmatch(r" *0*[1-9][0-9]{0,18} *", number) for number in numbers):
         raise InputError(f"{option}: {text!r} is no number of {what}", cure)
@@ -279,7 +279,7 @@ JOBS = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Points simulated at the same time; -1: all cores.",
+    help="Number of points to simulate at the same time; -1: one per core.",
 )
 
 
@@ -314,7 +314,7 @@ TIMEOUT = click.option(
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="The most one transfer may take.",
+    help="Longest time that one transfer may take.",
 )
 LONGEST_S = 1e6  # longest time-out: torch.distributed counts milliseconds
-QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print no progress.")

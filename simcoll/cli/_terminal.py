@@ -43,7 +43,7 @@ codecs.register_error(PLAIN, _in_ascii)
 
 
 class _Lasting(io.FileIO):
-    """A file whose reader may go away: later writes are discarded."""
+    """A file whose reader may close it: later writes are then discarded."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -54,7 +54,7 @@ class _Lasting(io.FileIO):
 
 
 class _Door:
-    """A text stream that escapes control characters by `visible`, and otherwise acts as the stream below."""
+    """A text stream that escapes control characters by `visible`, and otherwise acts as the stream it wraps."""
 
     def __init__(self, below: Any):
         self.below = below
@@ -69,8 +69,9 @@ class _Door:
 
 
 def door(stream: Any) -> Any:
-    """Return a stream whose output is escaped. A plain stream of this process also survives its reader: `simcoll … 2>&1
-    | head` ends quietly, after its files are written. A stream set by a caller is kept below.
+    """Return a stream that escapes control characters in its output. If it wraps a plain stream of this process, it
+    also survives the loss of its reader: `simcoll … 2>&1 | head` ends quietly, after its files are written. A stream
+    that the caller has set is wrapped as it is.
     """
     if isinstance(stream, _Door):
         return stream
@@ -82,7 +83,7 @@ def door(stream: Any) -> Any:
 
 
 def terminal_of(stream: Any) -> Any:
-    """Return the stream below, for a program that moves the cursor and must call `visible` itself."""
+    """Return the wrapped stream, for a program that moves the cursor and must call `visible` itself."""
     return stream.below if isinstance(stream, _Door) else stream
 
 
@@ -115,7 +116,7 @@ class Watch:
         self.replications[index] = done, every
 
     def finished(self, index: int) -> None:
-        """Note that a point has its row."""
+        """Note that a point is done."""
         self.done.add(index)
         self.since.pop(index, None)
         self.replications.pop(index, None)

@@ -45,11 +45,11 @@ def topology_list() -> None:
 @topology.command(name="show")
 @click.argument("name", shell_complete=completed("file", "system"))
 @click.option("--nodes", type=Whole(), help="Number of nodes.")
-@click.option("--png", type=click.Path(path_type=Path), help="Draw it into this file.")
+@click.option("--png", type=click.Path(path_type=Path), help="Draw the topology into this picture file.")
 @JSON
 @SETS
 def topology_show(name: str, nodes: int | None, png: Path | None, as_json: bool, sets: tuple[str, ...]) -> None:
-    """Devices, links and bisection bandwidth of a system or a topology file."""
+    """Show devices, links and bisection bandwidth of a system or a topology file."""
     from simcoll.report import catalog_text
     from simcoll.scenario import scenario_files
     from simcoll.topology import topology_builder
@@ -77,13 +77,13 @@ def schema(document: str) -> None:
 
 @click.command()
 @click.argument("name", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json", shell_complete=completed("file", "schedule"))
-@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several for a table of counts.")
+@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several numbers for a table of counts.")
 @click.option("--root", type=Whole(), default=0, show_default=True)
-@click.option("--data", is_flag=True, help="What every rank holds before and after.")
-@click.option("--diagram", is_flag=True, help="A space-time picture.")
+@click.option("--data", is_flag=True, help="Show the data that every rank holds before and after.")
+@click.option("--diagram", is_flag=True, help="Draw the transfers of ranks over time.")
 @JSON
 def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_json: bool) -> None:
-    """Show what an algorithm does: transfers, counts, data."""
+    """Show the transfers, counts and data of an algorithm."""
     from simcoll.formats.schedules import schedule_json
     from simcoll.report import schedule_view
 
@@ -92,12 +92,12 @@ def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_
         return
     schedule_view.find(name)
     if ranks is None:
-        raise InputError(f"{name}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
+        raise InputError(f"{name}: the number of ranks is missing", "add --ranks N, or give a schedule's JSON file")
     numbers = counts(ranks, "--ranks", "ranks", "write e.g. 8 or 2,4,8")
     if not 0 <= root < min(numbers):
         raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
     if len(numbers) > 1 and (data or diagram):
-        raise InputError("--data and --diagram show one number of ranks", "give one to --ranks")
+        raise InputError("--data and --diagram show a schedule of one number of ranks", "give --ranks one number")
     for n in numbers:
         schedule_view.check_length(name, n, root)
     if as_json:
@@ -129,7 +129,7 @@ def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> N
 def verify(name: str | None, ranks: int, schedule: Path | None, as_json: bool) -> int:
     """Prove that schedules do what their collectives promise.
 
-    All algorithms that are registered if none is named.
+    Without a name, all registered algorithms are proved.
     """
     from simcoll.formats.schedules import schedule_json
     from simcoll.report import schedule_view

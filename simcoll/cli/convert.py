@@ -33,20 +33,20 @@ FORMATS = (
 @click.command(name="import")
 @click.argument("file", metavar="FILE|-", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
-@click.option("--as", "kind", metavar="KIND", help="What the file is, where it is not recognised.")
+@click.option("--as", "kind", metavar="KIND", help="Kind of the file, if it is not recognised.")
 @click.option(
     "--assume",
     metavar="SYSTEM",
-    help="Shipped system that lends what a topology does not carry.",
+    help="Shipped system whose values replace those that a topology file lacks.",
     shell_complete=completed("system"),
 )
-@click.option("--collective", metavar="NAME", help="What a schedule or a table is of, where the file does not say.")
+@click.option("--collective", metavar="NAME", help="Collective of a schedule or table, if the file does not name it.")
 @click.option(
     "--set",
     "columns",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="What all rows of a measured table say, where absent.",
+    help="Value for all rows of a measured table without one in this column.",
 )
 @JSON
 def import_(
@@ -73,7 +73,7 @@ def import_(
     text = input_files.text_of_stdin(importers.MOST_BYTES) if str(file) == "-" else importers.read_bounded(file)
     imported = importers.convert(text, str(file), asked, kind)
     if output and output.suffix not in imported.suffixes:
-        raise InputError(f"{output}: no name for a {imported.kind}", f"end it in {imported.suffixes[0]}")
+        raise InputError(f"{output}: wrong ending for a {imported.kind}", f"end its name in {imported.suffixes[0]}")
     notes = imported.notes
     document: dict[str, object] = {"kind": imported.kind, "file": str(output) if output else None}
     document |= {"read": notes.read, "assumed": notes.assumed, "warnings": notes.warnings}
@@ -99,9 +99,9 @@ def import_(
     shell_complete=completed("format"),
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
-@click.option("--ranks", type=WholeFrom(1), help="Number of ranks of a schedule.")
-@click.option("--root", default=0, show_default=True, type=WholeFrom(0), help="Root of a schedule.")
-@click.option("--groups", type=WholeFrom(1), help="Equal groups of a hierarchical schedule, as nodes.")
+@click.option("--ranks", type=WholeFrom(1), help="Number of ranks of the schedule.")
+@click.option("--root", default=0, show_default=True, type=WholeFrom(0), help="Root rank of the schedule.")
+@click.option("--groups", type=WholeFrom(1), help="Number of equal groups of a hierarchical schedule, e.g. nodes.")
 @click.option(
     "--protocol",
     type=click.Choice(["LL", "LL128", "Simple"]),
@@ -146,7 +146,7 @@ def export(
         result_rows.write_atomically(output, written)
         print(f"{to}: {output}")
     elif isinstance(written, bytes):
-        raise InputError(f"{to} is not text", "name a file with -o")
+        raise InputError(f"{to} is a binary format and cannot be printed", "name a file with -o")
     else:
         print(written, end="")
     if str(notes):

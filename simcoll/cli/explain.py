@@ -18,10 +18,8 @@ MOST_POINTS: Final = 20
 @click.command()
 @SCENARIO_OR_KEYS
 @SETS
-@click.option("--no-what-if", is_flag=True, help="Leave out what would make it faster, which is simulated anew.")
-@click.option(
-    "--replication", metavar="N", type=Whole(), help="Of a scenario with replications: explain the N-th, from 0."
-)
+@click.option("--no-what-if", is_flag=True, help="Skip the simulations of what would make it faster.")
+@click.option("--replication", metavar="N", type=Whole(), help="Explain only the N-th replication, counted from 0.")
 @JSON
 @QUIET
 @with_algorithm

@@ -20,7 +20,7 @@ from simcoll.errors import InputError, MeasureError
 if TYPE_CHECKING:
     from simcoll.measurement.torch_backend.support import Backend
 
-OUTPUT: Final = click.option("-o", "--output", type=click.Path(path_type=Path), help="A measured table (CSV).")
+OUTPUT: Final = click.option("-o", "--output", type=click.Path(path_type=Path), help="Measured table to write (CSV).")
 SHOWN: Final = (
     *("size_bytes", "collective", "workload", "bucket_cap", "harness", "algorithm", "protocol", "ranks", "dtype", "op"),
     *("buckets", "async_op"),
@@ -30,20 +30,20 @@ SHOWN: Final = (
 
 @click.command()
 @SCENARIO
-@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several.  [default: the scenario's]")
+@click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several numbers.  [default: the scenario's]")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True)
 @OUTPUT
 @SETS
-@click.option("--dry-run", is_flag=True, help="Print what every rank would send, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the transfers of every rank, and run nothing.")
 @TIMEOUT
-@click.option("--prefix", default="", metavar="WORDS", help="Words before every rank's command; {rank} is its number.")
+@click.option("--prefix", default="", metavar="WORDS", help="Prefix of every rank's command; {rank} is its number.")
 @click.option(
     "--limit",
     type=Number(),
     metavar="SECONDS",
-    help="The most one launch may take.  [default: none; 300 with --one-gpu]",
+    help="Longest time that one launch may take.  [default: none; 300 with --one-gpu]",
 )
-@click.option("--one-gpu", is_flag=True, help="All NCCL ranks on one GPU, as if each were a host, over NCCL's sockets.")
+@click.option("--one-gpu", is_flag=True, help="Run all NCCL ranks on one GPU, as hosts joined by NCCL's sockets.")
 @QUIET
 @with_topology
 def measure(
@@ -74,7 +74,7 @@ def measure(
     if limit is not None and not limit > 0:
         raise InputError(f"--limit {limit:g} is no time to run", "give seconds above 0")
     if one_gpu and backend != "nccl":
-        raise InputError("--one-gpu is of NCCL's ranks", "add --backend nccl")
+        raise InputError("--one-gpu works with NCCL only", "add --backend nccl")
     points = load(scenario, (*sets, *_ranks(ranks)))
     member = real.is_member()
     if dry_run:

@@ -37,7 +37,7 @@ from simcoll.errors import InputError
 )
 @WHERE
 @SETS
-@click.option("--max-mape", type=Number(), metavar="X", help="Exit with 1 if the mean error exceeds X percent.")
+@click.option("--max-mape", type=Number(), metavar="X", help="Exit with status 1 if the mean error exceeds X percent.")
 @output_folder("Folder for compare.csv and the picture.")
 @JSON
 @with_measured_on
@@ -64,7 +64,7 @@ def compare(
     *given, measured = tables
     predicted = given[0] if given else f"system={measured_on(topology)}"
     if len(given) > 1 or (topology and predicted.startswith("system=") and given):
-        raise InputError("more tables than two", "give a prediction and a measured table, or --on and a measured table")
+        raise InputError("more than two tables", "give a prediction and a measured table, or --on and a measured table")
     if given and topology:
         sets = (f"topology={topology}", *sets)
     document = compared(predicted, measured_text(measured), measured, where, sets)
@@ -86,7 +86,7 @@ def compare(
 @JSON
 @with_measured_on
 def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
-    """Say whether measured times are what this hardware should give.
+    """Check whether measured times are as this hardware should give.
 
     MEASURED is a measured table or what nccl-tests printed; `-` reads a pipe. Prints of each point whether it is what
     is expected, which region is off, and then what explains it best, by simulating what may be wrong. Ends with
@@ -102,14 +102,14 @@ def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: 
 
 @click.command()
 @click.argument("measured", nargs=-1, required=True, metavar="MEASURED.csv…", shell_complete=completed("file", "table"))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The profile (YAML).")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Profile to write (YAML).")
 @WHERE
 @click.option(
-    "--fit", multiple=True, metavar="COL=V,V", help="Fit these rows, score the others.  [default: every second size]"
+    "--fit", multiple=True, metavar="COL=V,V", help="Rows to fit; the others are scored.  [default: every second size]"
 )
 @click.option("--free", metavar="NAME,NAME", help="Parameters to fit.  [default: those that the rows determine]")
 @SETS
-@click.option("--seed", type=Whole(), default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--seed", type=Whole(), default=0, show_default=True, help="Seed of the bootstrap.")
 @JSON
 @with_measured_on
 def calibrate(
@@ -157,10 +157,10 @@ def calibrate(
 @click.command()
 @click.argument("studies", nargs=-1, metavar="[STUDY…]")
 @click.option(
-    "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Studies and cases."
+    "--folder", default="validation", show_default=True, type=click.Path(path_type=Path), help="Folder of studies."
 )
-@output_folder("Folder of what is written.  [default: --folder]")
-@click.option("--reuse", is_flag=True, help="Take tables that are there, in either folder; measure what is missing.")
+@output_folder("Folder to write to.  [default: --folder]")
+@click.option("--reuse", is_flag=True, help="Reuse measured tables in either folder; measure only the missing ones.")
 @TIMEOUT
 @QUIET
 def validate(

@@ -21,11 +21,11 @@ from simcoll.errors import InputError
     type=click.Path(path_type=Path),
     help="Folder for the pictures, or the file of a single one (.png, .svg, .pdf).  [default: plots/ beside]",
 )
-@click.option("--x", metavar="KEY", help="Column or swept key across: size, nodes, topology.oversubscription, …")
-@click.option("--y", metavar="KEY", default="time", show_default=True, help="Column up: time, busbw, step, …")
-@click.option("--group", multiple=True, metavar="KEY", help="A line for each of its values.  [default: algorithm]")
-@click.option("--facet", multiple=True, metavar="KEY", help="A panel for each of its values.")
-@click.option("--filter", "filters", multiple=True, metavar="KEY=V,V", help="Keep rows with these values.")
+@click.option("--x", metavar="KEY", help="Column or swept key of the x axis: size, topology.oversubscription, …")
+@click.option("--y", metavar="KEY", default="time", show_default=True, help="Column of the y axis: time, busbw, …")
+@click.option("--group", multiple=True, metavar="KEY", help="Key whose values get a line each.  [default: algorithm]")
+@click.option("--facet", multiple=True, metavar="KEY", help="Key whose values get a panel each.")
+@click.option("--filter", "filters", multiple=True, metavar="KEY=V,V", help="Plot only rows with these values.")
 @FORMAT
 def plot(
     results_csv: Path,
@@ -39,7 +39,7 @@ def plot(
 ) -> None:
     """Plot a results.csv again.
 
-    With --x one picture: a quantity over any column or swept key.
+    With --x, draw one picture: a quantity over any column or swept key.
     """
     from simcoll.prediction import result_rows
     from simcoll.report import run_plots
@@ -62,7 +62,7 @@ def plot(
         name = KeyPlot(x=x, y=y, facet=facet, filter={key: "-".join(values) for key, values in conditions.items()}).name
         figures = [(name, run_plots.over_key(rows, asked))]
     elif group or facet:
-        raise InputError("--group and --facet go with --x", "say what goes across, e.g. --x size")
+        raise InputError("--group and --facet need --x", "name the horizontal axis, e.g. --x size")
     else:
         wanted = [run_plots.STEP] if any(row["workload"] for row in rows) else run_plots.CURVES
         figures = list(run_plots.curves(rows, wanted, ()))
@@ -87,8 +87,8 @@ def _is_picture(output: Path) -> bool:
         return True
     named = output.suffix.lower() in OF_FILES or _ENDING.fullmatch(output.suffix)
     if named or output.exists():
-        what = f"{output.suffix} is no kind of picture" if named else "what is there is no folder"
-        cure = "end a picture in .png, .svg or .pdf, or name a folder (one with such an ending has to be there)"
+        what = f"{output.suffix} is no kind of picture" if named else "it exists and is no folder"
+        cure = "end a picture's name in .png, .svg or .pdf, or name a folder (one with such an ending has to exist)"
         raise InputError(f"-o {output}: {what}", cure)
     return False
 

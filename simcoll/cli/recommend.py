@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @SCENARIO_OR_KEYS
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write: JSON, or what --to says.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write: JSON, or the format of --to.")
 @click.option("--to", type=click.Choice(["json", "nccl-tuner"]), help="Write CSV of NCCL's example tuner plugin.")
 @click.option("--among", metavar="NAMES", multiple=True, help="Choose among these algorithms only, e.g. 'ring,tree'.")
 @SETS
@@ -40,8 +40,8 @@ def recommend(
 ) -> None:
     """Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.
 
-    From the smallest to the largest size all that serves is simulated, and the sizes at which the best
-    changes are found by bisection. Of a workload the algorithm and the size of buckets are recommended.
+    From the smallest to the largest size, all algorithms that can run are simulated. Bisection finds the sizes at
+    which the best changes. For a workload, the algorithm and the bucket size are recommended.
     """
     from simcoll.config.input_files import ImportLog
     from simcoll.explanation.recommendation import SCHEMA, recommendations
@@ -52,7 +52,7 @@ def recommend(
 
     check_jobs(jobs)
     if to and not output:
-        raise InputError("--to says what to write, and not where", "name a file with -o")
+        raise InputError("--to needs a file to write", "name it with -o")
     names = [name.strip() for names in among for name in names.split(",")]
     asked = recommendations(load(scenario, sets), names if among else None)
     _simulate(asked, jobs, quiet)

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @SCENARIO
-@output_folder("Folder for results.csv, manifest.json, plots/.")
+@output_folder("Folder for `results.csv`, `manifest.json` and `plots/`.")
 @SETS
 @JOBS
 @click.option("--cluster", metavar="ADDRESS", help="Simulate on the workers of this Dask scheduler.")
 @click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
-@click.option("-q", "--quiet", is_flag=True, help="No table, no progress.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Trace of a single point for Perfetto: .json, .json.gz.")
-@click.option("--report", "page", type=click.Path(path_type=Path), help="The run as one HTML file.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no table and no progress.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Perfetto trace of a single point: .json, .json.gz.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="Write a report of the run as one HTML file.")
 @FORMAT
 @with_algorithm
 @with_machine
@@ -74,11 +74,11 @@ def run(
     check_format(output)
     points = load(scenario, sets)
     if cluster is not None and jobs != 1:
-        raise InputError("--jobs counts processes of this machine, --cluster takes another's", "leave out one of them")
+        raise InputError("--jobs uses processes of this machine, --cluster those of others", "leave out one of them")
     if trace:
         _check_trace(trace, points)
     if page and page.suffix not in (".html", ".htm"):
-        raise InputError(f"--report {page}: what kind of file is it?", "end its name in .html")
+        raise InputError(f"--report {page}: the ending of the name is not known", "end its name in .html")
     shard = None if share is None else Shard.parse(share)
     if shard and not output:
         raise InputError("--shard needs a folder that all shards write to", "name it with -o")
@@ -111,10 +111,10 @@ def run(
 @click.option("--ranks", type=Whole(), help="Number of ranks.  [default: all GPUs]")
 @click.option(
     "--executor",
-    help="nccl, msccl or p2p.  [default: nccl for what NCCL has, msccl for all else]",
+    help="nccl, msccl or p2p.  [default: nccl for NCCL's own algorithms, else msccl]",
     shell_complete=completed("executor"),
 )
-@output_folder("Folder for results.csv, manifest.json, plots/.")
+@output_folder("Folder for `results.csv`, `manifest.json` and `plots/`.")
 @FORMAT
 @SETS
 @JSON
@@ -159,12 +159,12 @@ def predict(
 
 
 def _command(name: str, asked: str, sets: Sequence[str]) -> str:
-    """Return a command that asks for the same points; each option is written as `--set`."""
+    """Return a command line that simulates the same points; each option is written as `--set`."""
     return shlex.join(["simcoll", name, asked, *(word for text in sets for word in ("--set", text))])
 
 
 def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
-    """Print which command's results in the folder these points replace; raises InputError for files of others."""
+    """Print which command's results in the folder will be replaced; raises InputError for files of other programs."""
     from simcoll.prediction import result_rows, sweep
 
     result_rows.check_own(journal.folder / "results.csv")
@@ -173,7 +173,7 @@ def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
 
 
 def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[list[ResultRow], int]:
-    """Simulate points; return their rows and how many an earlier run left. `options` are those of `sweep.sweep`."""
+    """Simulate points; return their rows, and how many an earlier run had finished. `options`: see `sweep.sweep`."""
     from simcoll.prediction import sweep
 
     finished, reused = {}, 0
@@ -201,7 +201,7 @@ def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> list[Re
             f"{journal.folder / 'results.csv'} holds all {len(points)} points; remove it to have them simulated again"
         )
     elif missing:
-        note = f"{missing} of {len(points)} points are missing: the shard that finds none writes results.csv"
+        note = f"{missing} of {len(points)} points are missing: the last shard to finish writes results.csv"
     else:
         return sweep.ordered(logged)
     if not quiet:
@@ -227,7 +227,7 @@ def _show(rows: list[ResultRow], points: Sequence[Point], as_json: bool, quiet: 
 def _check_trace(file: Path, points: Sequence[Point]) -> None:
     """Raise InputError, before anything runs, if the points cannot be traced."""
     if not file.name.endswith((".json", ".json.gz")):
-        raise InputError(f"--trace {file}: what kind of file is it?", "end its name in .json or .json.gz")
+        raise InputError(f"--trace {file}: the ending of the name is not known", "end its name in .json or .json.gz")
     if len(points) > 1:
         keys = _varying([point.scenario.model_dump(mode="json") for point in points])
         mistake = f"--trace shows one point, and there are {len(points)}"
@@ -289,7 +289,7 @@ def _status(rows: list[ResultRow]) -> int:
 def _finish(
     journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool, kind: str
 ) -> Sequence[Named]:
-    """Draw plots, and only then drop the logs, which a killed run still has. Return the figures of the rows."""
+    """Draw plots, then remove the logs, so that a run killed before can continue. Return the figures of the rows."""
     from simcoll.report import run_plots
 
     scenarios = [point.scenario for point in points]

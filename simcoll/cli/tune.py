@@ -39,19 +39,19 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
 @click.command()
 @click.argument("system", required=False, shell_complete=completed("file", "system"))
-@click.option("--on", metavar="SYSTEM", help="The same as SYSTEM.", shell_complete=completed("file", "system"))
-@click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.  [default: 1, or all that a file lists]")
-@click.option("--ranks", type=WholeFrom(2), help="Number of ranks, as many on each node.  [default: all GPUs]")
+@click.option("--on", metavar="SYSTEM", help="Another way to give SYSTEM.", shell_complete=completed("file", "system"))
+@click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.  [default: 1, or all nodes of a file]")
+@click.option("--ranks", type=WholeFrom(2), help="Number of ranks, equally many on each node.  [default: all GPUs]")
 @click.option("--version", help="Release of the library, e.g. 2.27.  [default: the newest known]")
-@click.option("--algo", metavar="TEXT", help="What NCCL_ALGO says, e.g. 'ring,tree' or 'allreduce:^nvls'.")
-@click.option("--proto", metavar="TEXT", help="What NCCL_PROTO says, e.g. '^LL128'.")
+@click.option("--algo", metavar="TEXT", help="Value of `NCCL_ALGO`, e.g. 'ring,tree' or 'allreduce:^nvls'.")
+@click.option("--proto", metavar="TEXT", help="Value of `NCCL_PROTO`, e.g. '^LL128'.")
 @click.option(
     "--graph",
     "graph_file",
     type=click.Path(path_type=Path),
-    help="NCCL's graph file, in place of what is stored or searched for.",
+    help="NCCL's graph file, instead of stored or searched graphs.",
 )
-@click.option("--profile", help="Simulate with it what the choices take, and the best: NCCL's regret.")
+@click.option("--profile", help="Profile to simulate NCCL's choices and the best ones with; shows NCCL's regret.")
 @SETS
 @output_folder("Folder for regret.png.")
 @JSON
@@ -69,7 +69,7 @@ def tune(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Print what NCCL's tuner reckons with on a system, and what it chooses.
+    """Print the costs that NCCL's tuner computes on a system, and its choices.
 
     SYSTEM is a shipped one, or a topology file. A table shows latency and bandwidth of each pair of algorithm and
     protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
@@ -82,7 +82,7 @@ def tune(
     from simcoll.topology import nccl_graphs, topology_builder
 
     if (system is None) == (on is None):
-        raise InputError("one system is asked for", f"name it: simcoll tune {A_SYSTEM}")
+        raise InputError("`simcoll tune` takes exactly one system", f"name it: simcoll tune {A_SYSTEM}")
     machine = str(system or on)
     _check(profile, output, graph_file)
     counts(unbracketed(nodes or "1"), "--nodes", "nodes", "give 1, 2, …, or several: '[1, 2]'")
@@ -102,7 +102,7 @@ def tune(
         comm = env.applied(found)
         table = tuner.table(comm, scenario.library_version, env.selection)
         if not table.entries:
-            raise InputError("no pair of algorithm and protocol is left", "let --algo and --proto leave more")
+            raise InputError("--algo and --proto exclude all pairs of algorithm and protocol", "allow more of them")
         held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
         source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
         picture = f"regret-{count}.png" if len(scenarios) > 1 else "regret.png"
@@ -136,7 +136,7 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
     from simcoll.prediction.lowered_call import library
 
     if output and not profile:
-        raise InputError("-o without --profile has nothing to draw", "add e.g. --profile nccl-hopper")
+        raise InputError("-o draws simulated times, which need --profile", "add e.g. --profile nccl-hopper")
     if profile and graph_file:
         raise InputError("--profile simulates with the graphs of the system's file", "leave out --graph")
     try:
@@ -144,7 +144,7 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
     except ValueError as error:
         raise InputError(f"--profile: {error}") from None
     if runs and runs.tunable:
-        raise InputError(f"--profile: {profile} has no kernels", "take one that has, e.g. nccl-hopper")
+        raise InputError(f"--profile: {profile} has no NCCL kernels", "name one that has, e.g. nccl-hopper")
 
 
 def _regrets(
@@ -155,7 +155,7 @@ def _regrets(
 
     rows = nccl_regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED], env)
     if not rows:
-        raise InputError("no choice of NCCL can be simulated here", "leave out --profile")
+        raise InputError("simcoll can simulate no algorithm that NCCL chooses here", "leave out --profile")
     if output:
         from simcoll.report.plot import save
         from simcoll.report.plot.any_key import key_figure

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[Any]  # integers of any width, or floats: the docstring says which
+Array = NDArray[Any]  # integers of any width, or floats
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 AT_ONCE: Final = 1 << 18  # rows of a slice
@@ -30,7 +30,7 @@ def distinct(values: ArrayLike) -> Array:
 
 
 def all_differ(values: Array) -> bool:
-    """Return whether no number occurs twice; `values` are at least 0. Dense values are not sorted.
+    """Return whether no number occurs twice; `values` are at least 0. Dense values are checked without a sort.
 
     >>> all_differ(np.array([3, 1, 0])), all_differ(np.array([3, 1, 3]))
     (True, False)
@@ -55,7 +55,7 @@ def numbers_of(names: Iterable[Hashable]) -> Numbers:
 
 
 def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:
-    """Return the first row of each group of rows equal in all columns, and the group's number of each row.
+    """Group rows that are equal in all columns; return the first row of each group, and the group number of each row.
 
     >>> sorted_out(np.array([7, 5, 7]), np.array([1, 1, 1]))
     (array([1, 0]), array([1, 0, 1]))
@@ -71,7 +71,7 @@ def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:
 
 
 def pieces(rows: int) -> Iterator[slice]:
-    """Return slices of at most 2¹⁸ rows of a long column: computing all rows at once would take much memory.
+    """Return slices of at most 2¹⁸ rows that cover a long column, for computations that need much memory per row.
 
     >>> list(pieces(300_000))
     [slice(0, 262144, None), slice(262144, 300000, None)]
@@ -80,14 +80,14 @@ def pieces(rows: int) -> Iterator[slice]:
 
 
 class Sets(NamedTuple):
-    """Sets of numbers laid end to end: each set has the next `counts` of `members`."""
+    """Sets of numbers, concatenated in `members`; `counts` are their sizes."""
 
     members: Numbers
     counts: Numbers
 
     @classmethod
     def by(cls, keys: Numbers, count: int) -> Self:
-        """Return for each key from 0 to `count` - 1 the set of positions that have it, in order."""
+        """Return for each key from 0 to `count` - 1 the set of its positions in `keys`, in order."""
         return cls(np.argsort(keys, kind="stable"), np.bincount(keys, minlength=count))
 
     @property

@@ -1,4 +1,4 @@
-"""The folder in which simcoll keeps machine code, and what takes long to find, between runs."""
+"""The cache folder, in which simcoll keeps machine code and results of long searches between runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-ROOM: Final = 2**20  # bytes: more than the machine code of one loop takes
+ROOM: Final = 2**20  # bytes that must be free on the disk: more than the machine code of one loop
 
 
 def folder() -> Path | None:
-    """Return the first usable folder of the user for the cache, created if missing; None if there is none.
+    """Return the first usable cache folder, created if missing; None if there is none.
 
-    Candidates: SIMCOLL_CACHE_DIR, the user's cache folder, a folder that lasts until the machine restarts. If
-    SIMCOLL_CACHE_DIR is not usable, a line on stderr says so, once.
+    Candidates are SIMCOLL_CACHE_DIR, the user's cache folder, and a folder for temporary files. If SIMCOLL_CACHE_DIR is
+    not usable, a line on stderr says so, once.
     """
     if asked := os.environ.get("SIMCOLL_CACHE_DIR"):
         with suppress(RuntimeError):  # ~ of a user without a home
@@ -29,7 +29,7 @@ def folder() -> Path | None:
 
 
 def kept(name: str) -> bytes | None:
-    """Return the bytes kept under a name; None if there are none, or if they are damaged."""
+    """Return the bytes that the cache has under a name; None if it has none, or if they are damaged."""
     with suppress(OSError, ValueError):
         if held := folder():
             check, body = (held / name).read_bytes().split(b"\n", 1)
@@ -39,7 +39,7 @@ def kept(name: str) -> bytes | None:
 
 
 def keep(name: str, body: bytes) -> None:
-    """Keep bytes under a name, if there is a folder for them."""
+    """Write bytes to the cache under a name, if there is a cache folder."""
     with suppress(OSError):
         if held := folder():
             part = held / f"{name}.{os.getpid()}"
@@ -49,9 +49,9 @@ def keep(name: str, body: bytes) -> None:
 
 
 def private(name: str) -> Path | None:
-    """Return a folder in the cache for code to be executed, created if missing; None if there is none.
+    """Return a subfolder of the cache for executable code, created if missing; None if that is impossible.
 
-    Only the user can have written to the folder and its files, and the disk has room.
+    Only the user can have written to the folder and its files, and the disk has ROOM for more.
     """
     with suppress(OSError):
         if held := folder():
@@ -69,7 +69,7 @@ def private(name: str) -> Path | None:
 def _say(asked: str) -> None:
     from multiprocessing import parent_process
 
-    if parent_process() is None:  # workers say nothing again
+    if parent_process() is None:  # workers do not repeat it
         cure = "give the whole path of a folder that you, and nobody else, can write to"
         print(f"SIMCOLL_CACHE_DIR={asked} is not used; {cure}", file=sys.stderr)
 
@@ -99,7 +99,7 @@ def _serves(folder: Path) -> bool:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether a path, and its target if it is a link, is the user's and nobody else may write to it."""
+    """Return whether the user owns a path (and its target, if it is a link), and nobody else may write to it."""
     if not hasattr(os, "getuid"):
         return True
     found = path.lstat(), path.stat()
@@ -108,7 +108,7 @@ def _is_private(path: Path) -> bool:
 
 @functools.cache  # write a probe once
 def _takes_files(folder: Path) -> bool:
-    """Return whether a file can be created in a folder: permissions of some (/sys) wrongly say yes to root."""
+    """Return whether a file can be created in a folder; the permissions of some folders (/sys) mislead root."""
     probe = folder / f"probe.{os.getpid()}"
     try:
         probe.touch()

@@ -1,6 +1,6 @@
 """Types of keys that several kinds of files share: names out of a known set, and quantities with units.
 
-Durations become ps, sizes bytes, bandwidths B/s; 0 stands for the words none, whole and per-peer.
+Durations are read as ps, sizes as bytes, bandwidths as B/s, and the words `none`, `whole` and `per-peer` as 0.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from simcoll.errors import did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """Annotation of a text that must be one of `names()`, called when the text is read.
+    """An annotation for a text that must be one of `names()`, which is called when the text is read.
 
-    Errors call the names `kind`; `also` maps other spellings to names; `hidden` names are accepted, but neither
-    suggested nor listed. `instead` returns the cure for any other text; default: the nearest name.
+    `kind` is the word for such names in messages. `also` maps other spellings to names. `hidden` names are accepted,
+    but neither suggested nor listed. `instead` returns the fix for any other text; default: the nearest name.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class OneOf:
 
 
 def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = None) -> BeforeValidator:
-    """Return a validator that reads a text as base units of a kind, or as the value of one of `words`."""
+    """Return a validator that converts a quantity into an int of base units, and each of `words` into its value."""
     known = words or {}
 
     def read(value: object) -> int | None:
@@ -60,7 +60,7 @@ def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = Non
 
 
 def _number(what: str, word: str) -> BeforeValidator:
-    """Return a validator for a number of `what` from 1 on, or `word`, which stands for 0."""
+    """Return a validator for a whole number of `what` from 1 on; it converts `word` into 0."""
 
     def read(value: object) -> int:
         if value == word:
@@ -73,7 +73,7 @@ def _number(what: str, word: str) -> BeforeValidator:
 
 
 def _gamma(value: object) -> int:
-    """Return a cost of reduction as a bandwidth in B/s: floor(10¹² / (ps/B)); 0 is no cost."""
+    """Convert a cost of reduction (per byte, or a bandwidth) into B/s: floor(10¹² / (ps/B)); 0 means no cost."""
     if value == "none" or units.is_zero(value):
         return 0
     if isinstance(value, str) and units.kind_of(value) == "byte_time":

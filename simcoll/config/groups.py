@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return the items of each key."""
+    """Return a dictionary from each key to the list of its items."""
     groups: dict[K, list[T]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -19,7 +19,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def alike(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
-    """Return the positions of each distinct key.
+    """Return the positions of each distinct key, as one tuple per key.
 
     >>> alike("abca")
     ((0, 3), (1,), (2,))
@@ -28,7 +28,7 @@ def alike(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
 
 
 def nested(lists: Iterable[Any]) -> tuple[Any, ...]:
-    """Return lists within lists as tuples.
+    """Convert nested lists into nested tuples.
 
     >>> nested([[0, 1], [2]])
     ((0, 1), (2,))

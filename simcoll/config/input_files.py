@@ -1,6 +1,7 @@
-"""Files that a user names, read as bytes, text or JSON up to a size limit; and the log of an import.
+"""Read files that a user names as bytes, text or JSON, up to a size limit; also the log of an import.
 
-A pipe (`<(command)`, `mkfifo`) can be read only once; its content is kept for later reads.
+A pipe (`<(command)`, `mkfifo`) can be read only once, so its content is cached for later reads. A carried file is one
+whose content another machine has sent.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from simcoll.config.text_table import wrapped
 from simcoll.errors import InputError, Place
 
 _GZIP: Final = b"\x1f\x8b"
-MOST_BYTES: Final = 64 * 2**20  # of one input, unpacked: bounds memory; logs are far smaller
+MOST_BYTES: Final = 64 * 2**20  # of one input, unpacked, to bound memory; logs are far smaller
 _PACKED: Final = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "packed by bzip2",
     b"\xfd7zXZ": "packed by xz",
     b"\x28\xb5\x2f\xfd": "packed by zstd",
 }
-# Replaced bytes, and control characters except \t \n \v \f \r \b and escape, which programs print.
+# Undecodable bytes, and control characters except \t \n \v \f \r \b and escape, which programs print.
 _STRANGE: Final = re.compile("[\ufffd\x00-\x07\x0e-\x1a\x1c-\x1f]")
-WAIT_S: Final = 10.0  # for a program to open the pipe for writing: a shell starts both at once
+WAIT_S: Final = 10.0  # longest wait for a program to open the pipe for writing; a shell starts both at once
 _HEAD: Final = 4096  # bytes that show whether a file is text
 _AT_ONCE: Final = 1 << 20  # bytes that are read at a time
-_GLANCE_MS: Final = 50
+_GLANCE_MS: Final = 50  # between two looks at a pipe
 
 _CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
 _SAID: Final[dict[str, bytes]] = {}  # content of pipes read so far, by path
@@ -46,7 +47,7 @@ _SAID: Final[dict[str, bytes]] = {}  # content of pipes read so far, by path
 
 @contextmanager
 def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Within the context, read these paths from `files`: a worker on another machine may lack them."""
+    """In the context, read paths from `files` (path -> content), because workers on other machines lack them."""
     token = _CARRIED.set(files)
     try:
         yield
@@ -55,7 +56,7 @@ def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 def to_carry(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Return the contents of the paths that exist, for `carrying`; raises OSError."""
+    """Return the contents of existing paths, as `carrying` needs them; raises OSError."""
     return {str(path): _SAID.get(str(path)) or path.read_bytes() for path in paths if path.is_file() or _said(path)}
 
 
@@ -84,8 +85,8 @@ def bytes_of(
 ) -> bytes:
     """Return the bytes of a carried file, or of a file on this machine.
 
-    Raises InputError, which calls the file `name`: with `cure` if it cannot be read or is not text, with `smaller` if
-    it has more than `most` bytes.
+    Raises InputError, which calls the file `name`. Its fix is `cure` for a file that is unreadable or no text, and
+    `smaller` for a file of more than `most` bytes.
     """
     source = name or str(path)
     try:
@@ -107,7 +108,7 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
     if not path.is_fifo():
         with path.open("rb") as file:
             return _bounded(file, source, most, smaller, cure)
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:  # to open it otherwise waits for ever
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:  # a blocking open may wait for ever
         first = _first_of(pipe.fileno(), str(path), source)
         _SAID[str(path)] = said = first if first is _said(path) else _bounded(pipe, source, most, smaller, cure, first)
     return said
@@ -118,9 +119,9 @@ def _said(path: Path) -> bytes | None:
 
 
 def _first_of(pipe: int, path: str, source: str) -> bytes:
-    """Return the first bytes of a pipe once a writer has opened it; without a writer, the content of an earlier read.
+    """Return the first bytes of a pipe after a writer has opened it; without a writer, the content of an earlier read.
 
-    Then make the pipe blocking: a writer may take any time. Raises InputError if no writer opens it within WAIT_S.
+    Then make reads of the pipe wait for the writer. Raises InputError if no writer opens it within WAIT_S.
     """
     poll, end = select.poll(), time.monotonic() + WAIT_S
     poll.register(pipe, select.POLLIN)
@@ -128,7 +129,7 @@ def _first_of(pipe: int, path: str, source: str) -> bytes:
         state = sum(event for _, event in poll.poll(_GLANCE_MS))
         try:
             first = os.read(pipe, _HEAD)
-        except BlockingIOError:  # somebody has it open, and has written nothing yet
+        except BlockingIOError:  # a writer has opened it, but written nothing yet
             first, state = b"", select.POLLIN
         if first or state & select.POLLIN:
             os.set_blocking(pipe, True)
@@ -145,9 +146,9 @@ def _first_of(pipe: int, path: str, source: str) -> bytes:
 def _bounded(
     file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text", first: bytes = b""
 ) -> bytes:
-    """Return `first` and the rest of a file; raises InputError if it is not text, or too long."""
+    """Return the bytes `first` and the rest of a file; raises InputError if they are no text, or too many."""
     data = bytearray(first)
-    while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` takes memory for all that it is asked for
+    while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
     check_text(bytes(data[:_HEAD]), source, cure)
     if len(data) > most:
@@ -159,9 +160,9 @@ def _bounded(
 
 
 def check_text(head: bytes, source: str, cure: str) -> None:
-    """Raise InputError if the first bytes of a file are not text: a third are unreadable or control characters.
+    """Raise InputError if the first bytes of a file are no text: if over a third are undecodable or control codes.
 
-    Text in another encoding than UTF-8 has fewer, as its ASCII characters are the same.
+    Text in another encoding than UTF-8 has fewer, because its ASCII characters are the same.
     """
     if what := next((what for mark, what in _PACKED.items() if head.startswith(mark)), None):
         raise InputError(f"{source}: {what}", "unpack it first")
@@ -170,12 +171,12 @@ def check_text(head: bytes, source: str, cure: str) -> None:
     text = _as_text(head)
     strange = len(_STRANGE.findall(text))
     if 3 * strange > len(text):
-        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters stand for nothing", cure)
+        raise InputError(f"{source}: not text: {strange} of its first {len(text)} characters are not printable", cure)
 
 
 def decoded(data: bytes, source: str = "") -> str:
-    """Return data as text, in the encoding of its byte order mark, else as UTF-8 with unreadable bytes replaced. Unpack
-    gzip. `source` names the file in errors.
+    """Decode data by its byte order mark, else as UTF-8 with undecodable bytes replaced; unpack gzip first. `source`
+    names the file in errors.
 
     Raises InputError for gzip that is damaged, too large when unpacked, or not text.
     """
@@ -207,7 +208,7 @@ def _unpacked(data: bytes, named: str) -> bytes:
 def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, Any]:
     """Return the mapping in a JSON text, which begins at `line` of the file `source`.
 
-    Raises InputError with the place and the `cure`.
+    Raises InputError with the place of the mistake and the fix `cure`.
     """
     try:
         document = json.loads(text)
@@ -228,19 +229,19 @@ def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, 
 
 @dataclass
 class ImportLog:
-    """Remarks of an import for people, in order; `assume` and `warn` keep each line once."""
+    """The remarks of an import for the user, in order; `assume` and `warn` store each line once."""
 
     read: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def assume(self, line: str) -> None:
-        """Note a value that the file lacks and that was assumed."""
+        """Record the value that was assumed for one missing in the file."""
         if line not in self.assumed:
             self.assumed.append(line)
 
     def warn(self, line: str) -> None:
-        """Note data that the file lacks, or has and should not have."""
+        """Record missing or superfluous data of the file."""
         if line not in self.warnings:
             self.warnings.append(line)
 

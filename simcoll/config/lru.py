@@ -1,4 +1,4 @@
-"""A cache that keeps the values used last, up to a total weight."""
+"""A least-recently-used cache, limited by the total weight of its values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """Keeps the most recently used values, up to a total weight of `most`; the latest is always kept. A value is
-    weighed when it is stored."""
+    """A cache of the most recently used values, up to a total weight of `most`; the latest value always stays."""
 
     def __init__(self, most: int, weight: Callable[[T], int]):
         self.most, self.weight = most, weight

@@ -1,4 +1,4 @@
-"""The memory and time that a simulation may take on this computer; refusal of work that needs more."""
+"""Limits on the memory and time of a simulation on this computer; work beyond them is refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from simcoll import units
 from simcoll.errors import Diagnostic, InputError
 
-UNSAID: Final = 2**31 * 350  # bytes assumed if the system reports none: memory for 2³¹ transfers, the most allowed
+UNSAID: Final = 2**31 * 350  # bytes assumed if the system reports none: enough for 2³¹ transfers, the most allowed
 
 
 def check_memory(needed: int, what: str, cure: str, key: str) -> None:
-    """Raise InputError if `needed` bytes exceed this machine's memory."""
+    """Raise InputError if `needed` bytes for `what` exceed this machine's memory; `key`: the key at fault."""
     there = memory()
     if needed > there:
         said = f"{what} take {needed / 1e9:.0f} GB of memory, and this machine has {there / 1e9:.0f} GB"
@@ -27,18 +27,17 @@ def memory() -> int:
         return UNSAID
 
 
-LONGEST_S: Final = 600  # of the processor
-VARIABLE: Final = "SIMCOLL_LONGEST"  # environment variable for another limit
+LONGEST_S: Final = 600  # default limit, in processor seconds
+VARIABLE: Final = "SIMCOLL_LONGEST"  # environment variable that sets another limit
 
 
 def check_time(took_s: float, what: str, cure: str, key: str) -> None:
-    """Raise InputError if work of `took_s` processor seconds exceeds the limit, or if the environment variable is not a
-    time."""
+    """Raise InputError if an estimate of `took_s` processor seconds exceeds the limit, or VARIABLE is no duration."""
     longest_s = _longest_s()
     if took_s > longest_s:
         took, longest = (_in_words(seconds) for seconds in (took_s, longest_s))
-        said = f"{what} take about {took} of a processor, and at most {longest} are taken"
-        raise InputError([Diagnostic(said, f"{cure}; or let {VARIABLE} say how long it may take, e.g. '24 h'", key)])
+        said = f"{what} need about {took} of processor time, and the limit is {longest}"
+        raise InputError([Diagnostic(said, f"{cure}; or raise the limit with {VARIABLE}, e.g. '24 h'", key)])
 
 
 def _longest_s() -> float:

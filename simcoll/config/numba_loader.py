@@ -1,9 +1,9 @@
-"""Loader of loops, either compiled by numba or as plain Python from the same source.
+"""Load the engines' loops (kernels), either compiled by numba or as plain Python, from the same source.
 
-A kernel is a module of plain functions in numba's subset of Python, with `jit = jit_for(__name__)` before them.
-Imported normally, its functions stay plain, so a small job needs no numba. `compile_kernel` loads the file a second
+A kernel is a module of functions in numba's subset of Python, with `jit = jit_for(__name__)` before them. Imported
+normally, its functions stay plain Python, so that a small job needs no numba. `compile_kernel` loads the file a second
 time, for numba. A kernel imports another kernel's functions with `load_like`. numba keeps machine code in the user's
-cache folder, in a folder named after the source of all kernels in the same package.
+cache folder, in a subfolder named by a hash of the source of all kernels in the package.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from simcoll.config import cache_folder
 from simcoll.errors import InputError, SimcollError
 
-WORTH_COMPILING: Final = 40_000  # transfers: Python takes about 0.6 s for them, as long as numba's start
-MOST_PLAIN: Final = 4_000_000  # transfers: as lists, more than these take gigabytes and many minutes
-_MARK: Final = "_compiled"  # suffix of the name of a module loaded to be compiled
+WORTH_COMPILING: Final = 40_000  # transfers, for which plain Python takes about 0.6 s, as long as numba's start
+MOST_PLAIN: Final = 4_000_000  # most transfers in plain Python: beyond, lists take gigabytes and many minutes
+_MARK: Final = "_compiled"  # suffix of the name of a module that is loaded for numba
 
 _run_plain = 0  # transfers that this process has run uncompiled
 
@@ -38,10 +38,10 @@ def have_numba() -> bool:
 
 
 def pays(transfers: int, *kernels: ModuleType) -> bool:
-    """Return whether to compile the given kernels for a run of `transfers`.
+    """Return whether to compile the given kernels for a run of `transfers` transfers.
 
-    The answer depends on the work alone, never on a cache, so that a repeated command does the same. Small runs of a
-    sweep add up: once they reach WORTH_COMPILING, the rest is compiled. Kernels already loaded cost nothing more.
+    The answer depends on this process's work only, never on a cache, so that a repeated command does the same. Small
+    runs of a sweep add up: once they reach WORTH_COMPILING, later runs are compiled. Compiled kernels are always used.
     """
     global _run_plain
     if kernels and all(kernel in _loaded for kernel in kernels):
@@ -53,42 +53,41 @@ def pays(transfers: int, *kernels: ModuleType) -> bool:
 
 
 def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -> bool:
-    """Return whether to run `transfers` compiled: `compiled`, or if it is None, whether compiling pays.
+    """Return whether to run `transfers` transfers compiled: the value of `compiled`, or if it is None, that of `pays`.
 
-    Raises InputError for too many transfers to run uncompiled.
+    Raises InputError for more than MOST_PLAIN uncompiled transfers.
     """
     if compiled is None:
         compiled = pays(transfers, *kernels)
     if not compiled and transfers > MOST_PLAIN:
         problem = f"{transfers} transfers are too many to run uncompiled"
-        raise InputError(problem, "use a release of Python that numba serves, or ask for fewer ranks")
+        raise InputError(problem, "use a release of Python that numba supports, or fewer ranks")
     return compiled
 
 
 def is_compiled(name: str) -> bool:
-    """Return whether the kernel called `name` is being loaded to be compiled."""
+    """Return whether the module called `name` is a kernel's copy for numba."""
     return name.endswith(_MARK)
 
 
 def jit_for(name: str) -> Callable[[Any], Any]:
-    """Return the decorator for the functions of the kernel called `name`: numba's, or none."""
+    """Return the decorator for the functions of the module `name`: numba's for a copy for numba, else the identity."""
     return _compiled if is_compiled(name) else lambda function: function
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
-    """Return the module from which the kernel called `name` imports functions: compiled if that kernel is."""
+    """Return `kernel`, or its copy for numba if the importing module `name` is such a copy."""
     return _for_numba(kernel) if is_compiled(name) else kernel
 
 
 def _compiled(function: Any) -> Any:
-    """Return a function compiled by numba, as a part of each caller (`forceinline`) and without reference counts
-    (`_nrt`). Kernels create no columns; to pass all columns at each call, or to count them, would take most of the
-    time."""
+    """Compile a function with numba, inlined into each caller (`forceinline`) and without reference counts (`_nrt`).
+    Kernels create no arrays. To pass all arrays at each call, or to count references, would take most of the time."""
     import numba
 
     kept = _folder(Path(function.__code__.co_filename).parent)
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(kept or "")  # read once, when the function is decorated
+    numba.config.CACHE_DIR = str(kept or "")  # numba reads it when the function is decorated
     try:
         made = numba.njit(forceinline=True, cache=kept is not None, nogil=True, _nrt=False)(function)
     finally:
@@ -111,10 +110,10 @@ def _wide(kind: Any) -> Any:
 
 @functools.cache  # read and checked once for all functions of a folder
 def _folder(kernels: Path) -> Path | None:
-    """Return the folder for the machine code of the kernels in a folder; None if nothing may be kept.
+    """Return the cache folder for machine code of the kernels in a source folder; None if there is no safe one.
 
-    numba checks the file of a function, but not the files of functions that it calls; so the folder's name is a hash of
-    all source in `kernels`. Code that others could have written is never loaded.
+    numba checks the source file of a function, but not the files of functions that it calls. So the folder's name is a
+    hash of all source in `kernels`. Code that other users could have written is never loaded.
     """
     source = b"".join(file.read_bytes() for file in sorted(kernels.glob("*.py")))
     name = hashlib.sha256(source + Path(__file__).read_bytes()).hexdigest()[:16]
@@ -125,7 +124,7 @@ def _folder(kernels: Path) -> Path | None:
 
 
 class CompiledKernel:
-    """A kernel whose functions run compiled."""
+    """A kernel whose functions are compiled at their first call."""
 
     def __init__(self, kernel: ModuleType):
         self._module = _for_numba(kernel)
@@ -168,8 +167,7 @@ def _for_numba(kernel: ModuleType) -> ModuleType:
 
 
 class Loops:
-    """The loops of a kernel, and columns in the form that they take: arrays if compiled, else lists, which Python
-    indexes faster."""
+    """The functions of a kernel, and columns in the form that these need: arrays if compiled, else lists."""
 
     def __init__(self, kernel: ModuleType, compiled: bool):
         self.compiled = compiled
@@ -180,20 +178,20 @@ class Loops:
         return compile_kernel(kernel) if self.compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
-        """Return a column in the form that the loops take.
+        """Convert a column into the form that the functions need.
 
-        Arrays are contiguous and writable: numba compiles a loop again for each layout and for read-only columns.
+        Arrays are made contiguous and writable, because numba compiles a function again for each layout.
         """
         if not self.compiled:
             return column.tolist()
         return column if column.flags.carray else np.require(column, requirements=["C", "W"])
 
     def fill(self, length: int, value: float, kind: type = np.int32) -> Any:
-        """Return a new column filled with `value`; zeros take memory only where they are used."""
+        """Return a new column of `length` entries `value`; memory for zeros is allocated on first use."""
         if not self.compiled:
             return [value] * length
         return np.full(length, value, kind) if value else np.zeros(length, kind)
 
     def room(self, length: int, kind: type = np.int32) -> Any:
-        """Return a new uninitialized column, which takes memory only where it is written."""
+        """Return a new uninitialized column of `length` entries; memory is allocated on first use."""
         return np.empty(length, kind) if self.compiled else [0] * length

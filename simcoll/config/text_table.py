@@ -1,4 +1,4 @@
-"""Tables as text: right-aligned for the terminal, as nccl-tests prints them; and as CSV."""
+"""Format tables as text: right-aligned for the terminal, as nccl-tests prints them, and as CSV."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import Final
 
 from simcoll.units import format_duration, short_size
 
-_UNITS: Final = {"_us": "us", "_GBps": "GB/s"}  # by suffix of the column's name; each cell of sizes has its own unit
+_UNITS: Final = {"_us": "us", "_GBps": "GB/s"}  # by suffix of the column's name; sizes have a unit in each cell
 _PERCENT: Final = {"mape": 1, "median": 1, "p95": 1, "bias": 1, "error": 100}  # factor to percent
 LONG: Final = 100_000.0  # us; a column with a longer time has a unit in each cell
-GAP: Final = 3  # characters between columns, where there is room
-FOLLOW: Final = ("op", "confidence", "region", "distance")  # columns without a unit that follow from other columns
-WIDTH: Final = 120  # characters of a line where there is no terminal
+GAP: Final = 3  # characters between columns, if the line is wide enough
+FOLLOW: Final = ("op", "confidence", "region", "distance")  # columns without a unit that depend on other columns
+WIDTH: Final = 120  # characters of a line without a terminal
 
 
 def width() -> int:
-    """Return the characters of a line: those of `COLUMNS` or the terminal; 120 if the output is not a terminal."""
+    """Return the width of a line in characters: that of `COLUMNS` or of the terminal; else 120."""
     return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
 
 
 def wrapped(line: str, indent: str = "#   ") -> str:
-    """Return a remark wrapped at words to the width of a line; further lines begin with `indent`."""
+    """Wrap a remark at words to the width of a line; further lines begin with `indent`."""
     return textwrap.fill(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def command(line: str, remark: str) -> str:
-    """Return a shell command with its remark after it, or above it if both are wider than a line."""
+    """Return a shell command followed by its remark, or below its remark if both do not fit into a line."""
     if len(f"{line}  # {remark}") <= width():
         return f"{line}  # {remark}"
     parts = textwrap.wrap(line, width() - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -43,18 +43,18 @@ def command(line: str, remark: str) -> str:
 
 
 def remarks_wrapped(text: str) -> str:
-    """Return a text with its remarks, the lines that begin with `#`, wrapped to the width of a line."""
+    """Wrap the lines of a text that begin with `#` (remarks) to the width of a line."""
     return "\n".join(wrapped(line) if line.startswith("#") else line for line in text.splitlines())
 
 
 def fitted(
     columns: Sequence[str], rows: Sequence[Mapping[str, object]], spare: Sequence[str], together: Collection[str] = ()
 ) -> tuple[str, str]:
-    """Return the table, as `render` does, and a remark.
+    """Return the table as `render` does, and a remark on omitted columns.
 
-    If lines are too wide, `spare` columns are left out: first those with one value in all rows, then results and
-    columns that follow from others. Inputs that differ between rows, and columns needed to tell rows apart, stay. The
-    remark names the common values and the columns left out; it is empty if none was.
+    If lines are too wide, some `spare` columns are omitted: first those with one value in all rows, then results and
+    columns that depend on others. Columns that distinguish rows stay. The remark lists the values of the former and the
+    names of the latter; it is empty if no column was omitted.
     """
     kept, shared, left = list(columns), list[str](), list[str]()
     follow = [name for name in spare if not _alike(name, rows) and (name in FOLLOW or _is_result(name))]
@@ -75,7 +75,7 @@ def _alike(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
 
 
 def _told_apart(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> int:
-    """Return the number of rows that differ in their inputs, not only in times and other results."""
+    """Return the number of distinct rows, compared by inputs only, without times and other results."""
     asked = [name for name in columns if not _is_result(name)]
     return len({tuple(str(row.get(name)) for name in asked) for row in rows})
 
@@ -90,10 +90,10 @@ def _with_unit(name: str, value: object) -> str:
 
 
 def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str] = ()) -> str:
-    """Return the table, one line a row; a column's unit follows from its name, and absent values are shown as `-`.
+    """Return the table as text, one line per row. A column's unit follows from its name; `-` stands for absent values.
 
-    Each cell of a column with a long time has its own unit; if it is one of `together`, so do all of these. If lines
-    are too wide, first the gaps between columns shrink, then cells are broken at spaces.
+    In a column with a long time each cell has its own unit; if one column of `together` has a long time, this holds for
+    all of `together`. If lines are too wide, first the gaps between columns shrink, then cells are broken at spaces.
 
     >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))
        size   ranks    time
@@ -140,7 +140,7 @@ def _lines(
 
 
 def _narrowed(lines: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
-    """Return widths that sum to `room`, or to the least that the longest words allow; the widest shrink first."""
+    """Reduce column widths until their sum is `room` or the longest words allow no less; the widest shrink first."""
     narrow = list(widths)
     least = [max(len(word) for line in lines for word in _words(line[i])) for i in range(len(widths))]
     while sum(narrow) > room and (wide := [i for i in range(len(narrow)) if narrow[i] > least[i]]):
@@ -149,7 +149,7 @@ def _narrowed(lines: Sequence[Sequence[str]], widths: Sequence[int], room: int) 
 
 
 def _broken(line: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
-    """Return a line as several lines, its cells broken at spaces to the widths."""
+    """Break the cells of a line at spaces to the widths; return the resulting lines."""
     cells = []
     for text, wide in zip(line, widths, strict=True):
         parts = [""]
@@ -161,8 +161,8 @@ def _broken(line: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a cell. A number stays with its name and its unit, as in `latency 2` and `28.4 KiB`; a
-    protocol may stand below its algorithm: `ring/` and `LL128`."""
+    """Return the parts between which a cell may be broken. A number stays with its name or unit, as in `latency 2` and
+    `28.4 KiB`. `ring/LL128` may be broken after the `/`."""
     words = re.sub(r"(?<=[a-z_)]{3}/)(?=[A-Z])", " ", text).split()
     kept = words[:1] or [""]
     for before, word in itertools.pairwise(words):
@@ -179,7 +179,7 @@ def _duration(value: object) -> str:
 
 
 def head(column: str) -> tuple[str, str]:
-    """Return the name of a column without its unit, and the unit in brackets."""
+    """Split the name of a column into the name without unit, and the unit in brackets (or an empty text)."""
     if column in _PERCENT:
         return column, "(%)"
     if column.endswith("_bytes"):
@@ -189,24 +189,24 @@ def head(column: str) -> tuple[str, str]:
 
 
 def cell(column: str, value: object) -> str:
-    """Return a value as text for people; `-` for an absent value."""
+    """Return a value as text for the terminal; `-` for an absent value."""
     if value is None or value == "":
         return "-"
     if column.endswith("_bytes") and isinstance(value, int):
         return short_size(value)
     if column in _PERCENT and isinstance(value, int | float):
         return f"{value * _PERCENT[column]:.1f}"
-    if column.endswith(("_us", "_GBps")) and isinstance(value, str):  # exact, with too many digits to show
+    if column.endswith(("_us", "_GBps")) and isinstance(value, str):  # an exact number, with too many digits
         value = float(value)
     if isinstance(value, float):
         text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-        return f"{Decimal(f'{value:.2g}'):f}" if "e" in text else text  # 0.000022, which nobody reads as 2.169e-05
+        return f"{Decimal(f'{value:.2g}'):f}" if "e" in text else text  # 0.000022 instead of 2.169e-05
     return str(value)
 
 
 # --- CSV ---
 
-# A spreadsheet would run a text that begins like a formula; an apostrophe before it makes it text.
+# A spreadsheet would evaluate a text that begins like a formula; an apostrophe before it prevents this.
 _FORMULA: Final = re.compile(r"'*(?![-+](?:[\d.]|inf|nan))[=+\-@\t\r].", re.IGNORECASE)
 
 
@@ -220,7 +220,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def csv_meaning(cell: str) -> str:
-    """Return the text that a CSV cell stands for: undo the apostrophe before a formula.
+    """Return the text of a CSV cell without the apostrophe that `csv_text` puts before a formula.
 
     >>> csv_meaning("'=x"), csv_meaning("'tis")
     ('=x', "'tis")

@@ -1,6 +1,6 @@
-"""XML as elements that know their line and column; used by every reader of XML files.
+"""Parse XML into elements with their line and column; every reader of XML files uses this module.
 
-Safe: document types, and so entities, are refused, nothing is fetched; bytes, elements and depth are limited.
+The parser is safe: it refuses document types (and so entities), fetches nothing, and limits bytes, elements and depth.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from xml.parsers import expat
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.units import float_of, int_of
 
-MOST_BYTES: Final = 16 * 2**20  # bounds memory; NCCL's and MSCCL's files are far smaller
-MOST_ELEMENTS: Final = 200_000  # bounds memory; a file within MOST_BYTES could hold millions
+MOST_BYTES: Final = 16 * 2**20  # to bound memory; NCCL's and MSCCL's files are far smaller
+MOST_ELEMENTS: Final = 200_000  # to bound memory; a file within MOST_BYTES could hold millions
 
 
 @dataclass
 class Element:
-    """An element: its attributes as texts, its text, its children and where it begins."""
+    """An XML element: its attributes, its children, its text (`content`), and the place where it begins."""
 
     name: str
     attributes: Mapping[str, str]
@@ -28,7 +28,7 @@ class Element:
     content: str = ""
 
     def wrong(self, problem: str, cure: str) -> NoReturn:
-        """Raise InputError about this element."""
+        """Raise InputError with the place of this element."""
         raise InputError([Diagnostic(problem, cure, self.name, self.place)])
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -61,7 +61,7 @@ class Element:
         return number
 
     def one_of(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
-        """Return the value in `known` of an attribute; raises InputError for an unknown attribute."""
+        """Return the value in `known` for an attribute's text; raises InputError if the text is not in it."""
         text = self.text(name, default)
         if text not in known:
             self.wrong(f"{name}={text!r} is not known", did_you_mean(text, known))
@@ -83,10 +83,9 @@ class Element:
 def parse(
     data: bytes | str, source: str, *, root: str, kind: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
 ) -> Element:
-    """Return the root element of XML text from a file of some `kind`; errors name `source` and end with `cure`.
+    """Parse XML and return its root element. Messages name the file (`source`), its `kind` and the fix (`cure`).
 
-    A `str` is already decoded, whatever encoding it declares. Raises InputError with line and column, also if the root
-    is not called `root`.
+    In a `str`, a declared encoding is ignored. Raises InputError with line and column, also for another root.
     """
     parser = expat.ParserCreate("utf-8" if isinstance(data, str) else None)
     roots: list[Element] = []
@@ -118,7 +117,7 @@ def parse(
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.StartDoctypeDeclHandler, parser.CharacterDataHandler = doctype, characters
-    parser.buffer_text = True  # each text in one piece
+    parser.buffer_text = True  # expat then passes each text in one piece
     try:
         parser.Parse(data.encode("utf-8", errors="replace") if isinstance(data, str) else data, True)
     except expat.ExpatError as error:

@@ -1,7 +1,7 @@
-"""YAML 1.2 files as trees of located values; every error has file, line, column and cure.
+"""Read YAML 1.2 files as trees in which every value and key has its place (file, line and column).
 
-`read` returns a `Node` tree in which every value and key has its place; `assign` sets a key of the tree from outside.
-`validate` passes the plain values to a pydantic model and turns its errors into located diagnostics.
+`read` returns such a tree of `Node`s; `assign` sets a key of the tree, e.g. for `--set`. `validate` passes the plain
+values to a pydantic model and converts its errors into diagnostics with places and fixes.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from simcoll.config import input_files
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.units import MOST_DIGITS
 
-MAX_FILE_BYTES: Final = 16 * 2**20  # bounds memory; a YAML file of simcoll is far smaller
-MOST_KEPT: Final = 4 * 2**20  # bytes: the tree of a larger file is not cached
+MAX_FILE_BYTES: Final = 16 * 2**20  # to bound memory; a YAML file of simcoll is far smaller
+MOST_KEPT: Final = 4 * 2**20  # bytes; the tree of a larger file is not cached
 T = TypeVar("T")
-_FILES: Final = (".yaml", ".yml", ".json", ".xml")  # suffixes of files that a file of simcoll may name
+_FILES: Final = (".yaml", ".yml", ".json", ".xml")  # suffixes of files to which a file of simcoll may refer
 
 
 class WrittenFloat(float):
-    """A number of a file with its text: as releases, `2.3` and `2.30` differ."""
+    """A number with its text in the file, because as releases `2.3` and `2.30` differ."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False)  # caches are keyed by trees
+@dataclass(frozen=True, eq=False)  # compared by identity, as caches are keyed by trees
 class Node:
-    """A value with its place; mappings also know where each key stands."""
+    """A value with its place in a file; `keys` are the places of a mapping's keys."""
 
     value: Any  # dict[str, Node], list[Node] or a scalar
     place: Place
@@ -55,12 +55,12 @@ class Node:
         return self.value
 
     def get(self, key: str) -> Node | None:
-        """Return the child at `key`; None if this is not a mapping that has it."""
+        """Return the child at `key`; None if this node is no mapping or lacks the key."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
 
 def located(value: Any, place: Place) -> Node:
-    """Return plain values as a tree whose nodes all have one place."""
+    """Convert plain values into a tree in which all nodes have the same place."""
     if isinstance(value, dict):
         return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
     if isinstance(value, list):
@@ -68,21 +68,21 @@ def located(value: Any, place: Place) -> Node:
     return Node(value, place)
 
 
-# Parsing and checking a file takes 10 to 60 ms, NCCL's graph search up to 6 s; each point asks for some twenty files.
+# Parsing and checking a file takes 10 to 60 ms, NCCL's graph search up to 6 s; each point needs some twenty files.
 @functools.lru_cache(maxsize=256)
 def _answer(ask: Callable[..., Any], of: tuple[Hashable, ...]) -> Any:
     return ask(*of)
 
 
 def once(ask: Callable[..., T], *of: Hashable) -> T:
-    """Return `ask(*of)`, kept for the next time: what a file says, which is named by its text if it may change."""
+    """Return `ask(*of)` from a cache. For a file that may change, `of` must contain the file's text."""
     answer: T = _answer(ask, of)
     return answer
 
 
 # --- text to trees ---
 
-MAX_NODES: Final = 200_000  # an alias bomb is small on disk and huge when walked
+MAX_NODES: Final = 200_000  # limits files with aliases, which are small on disk and may expand to a huge tree
 
 _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -124,7 +124,7 @@ _Yaml12.add_constructor("tag:yaml.org,2002:float", _float)
 
 
 def _parsed(text: str, source: str) -> tuple[Node, Sequence[Diagnostic]]:
-    """Return the tree and the mistakes after which reading can go on; raises InputError for other mistakes."""
+    """Return the tree of a text and its recoverable mistakes; raises InputError for other mistakes."""
     mistakes: list[Diagnostic] = []
     try:
         loader = _Yaml12(text)
@@ -150,17 +150,15 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
         raise InputError(f"{source}: more than {MAX_NODES} values once aliases are expanded", "write a smaller file")
     place = _place(node, source)
     if isinstance(node, yaml.CollectionNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+        errors.append(Diagnostic(f"YAML tag {node.tag} is not supported", "write plain YAML", "", place))
     if isinstance(node, yaml.MappingNode):
         children: dict[str, Node] = {}
         keys: dict[str, Place] = {}
         for key_node, value_node in node.value:
             if isinstance(key_node, yaml.ScalarNode) and key_node.value == "<<" and not key_node.style:
                 cure = "write the keys themselves, or an alias (*name) for a whole value"
-                mistake = Diagnostic(
-                    "'<<' merges no keys, as YAML 1.2 has none that do", cure, "", _place(key_node, source)
-                )
-                raise InputError([mistake])  # later errors would follow from the missing keys
+                mistake = Diagnostic("YAML 1.2 has no merge key '<<'", cure, "", _place(key_node, source))
+                raise InputError([mistake])  # missing keys would cause further errors
             key, key_place = str(loader.construct_object(key_node, deep=True)), _place(key_node, source)
             if key in keys:
                 first = keys[key]
@@ -179,7 +177,7 @@ def _locate(loader: Any, node: yaml.Node, source: str, errors: list[Diagnostic],
     try:
         return Node(loader.construct_object(node, deep=True), place)
     except (yaml.YAMLError, ValueError):
-        errors.append(Diagnostic(f"a value of the kind {node.tag} is not understood", "write plain YAML", "", place))
+        errors.append(Diagnostic(f"YAML tag {node.tag} is not supported", "write plain YAML", "", place))
         return Node(None, place, broken=True)
 
 
@@ -191,7 +189,7 @@ def _place(node: yaml.Node, source: str) -> Place:
 
 
 def parse(text: str, source: str, errors: list[Diagnostic] | None = None) -> Node:
-    """Return the tree of a YAML text; `source` names it in errors."""
+    """Return the tree of a YAML text; `source` names the text in messages. For `errors` see `read`."""
     return _checked(*once(_parsed, text, source), errors)
 
 
@@ -216,10 +214,11 @@ _SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), s
 
 
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
-    """Return the tree of a YAML document. Texts that name a file beside it (`topology: machine.yaml`) become its path.
+    """Return the tree of a YAML file. A text that names a file in the same folder (`topology: machine.yaml`) is
+    replaced by that file's path.
 
-    Raises InputError if the file is missing, too large, not YAML, or has a key twice; with `errors`, mistakes after
-    which reading can go on are appended there.
+    Raises InputError if the file is missing, too large, not YAML, or has a key twice. If `errors` is given, recoverable
+    mistakes are appended to it instead.
     """
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
@@ -231,8 +230,8 @@ def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = 
 
 
 def _with_files(tree: Node, folder: Path) -> Node:
-    """Return the tree with each text that names a file in `folder` replaced by the file's path; the same object if
-    there is none, as caches are keyed by trees."""
+    """Replace each text that names a file in `folder` by the file's path. Without such a text, return the same object,
+    because caches are keyed by trees."""
     if isinstance(tree.value, dict):
         named = {key: _with_files(child, folder) for key, child in tree.value.items()}
         return tree if all(map(operator.is_, named.values(), tree.value.values())) else replace(tree, value=named)
@@ -248,9 +247,9 @@ def _with_files(tree: Node, folder: Path) -> Node:
 
 
 def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
-    """Return the tree with a value at a dotted path, in each mapping of a list on the way; missing keys are created.
-    `place`, by default the value's, is where the keys were written. Raises InputError if the path runs through a scalar
-    or a list of scalars."""
+    """Return the tree with a value set at a dotted path; missing keys are created. If the path leads through a list of
+    mappings, the value is set in each. `place` is that of new keys; default: the value's place. Raises InputError if
+    the path leads through a scalar or a list of scalars."""
     return _put(tree, path.split("."), value, place or value.place)
 
 
@@ -268,18 +267,18 @@ def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
 
 
 def over(below: Node, above: Node) -> Node:
-    """Return two mappings merged: `above` wins where both have a value, key by key in nested mappings."""
+    """Merge two mappings recursively; if both have a value at a key, that of `above` counts."""
     if not isinstance(below.value, dict) or not isinstance(above.value, dict):
         return above
     both = {key: over(below.value[key], child) if key in below.value else child for key, child in above.value.items()}
     return Node({**below.value, **both}, above.place, {**below.keys, **above.keys})
 
 
-# --- keys set from outside ---
+# --- assignments by options ---
 
 
 class OptionValue(str):
-    """An assignment made by an option such as `--profile`; messages name the option."""
+    """An assignment `PATH=VALUE` that stems from an option such as `--profile`; messages name the option."""
 
     option: str
 
@@ -291,7 +290,7 @@ class OptionValue(str):
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Return column and values of `COL=V,V`. Raises InputError for text of another form, and for several columns."""
+    """Split `COL=V,V` into the column and its values' text. Raises InputError for other forms and several columns."""
     column, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not column:
         raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
@@ -303,16 +302,17 @@ def condition(text: str, option: str = "--where") -> tuple[str, str]:
 
 
 def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each assignment with its name in messages: its option, or `--set[N]`, counted from 1."""
+    """Yield each assignment with its name for messages: its option, or `--set[N]` with N from 1."""
     count = itertools.count(1)
     for each in assignments:
         yield each, each.option if isinstance(each, OptionValue) else f"--set[{next(count)}]"
 
 
 def assign(tree: Node, assignment: str, source: str) -> Node:
-    """Return the tree with `PATH=VALUE` set; VALUE is YAML, missing keys are created. `source` names it in messages.
+    """Return the tree with an assignment `PATH=VALUE` applied; VALUE is YAML, missing keys are created. `source` names
+    the assignment in messages.
 
-    Raises InputError when there is no `=` or the path runs through a value that is not a mapping.
+    Raises InputError if there is no `=`, or if the path leads through a value that is no mapping.
     """
     path, equals, text = assignment.partition("=")
     if not equals or not path.strip():
@@ -333,10 +333,10 @@ _UNDERSCORES: Final = re.compile(r"[-+]?[0-9]+(_[0-9]+)+(\.[0-9]*)?([eE][-+]?[0-
 
 
 class Model(BaseModel):
-    """Base of everything that is read from a file: unknown keys are errors, values never change.
+    """Base class of models of files: unknown keys are errors, and instances are immutable.
 
-    Modules that every start loads define models without `from __future__ import annotations`: it makes annotations
-    texts, and pydantic compiles each of them again.
+    Modules that are loaded at every start define models without `from __future__ import annotations`. It would make
+    annotations texts, which pydantic has to compile again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
@@ -351,26 +351,26 @@ class Model(BaseModel):
                 raise BelowError([key], f"{value!r} is not a number; write it without _")
         return values
 
-    also_called: ClassVar[Mapping[str, str]] = {}  # words that people write for a key of the file, and the key
+    also_called: ClassVar[Mapping[str, str]] = {}  # wrong key that users may write -> the right key, for messages
 
     @classmethod
     def plain(cls) -> Self:
-        """Return the model of an empty file. Calling the class would build the validator, which takes milliseconds and
-        which pydantic builds again for each model that has this one as a field."""
+        """Return the model with all defaults. Calling the class instead would build its validator, which takes
+        milliseconds, and which pydantic builds again for each model that has this one as a field."""
         made: Any = cls.model_construct()
         found: Self = made
         return found
 
 
 def models() -> dict[str, type[Model]]:
-    """Return every model of a mapping in files, by name."""
+    """Return all subclasses of `Model`, by name."""
     return {model.__name__: model for model in _subclasses(Model)}
 
 
 def field_texts(model: type[Model]) -> dict[str, str]:
-    """Return the text below each field of a model, by key; inherited fields included.
+    """Return the documentation string below each field of a model, by key, inherited fields included.
 
-    Read from the source on demand, so that no command pays for it at its start.
+    The strings are read from the source on demand, so that they do not slow down the start of a command.
     """
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
@@ -399,11 +399,11 @@ def _subclasses(model: type[Model]) -> Iterator[type[Model]]:
 
 M = TypeVar("M", bound=Model)
 
-TAG: Final = "<"  # prefix of the names of a tagged union's branches
+TAG: Final = "<"  # first character of the tags of union members
 
 
 class BelowError(ValueError):
-    """A mistake at some `path` below the value that was checked, not at the value itself."""
+    """A mistake at a `path` below the validated value, not at the value itself."""
 
     def __init__(self, path: Sequence[str | int], problem: str):
         self.path = tuple(path)
@@ -411,11 +411,11 @@ class BelowError(ValueError):
 
 
 class MisplacedKeyError(BelowError):
-    """A key that does not go with other keys: the mistake is located at the key, not at its value."""
+    """A key that contradicts other keys: the message has the place of the key, not of its value."""
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
-    """Return every tree as a `model`; raises InputError with `mistakes` and all mistakes of all trees, each once."""
+    """Validate every tree as a `model`; raises InputError with `mistakes` and all mistakes of all trees, each once."""
     models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
@@ -430,7 +430,7 @@ def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnosti
 
 
 def mistakes(error: ValidationError, model: type[Model], values: Mapping[str, Any]) -> list[Diagnostic]:
-    """Return pydantic's errors about values that are in no file, worded as for files."""
+    """Convert pydantic's errors about values that come from no file into diagnostics without places."""
     return [replace(each, place=None) for each in _located(error, model, located(dict(values), Place("", 1, 1)))]
 
 
@@ -454,7 +454,7 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
         if detail["type"] == "missing" and any(loc[:-1] == detail["loc"][:-1] for loc in unknown):
             continue  # a misspelt key is one mistake, reported at the misspelt key
         if detail["type"] == "default_factory_not_called":
-            continue  # a default that follows from other keys, whose own mistakes are reported
+            continue  # a default that depends on other keys, whose mistakes are reported
         of_key = detail["type"] in ("extra_forbidden", "missing") or isinstance(misplaced, MisplacedKeyError)
         where = place if of_key else node.place
         text = _wording(detail)
@@ -467,13 +467,13 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
 
 
 def _unswept(path: Sequence[str], node: Node) -> str:
-    """Return the cure for a list or range in place of one value below a list, where nothing is swept; else empty."""
+    """Return the fix for a list or range below a key whose lists are not swept; else an empty text."""
     above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
     several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
     if len(above) == len(path) or not several:
         return ""
     instead = f"list whole mappings of {above[-2]!r}" if len(above) > 1 else "write a file for each"
-    return f"write one value: nothing below {above[-1]!r} is swept; to compare several, {instead}"
+    return f"write one value: values below {above[-1]!r} cannot be swept; to compare several, {instead}"
 
 
 def _wording(detail: Any) -> str:
@@ -507,7 +507,7 @@ def _wording(detail: Any) -> str:
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Return the keys that the mapping at `location` may have."""
+    """Return the keys that a model allows for the mapping at `location`."""
     inside: Any = model
     for part in location:
         for name, info in model.model_fields.items():
@@ -520,7 +520,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 
 def _branch(annotation: Any, tag: str | int) -> Any:
-    """Return the member of a tagged union that has the tag; None if there is none."""
+    """Return the member of a tagged union with the given tag; None if there is none."""
     arguments = get_args(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]
@@ -542,14 +542,14 @@ def _takes_numbers(annotation: Any) -> bool:
 
 
 def dump(value: Any, *, inline: bool = False) -> str:
-    """Return plain values as YAML text, keys in order; `inline` puts the innermost lists and mappings on one line."""
+    """Convert plain values to YAML text, keys in order; `inline` puts innermost lists and mappings on one line."""
     flow = None if inline else False
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": flow}
     return str(yaml.dump(value, Dumper=_Quoting, **options))
 
 
 class _Quoting(yaml.SafeDumper):
-    """Quotes each text that YAML 1.1 or 1.2 would read as something else, such as `9e47`."""
+    """A dumper that quotes each text that YAML 1.1 or 1.2 would not read as text, such as `9e47`."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [

@@ -94,9 +94,8 @@ def parts_of(program: Program, follows: Array, slots: int, least: int) -> Networ
 
 
 def _in_order(own: Numbers, before: Numbers, behind: Numbers, near: Array, count: int) -> Numbers | None:
-    """Return a level for each of `count` parts, so that of each pair that is `near`, `before` is below `behind`. If
-    possible, parts of links come first, in route order, then the parts with participants (`own`). None if no order
-    exists."""
+    """Return a level for each part, so that in each `near` pair `before` is below `behind`. If possible, parts of links
+    come first, in route order, then the parts with participants (`own`). None if impossible."""
     links = np.ones(count, bool)
     links[own] = False
     level = _levels(count, before, behind, near | (links[before] & links[behind]))

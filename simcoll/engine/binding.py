@@ -44,7 +44,7 @@ def check_written(source: StreamedSchedule) -> None:
 
 
 def written_out(source: AnySchedule) -> Schedule:
-    """Return the schedule with all transfers in memory, as `bind` needs it; else raises InputError."""
+    """Return the schedule with all transfers in memory, for `bind`; raises InputError if memory is too small."""
     if isinstance(source, Schedule):
         return source
     check_written(source)
@@ -219,8 +219,7 @@ def assemble(
 ) -> Program:
     """Compute channels, receive sides and credits, and return the program.
 
-    An in-network agent has one channel and one receive side for each peer; if `channels_by` is `step`, for each peer
-    and channel number.
+    An in-network agent has one channel and receive side per peer; with `channels_by: step`, per peer and number.
     """
     way, number = columns.way, columns.number
     src, dst = routes.src[way], routes.dst[way]
@@ -262,7 +261,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
 
 
 def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
-    """Return the program of the transfers `left`. The others send nothing, as later loops lack slots of fewer bytes."""
+    """Return the program of the transfers `left`. The others have no bytes left in their loop."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     loop, origin = program.loop[left], program.origin[left]
     first_slot = loop * np.int32(schedule.n_slots)
@@ -302,7 +301,7 @@ def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> ND
         for group in schedule.groups:
             held[list(group)] = contract.sizes(nbytes, len(group), *more)
     except ValueError as error:
-        raise InputError([Diagnostic(str(error), "mend the weights or the size", "weights")]) from None
+        raise InputError([Diagnostic(str(error), "change the weights or the size", "weights")]) from None
     return held
 
 
@@ -316,8 +315,7 @@ def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
-    """Return the kind of each transfer if each loop moves one piece of a slot: first whole pieces, then the remainder,
-    then nothing."""
+    """Return the kind of each transfer if loops move pieces of a slot: whole pieces, the remainder, then nothing."""
     whole = (sizes // piece)[kind]
     return np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
 

@@ -1,7 +1,7 @@
 """Folding: if a rotation of the ranks maps schedule and network onto themselves, simulate a few ranks for all.
 
-A rotation by k ranks maps rank r to r + k (mod n). If it changes nothing, both do the same at the same time. So it is
-enough to run k ranks (a multiple of k if one of them would send to a rank that it stands for). This is exact if
+A rotation by k ranks maps rank r to r + k (mod n). If schedule and network stay the same, rank r + k acts as rank r
+does. So k ranks stand for all (a multiple of k if one of them would send to a rank it stands for). This is exact if
 
 * the rotation maps every step onto itself (`Rotation.holds`), and each sender's list of transfers, in order, onto
   another sender's;

@@ -70,12 +70,12 @@ def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Pro
 
 def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int) -> None:
     if any(program.params.barrier or program.params.blocking != "no" for program in bound):
-        what = "barriers and blocking sends are of one collective"
-        raise InputError([Diagnostic(what, "leave out barrier and blocking", "model")])
+        what = "operations that run together cannot have barriers or blocking sends"
+        raise InputError([Diagnostic(what, "leave out `barrier` and `blocking`", "model")])
     ways = {program.params.sharing for program in bound}
     if len(ways) > 1 or (views > 1 and ways != {"fifo"}):
-        what = "links cannot be shared in two ways at once, nor fairly by operations that see them differently"
-        raise InputError([Diagnostic(what, "choose fifo", "model.sharing")])
+        what = "operations that share links need the same `sharing`, and `fair` needs links that are alike for all"
+        raise InputError([Diagnostic(what, "write `fifo`", "model.sharing")])
     total = sum(len(op.program) for op in operations if op.program)
     check_room(total, f"{total} transfers", "ask for fewer ranks or larger chunks", "ranks")
 

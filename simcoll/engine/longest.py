@@ -201,8 +201,7 @@ def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers
 
 
 def _heads(program: Program, tables: LinkTables) -> Numbers:
-    """Return for each link the link at which waiting is counted: itself, or a link before it on every route that takes
-    it.
+    """Return for each link the link at which waiting is counted: itself, or a link before it on all its routes.
 
     Waiting at links in a row is counted once: all transfers ahead have passed them after the sum, over these transfers,
     of the longest time that each takes on one of the links. Only one transfer of a channel counts at the link where the

@@ -1,7 +1,7 @@
 """The streamed engine: replay schedules that are too long for memory. It keeps only the sums of the run, no timeline.
 
 It reads one step after the other, binds it to links, replays it in schedule order and drops it. If a pattern repeats
-between participants that share no link (as in rings), its steps run as whole NumPy columns. The replay checks that
+between participants that share no link (as in rings), its steps run as whole columns of rows. The replay checks that
 schedule order is the order of time. If it is not, there is no result, and an engine with a heap runs the program.
 """
 
@@ -83,7 +83,7 @@ class RoutedParts:
 
 
 def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
-    """Return `RoutedPart.before` of a part."""
+    """Return for each row the row that writes what it reads in the next step; None if rows share a rank or a link."""
     if not isinstance(part, Repeat):
         return None
     step, n = part.first, part.rows
@@ -159,7 +159,7 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
     try:
         (held,) = cut(nbytes, stream.n, stream.n_chunks, itemsize, None, blocks)
     except ValueError as error:
-        raise wrong("size", str(error), "mend the size") from None
+        raise wrong("size", str(error), "change the size") from None
     if not chunk:
         return [held]
     piece = piece_bytes(chunk, itemsize)

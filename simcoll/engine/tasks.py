@@ -18,8 +18,7 @@ class Tasks:
     transfers of its channels are sent, and those to its receive sides are complete. Task k waits for the tasks
     `before[first[k]:first[k + 1]]`, all lower than k and of earlier operations; `first` has shape (tasks + 1,).
     `channel` (channels,) and `side` (sides,) hold the task of each channel and receive side; NONE for an in-network
-    agent, which waits for no task. Channels of one `lane` (channels,) belong to tasks that run one after the other:
-    only one sends.
+    agent, which waits for no task. Channels of one `lane` (channels,) belong to successive tasks: one sends at a time.
     """
 
     channel: Index

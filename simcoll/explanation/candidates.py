@@ -32,10 +32,10 @@ PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice; None keeps the scenario's setting.
+    """One choice of algorithm and settings; None keeps the scenario's setting.
 
-    `groups` is their number; `executor` runs the choice, if the scenario leaves that open; `nccl` is NCCL's name of the
-    algorithm, if NCCL has it.
+    `groups`: the number of groups. `executor`: the executor of the choice, if the scenario names none. `nccl`: NCCL's
+    name of the algorithm, if NCCL has it.
     """
 
     algorithm: str
@@ -112,7 +112,7 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
     served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
     for name in among or ():
         if name not in served:
-            raise wrong("--among", f"{name!r} does not serve here", did_you_mean(name, served))
+            raise wrong("--among", f"{name!r} cannot run this call", did_you_mean(name, served))
     if among is not None:
         return [candidate for candidate in listed if candidate.algorithm in among]
     schedules = {(each.algorithm, each.groups): each for each in listed if each.algorithm not in named}
@@ -126,7 +126,7 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
         return
     collective, runs = scenario.collective, _runs(scenario)
     if scenario.protocol not in ("none", "auto"):
-        raise RefusedError(f"protocol {scenario.protocol} needs a profile with kernels; take one, or leave it out")
+        raise RefusedError(f"protocol {scenario.protocol} needs a profile with NCCL kernels; name one, or omit it")
     nccl_names = names(collective)
     ranks = rank_count(scenario)
     topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # building it takes long
@@ -150,8 +150,8 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
 
 
 def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
-    """Yield the pairs that NCCL could take, then schedules that one kernel runs; only those of the scenario's executor
-    if it names one."""
+    """Yield the pairs of algorithm and protocol of NCCL, then the schedules that one kernel runs; if the scenario names
+    an executor, only its candidates."""
     nccl_names, refused, found = names(scenario.collective), list[RefusedError](), False
     for by in [scenario.executor] if scenario.executor else ["nccl", "msccl"]:
         own = scenario.model_copy(update={"algorithm": "auto", "executor": by})
@@ -175,7 +175,7 @@ def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]
 
 
 def _schedule_named(name: str, collective: str) -> str:
-    """Return a schedule's file, or its name with its options."""
+    """Return the path of a schedule's file, or an algorithm's name with its options."""
     if schedule_json.is_file(name):
         return name
     entry, options = registry.find(collective, name)
@@ -193,8 +193,8 @@ def _any_algorithm(scenario: Scenario) -> Scenario:
 
 
 def nccl_choice(scenario: Scenario) -> Candidate | None:
-    """Return NCCL's own choice for a call, with the scenario's protocol if it names one; None for a workload, or if
-    calls are not NCCL's."""
+    """Return NCCL's own choice for a call, with the scenario's protocol if it names one. None for a workload, or if
+    NCCL does not run the call."""
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "auto"
     return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", forced, "nccl")
 
@@ -215,7 +215,7 @@ def rank_count(scenario: Scenario) -> int:
 
 
 def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates without those that name as many groups as there are by default."""
+    """Return the candidates without duplicates, which name the default number of groups."""
     if not any(candidate.groups for candidate in of):
         return list(of)
     topology = topology_of(_any_algorithm(scenario))

@@ -45,12 +45,12 @@ VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "link", "task"
 
 
 class Segment(NamedTuple):
-    """A stretch of the path, from `begin_ps` to `end_ps`, spent on `cause`.
+    """A part of the critical path, from `begin_ps` to `end_ps`, spent on `cause`.
 
     `link` (for causes on a link), `rank` (straggler), `transfer` (index in the program; not for computation and
-    stragglers) and `task` (computation) are NONE where they do not apply. `then` says why the next segment follows: it
-    belongs to the transfer or task `itself`, or to one that waited for this one's `data`, `channel`, `credit`, at the
-    `receiver`, or behind a `task`, a `barrier` or a `blocking` rank. The last has `end`.
+    stragglers) and `task` (computation) are NONE if they do not apply. `then` is the relation to the next segment. That
+    belongs to the same transfer or task (`itself`), or to one that waited for this one's `data`, `channel` or `credit`,
+    at the `receiver`, or behind a `task`, a `barrier` or a `blocking` rank. The last segment has `end`.
     """
 
     begin_ps: int
@@ -108,7 +108,7 @@ class CriticalPath:
         return dict(Counter(dict(zip(pairs, took.tolist(), strict=True))).most_common())
 
     def leads(self) -> dict[str, int]:
-        """Count each relation by which the path continues at another transfer or task; the most frequent first."""
+        """Return how often the path continues at another transfer or task by each relation; most frequent first."""
         counts = np.bincount(self.via, minlength=len(VIAS)).tolist()
         ways = Counter(dict(zip(VIAS, counts, strict=True))).most_common()
         return {via: count for via, count in ways if count and via not in ("itself", "end")}
@@ -127,25 +127,25 @@ PathNode = tuple[str, int]  # an event and its transfer or task: ("sent", 3), ("
 
 
 def critical_path(program: Program, timeline: Timeline, spans: Spans | None = None) -> CriticalPath:
-    """Return the path to the end of a run; empty for a run that ends at 0 or has no event.
+    """Return the critical path of a run; empty for a run that ends at 0 or has no event.
 
-    Of several paths it prefers the one over data. In `fair`, the time of a flow beyond what its bytes take alone is
-    contention. It counts on the link of its route that others kept busiest meanwhile, as if each sent evenly. In
-    `fifo`, the path goes back through a link's queue, from each message to the one before it, until one that found the
+    Of several critical paths it prefers the one through data. Under `fair`, the time of a flow beyond what its bytes
+    take alone is contention, on the link of its route that others kept busiest (as if each sent evenly). Under `fifo`,
+    the path goes back through a link's queue, from each message to the one before it, until a message that found the
     link free. Messages of the waiting flow (its channel to the same rank) are serialisation, others are contention. So
-    if links slow down by a share s, the run takes at least s times longer than their part of the path, as long as
-    queues keep their order.
+    if links slow down by a share s, the run takes at least s times their part of the path longer, as long as queues
+    keep their order.
 
-    `spans` describes links that change during the run; the program then has its rerouted transfers. The fault's time is
-    what a message loses while a link differs from its rate, and the time until a lost message starts again. O(path),
-    except for sorting transfers by receive side, task or way if the path asks for it. A `fair` timeline without spans
-    needs no hops.
+    `spans` describes links that change during the run; the program then has its rerouted transfers. The time of a fault
+    is what a message loses while a link has another rate, and the time until a lost message starts again. O(path), plus
+    sorting transfers by receive side, task or route if the path needs it. Under `fair` without spans, no hops are
+    needed.
     """
     return _Walk(program, timeline, spans or {}).path()
 
 
 class _Walk:
-    """A walk backwards from the last end; the path is known from `at` (ps) on."""
+    """A walk backwards from the end of the run; segments after `at` (ps) are found already."""
 
     def __init__(self, program: Program, timeline: Timeline, spans: Spans):
         self.program, self.timeline, self.tasks, self.spans = program, timeline, program.tasks, spans
@@ -176,7 +176,7 @@ class _Walk:
     # --- the path so far ---
 
     def cover(self, begin: int, cause: str, where: int = NONE, transfer: int = NONE) -> None:
-        """Add a segment from `begin` to where the path is known."""
+        """Add a segment from `begin` to the earliest one found so far."""
         if begin < self.at:
             self.rows.append((begin, self.at, CODES[cause], where, transfer, self.via))
             self.at, self.via = begin, 0
@@ -197,7 +197,7 @@ class _Walk:
                 return self.to(event, cause, via)
         if self.at:
             raise SimcollError(
-                f"the {waiting} of {index} at {self.at} ps waited for nothing that is known: a bug of simcoll"
+                f"the {waiting} of {index} at {self.at} ps has no recorded cause: this is a bug of simcoll"
             )
         return None
 
@@ -352,7 +352,7 @@ class _Walk:
         self.cover(self.when("start", i), "o_send", NONE, i)
 
     def flow(self, i: int, route: list[int]) -> None:
-        """Cover a message in `fair`, backwards: its bytes' time alone, the time it lost, and the sender's overhead."""
+        """Add the segments of a message under `fair`, backwards: its time alone, time lost, sender's overhead."""
         program, ready = self.program, self.ready(i)
         off = self.timeline.hop_begin.item(program.hops.first.item(i)) if self.spans else ready
         rates = program.bandwidths[route]
@@ -376,7 +376,7 @@ class _Walk:
         return any(s.start < end and s.until > begin and s.bandwidth != bound for s in self.spans.get(link, ()))
 
     def along(self, i: int, route: list[int]) -> PathNode | None:
-        """Cover a message in `fifo` from its arrival back to its start: its tail if that came late, then its head."""
+        """Add the segments of a message under `fifo`, backwards: of its tail if that came late, then of its head."""
         program, hop = self.program, self.program.hops.first.item(i)
         begins, latencies = self.timeline.hop_begin, program.latencies
         self.cover(self.at - latencies.item(route[-1]), "latency", NONE, i)
@@ -400,7 +400,7 @@ class _Walk:
         return max(self.timeline.hop_end.item(hop), capped)
 
     def leave(self, i: int, route: list[int], hop: int) -> PathNode:
-        """Cover the time from when the tail left the first link back to the start."""
+        """Add the segments from when the tail left the first link back to the start of the message."""
         begin, end = self.timeline.hop_begin.item(hop), self.timeline.hop_end.item(hop)
         if begin >= self.at:  # it was sent, was lost, and started again
             self.cover(self.when("start", i), "fault", NONE, i)
@@ -412,13 +412,13 @@ class _Walk:
         return self.head(i, 0)
 
     def served(self, i: int, link: int, begin: int, cause: str = "serialisation") -> None:
-        """Cover the time on a link: of the bytes at its rate, and before that what they took longer."""
+        """Add the time of a message on a link: of its bytes at the link's rate, and before that what it lost."""
         service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
         self.cover(max(begin, self.at - service), cause, link, i)
         self.cover(begin, "fault", link, i)
 
     def head(self, i: int, place: int) -> PathNode:
-        """Cover the time until a message's head entered a link of its route, back to the start of a message.
+        """Add the segments until a message's head entered a link of its route, back to the start of a message.
 
         If the link was taken, the head entered when the message before it had left. The cause of that message's delay
         is the cause of this one's: an earlier arrival would not have helped.
@@ -465,7 +465,7 @@ class _Walk:
 
     @cached_property
     def by_server(self) -> tuple[Array, Array]:
-        """Return the hops over each link, in whichever view of it."""
+        """Return the hops over each server, that is, over a link in all its views (see `Program`)."""
         program = self.program
         links = program.hops.links
         return grouped(links % program.servers, np.arange(len(links), dtype=np.int32), program.servers)
@@ -476,7 +476,7 @@ class _Walk:
 
 
 class Crowd:
-    """The traffic on each link of a `fair` run, computed when asked for."""
+    """The traffic on each link of a `fair` run, computed on demand."""
 
     def __init__(self, program: Program, timeline: Timeline):
         self.program, self.timeline = program, timeline
@@ -515,6 +515,6 @@ class Crowd:
 
     @cached_property
     def by_way(self) -> tuple[Array, Array]:
-        """Return the transfers of each way."""
+        """Return the transfers on each route (`way`)."""
         everyone = np.arange(len(self.program), dtype=np.int32)
         return grouped(self.program.way, everyone, len(self.program.routes.src))

@@ -116,7 +116,7 @@ def _binds(
 
 
 def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
-    """Return the names of the links that carry the same as each used link, that one first."""
+    """Return for each used link the names of links with equal traffic, its own name first."""
     names = run.ran.links.names
     return {names[link]: tuple(names[each] for each in alike) for link, alike in run.ran.rails.items()}
 
@@ -158,7 +158,7 @@ def _point(document: Explained) -> Iterator[str]:
 
 
 def _gains(answers: Sequence[Explained]) -> Iterator[str]:
-    """List the changes that help, and in one line those that do not."""
+    """List the changes that make the point faster, and in one line the others."""
     helps = [{**row, "factor": f"{row['factor']:.2f} x"} for row in answers if row["factor"] >= GAIN]
     if helps:
         yield "# what if, each simulated"
@@ -178,7 +178,7 @@ def _percent(share: float) -> str:
 
 
 def _places(document: Explained) -> Iterator[dict[str, object]]:
-    """Sum up by cause and kind of link, with the place where most of the time is spent."""
+    """Return the path's time by cause and kind of link, with the place where most of the time is spent."""
     groups = grouped(document["places"], lambda row: (row["cause"], row["kind"]))
     sums = Counter({key: sum(row["time_ps"] for row in rows) for key, rows in groups.items()})
     for (cause, kind), ps in sums.most_common():
@@ -190,7 +190,7 @@ def _places(document: Explained) -> Iterator[dict[str, object]]:
 
 
 def _stretches(document: Explained) -> Iterator[dict[str, object]]:
-    """List the path, one line for each run of parts on one transfer or operation, without the middle."""
+    """Return the path as text, a line for each transfer or operation on it; the middle of a long path is left out."""
     parts = [TimeShare(**part) for part in document["path"]]
     met = ENDS if document["path_omitted"] else len(parts)
     lead = len(parts) - 2 * ENDS if document["path_omitted"] else 0

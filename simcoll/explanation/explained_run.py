@@ -44,7 +44,7 @@ ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 
 
 class TimeShare(NamedTuple):
-    """A stretch of a point's time, from `begin_ps` to `end_ps`.
+    """A part of a point's time, from `begin_ps` to `end_ps`, with its cause.
 
     `where` is a link, rank or kind of operation. `rank` computes, launches or is late; `operation` is a workload's;
     `step`, `src` and `dst` (ranks) belong to a transfer. `then`: see `Segment`.
@@ -64,8 +64,8 @@ class TimeShare(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExplainedRun:
-    """A point that ran. `scenario` names the chosen algorithm and protocol; `drawn`: a workload ran as one
-    replication."""
+    """A point that ran, with what explains its time. `scenario` names the chosen algorithm and protocol; `drawn`: it is
+    a workload that ran as one replication."""
 
     scenario: Scenario
     ran: Prediction
@@ -83,12 +83,12 @@ class ExplainedRun:
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """Return the kind of each link, by name, including links that only calls see."""
+        """Return the kind of each link by name, including links that only calls have."""
         return dict(zip(self.ran.links.names, self.ran.links.kinds, strict=True))
 
     @cached_property
     def path(self) -> CriticalPath:
-        """Return the critical path of the program, without the lead."""
+        """Return the critical path of the program, without the time before its begin (`lead`)."""
         spans = self.spans
         timeline = _timeline(self.ran, hops=bool(spans) or self.ran.program.params.sharing == "fifo")
         return critical_path(self.ran.program.as_it_went(timeline.way), timeline, spans)
@@ -134,8 +134,8 @@ class ExplainedRun:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _split(self, cause: str, where: int, ps: int) -> list[tuple[tuple[str, str | None], int]]:
-        """Return a segment's time by cause and place. Time on a link is in part of the cause that sets the pace beside
-        it; time before a call of a plan is split as in the call by itself."""
+        """Return a segment's time by cause and place. A part of the time on a link belongs to the cause that limits its
+        rate; the time before a call of a plan is split as in a separate call."""
         if cause == "computation" and self._tasks[where][0] == LAUNCHING:
             work = self._tasks[where][1]
             assert work.call and isinstance(self.ran, StepPrediction)
@@ -184,8 +184,8 @@ class ExplainedRun:
 
     @cached_property
     def _paces(self) -> dict[tuple[str, int], tuple[str, float]]:
-        """Return the cause that sets a call's pace on a link beside it, and its share of the time, by the link's name
-        and the B/s that the call sees."""
+        """Return, by a link's name and the B/s that a call gets there, the cause besides the link that limits the rate,
+        and its share of the time."""
         found: dict[tuple[str, int], tuple[str, float]] = {}
         for lowered in (call.lowered for call in self.ran.planned):
             rates = lowered.bandwidths
@@ -221,7 +221,7 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
     drawn = None if replication is None else replications.drawing(scenario, replication)
     plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
     if scenario.in_buckets:
-        raise wrong("measure", "calls in buckets cannot be explained", "leave out buckets: each is a call by itself")
+        raise wrong("measure", "calls in buckets cannot be explained", "leave out `buckets`: each is a single call")
     ran = predict(scenario if drawn and scenario.workload else plain)
     if isinstance(ran, StepPrediction) and ran.only and not drawn:  # one question, one answer
         return dataclasses.replace(explained_run(ran.only.scenario, most=most), row=row_of(ran))
@@ -237,8 +237,8 @@ def explained_run(point: Scenario | Point, replication: int | None = None, most:
         chosen["protocol"] = ran.protocol
     if drawn:
         if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):
-            problem = f"a run of a collective with {min(changed)} cannot be explained"
-            raise wrong("variability", problem, f"take another replication, or leave out {min(changed)}")
+            problem = f"a collective with `{min(changed)}` cannot be explained"
+            raise wrong("variability", problem, f"choose another replication, or leave out `{min(changed)}`")
         late = replications.arriving(plain, drawn, ran.n)
         chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
     known = plain.model_copy(update=chosen)

@@ -35,7 +35,7 @@ Timed = dict[int, dict[Candidate, ResultRow]]
 
 class Best(NamedTuple):
     """The best candidate at one size, and the best of another algorithm or protocol, if any, with their rows. `tie`:
-    one of the two times lies within the 90 % interval of the other, so they are equal as far as the profile knows."""
+    one of the two times lies within the 90 % interval of the other, so the profile cannot tell which is faster."""
 
     size: int
     winner: Candidate
@@ -46,7 +46,7 @@ class Best(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """Return how much longer the second takes than the best, as a share."""
+        """Return how much longer the second candidate takes than the best, as a share of the best time."""
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
 
@@ -105,7 +105,7 @@ class Recommendation:
             reason = next(iter(self.left_out.values())).removeprefix("failed: ")
             raise InputError([Diagnostic.of(reason, cure="choose another collective or topology")])
         if not any(row.time_ps for rows in self.timed.values() for row in rows.values()):
-            raise InputError("nothing takes any time", "ask for two ranks or more")
+            raise InputError("all calls take no time", "ask for two ranks or more")
         if nccl := nccl_choice(self.scenario):
             points = [self._point(size, nccl) for size in self.sizes]
             rows = workers.compute(sweep.run_point, dict(enumerate(points)), jobs)
@@ -397,12 +397,12 @@ def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidat
 
 
 def _fewer(of: Sequence[Candidate]) -> str:
-    """Return the cure for choices that take too long."""
+    """Return the fix to suggest if choices take too long."""
     return f"name fewer choices with --among, e.g. {of[0].algorithm}, or the number of `groups`, or fewer sizes"
 
 
 def _key(scenario: Scenario) -> str:
-    """Return a key that is equal for all points of one recommendation."""
+    """Return a key that is equal for points that differ in size, algorithm and protocol only."""
     changed: dict[str, Any] = {"algorithm": "auto", "size": None, "protocol": "none"}
     if scenario.workload:
         free = [name for name in ("algorithm", "bucket_cap", "prefetch") if hasattr(scenario.workload, name)]

@@ -83,7 +83,7 @@ class Trace:
 
 
 def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
-    """Assign half-open intervals, sorted by begin, to as few lanes as keep them apart: each gets the lowest free lane.
+    """Assign half-open intervals, sorted by begin, to as few lanes as possible: each gets the lowest free lane.
 
     >>> lanes([(0, 4), (1, 3), (3, 5), (4, 6)])
     [0, 1, 1, 0]
@@ -167,7 +167,7 @@ class Tracks:
                 self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
 
     def _lay(self, process: str, name: str, slices: Mapping[int, Slice]) -> dict[int, Spot]:
-        """Put slices, which may overlap, on as many new tracks as keep them apart; return each spot by number."""
+        """Put slices, which may overlap, on as few new tracks as possible; return the spot of each by its number."""
         order = sorted(slices.items(), key=lambda item: item[1][:2])
         numbers = lanes(slice_[:2] for _, slice_ in order)
         at = len(self.tracks)

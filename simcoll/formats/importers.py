@@ -1,7 +1,7 @@
 """Import files of other programs: recognise the kind of a file, and convert it to a file of simcoll.
 
-Text may have any encoding; its size is bounded. No file can make another file be read. The notes of an import list what
-was assumed, for example speeds that the file does not carry.
+Text may have any encoding; its size is limited. No file can make another file be read. The notes of an import list the
+assumptions, for example on speeds that the file lacks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.topology_builder import dump, load_system
 
-MOST_BYTES: Final = 16 * 2**20  # bounds memory; real files are far smaller
+MOST_BYTES: Final = 16 * 2**20  # to bound memory; real files are far smaller
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import: the shipped system that lends missing speeds (`assumed`), the collective of a schedule
-    or table, and values of a table's other columns."""
+    """Options of an import: the shipped system that supplies missing speeds (`assumed`), the collective of a schedule
+    or table, and values for other columns of a table."""
 
     assumed: str | None = None
     collective: str | None = None
@@ -39,8 +39,8 @@ class ImportOptions:
 
 
 class Imported(NamedTuple):
-    """An imported file: its recognised `kind`, the `text` of simcoll's file (a topology, a schedule or a measured
-    table), the `suffixes` that such a file may have, and the notes."""
+    """An imported file: its recognised `kind`, the `text` of the resulting file of simcoll (a topology, a schedule or a
+    measured table), the `suffixes` that the resulting file may have, and the notes."""
 
     kind: str
     text: str
@@ -73,10 +73,10 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
         kind = recognise(text)
         if kind is None:
             if any(word in text for word in _TRACES):
-                problem = f"{source}: a trace, as PyTorch, Chakra and simcoll write them, which is not read yet"
+                problem = f"{source}: a trace, as PyTorch, Chakra and simcoll write them, which simcoll cannot read yet"
                 raise InputError(problem, "write its computation and its calls as a workload")
-            known = "; or say what it is with --as: " + ", ".join(KINDS)
-            raise InputError(f"{source}: not known what this is", f"give {_WHAT}{known}")
+            known = "; or name the kind of file with --as: " + ", ".join(KINDS)
+            raise InputError(f"{source}: the kind of this file is not recognised", f"give {_WHAT}{known}")
     if kind not in KINDS:
         raise InputError(f"{kind!r} is no kind of file", did_you_mean(kind, KINDS))
     try:
@@ -95,12 +95,12 @@ _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
 
 
 def recognise(text: str) -> str | None:
-    """Return the kind of file that a text is, by a mark that only this kind has; None if it is unknown."""
+    """Return the kind of a text's file, by a feature that no other kind has; None if no kind fits."""
     return next((name for name, kind in KINDS.items() if kind.looks(text)), None)
 
 
 def _root(name: str) -> Callable[[str], bool]:
-    """Return a test whether a text is XML whose root has this name."""
+    """Return a function that tests whether a text is XML with a root of this name."""
 
     def looks(text: str) -> bool:
         start = text.lstrip("\ufeff \t\r\n")[:65536]
@@ -111,7 +111,7 @@ def _root(name: str) -> Callable[[str], bool]:
 
 
 def _json(looks: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Return a test whether a text begins like a JSON mapping and `looks` accepts it."""
+    """Return a function that tests whether a text begins like a JSON mapping and `looks` accepts it."""
     return lambda text: text.lstrip("\ufeff \t\r\n").startswith("{") and looks(text)
 
 
@@ -134,8 +134,8 @@ def _graph(reader: Callable[[str, str, str | None, ImportLog], Topology]) -> Rea
 
 
 def _loadable(written: str, source: str) -> str:
-    """Return the text of a topology file after loading it, so that a bad file is refused at its import. Raises
-    InputError with the key of the file that would have been written."""
+    """Return the text of a topology file unchanged, after a trial load, so that a bad file is refused at its import.
+    Raises InputError with the key in the file that would have been written."""
     try:
         machine = read_machine(yaml_tree.parse(written, source))
         template(machine.file, machine.tree)
@@ -159,7 +159,7 @@ def _schedule(reader: Callable[[str, str, str | None, ImportLog], Schedule]) -> 
 
 
 def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
-    """Import an MSCCL program. Of several in a file, `--set name=NAME` or `--set program=N` chooses one."""
+    """Import an MSCCL program. If a file has several, `--set name=NAME` or `--set program=N` chooses one."""
     programs = list(re.finditer(r"<algo\b.*?(?:</algo\s*>|\Z)", text, re.DOTALL))
     if len(programs) > 1:
         titles = [re.search(r"""\bname=["'](.*?)["']""", program[0]) for program in programs]
@@ -176,10 +176,10 @@ def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
 
 
 def _which(names: Sequence[str], numbers: range) -> str:
-    """Return the cure for a file with several programs: choose by number, or by a name that only one has."""
+    """Return the fix for a file with several programs: choose one by its number, or by a unique name."""
     alone = next((name for name in names if names.count(name) == 1), None)
     by_name = f", or by its name: --set name={alone}" if alone else ""
-    return f"say which by its number, --set program={numbers[-1]}{by_name}"
+    return f"choose one by its number, --set program={numbers[-1]}{by_name}"
 
 
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:
@@ -188,7 +188,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
     if given := defaults.get("collective"):
         there = sorted({row.collective for row in rows})
         if measured.normal("collective", given) not in there:  # the table names, or implies, another one
-            raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there: leave it out")
+            raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there; leave it out")
     notes = ImportLog()
     named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
     notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
@@ -205,7 +205,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
         notes.read.append(f"of the environment: {', '.join(kept)}; the rest is dropped")
     for column in ("nodes", "dtype"):
         if any(getattr(row, column) is None for row in rows):
-            notes.warn(f"nothing says {column}; --set {column}=VALUE does")
+            notes.warn(f"the file has no {column}; add --set {column}=VALUE")
     return Imported("measured table", measured.dump(rows), (".csv",), notes)
 
 

@@ -1,7 +1,7 @@
-"""Start ranks on this machine, watch them, and always end them.
+"""Start processes of ranks on this machine, watch them, and always end them.
 
-The ranks share a folder. It holds the job, a file through which they meet, the terminal output of each, and a table of
-marks. A rank's marks show its current task, run and transfer, even if it hangs or has died.
+The ranks share a folder. It holds the job, a file through which the ranks find each other, the terminal output of each,
+and a table of marks. A rank's marks show its current task, run and transfer, even if it hangs or has died.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 @dataclass(frozen=True)
 class Launcher:
-    """The way rank r starts: `prefix(r)` precedes its command, `environment(r)` is added to its environment.
+    """How rank r starts: `prefix(r)` precedes its command, `environment(r)` is added to its environment.
 
-    If each rank has its own NCCL_HOSTID, NCCL takes the ranks for different hosts, and they may share a GPU.
+    If each rank has its own NCCL_HOSTID, NCCL treats the ranks as different hosts, and they may share a GPU.
     """
 
     prefix: Callable[[int], Sequence[str]] = lambda rank: ()
     environment: Callable[[int], Mapping[str, str]] = lambda rank: {}
 
     def variables(self, rank: int) -> dict[str, str]:
-        """Return all variables set for a rank: one thread, gloo (NCCL ranks, too, meet over it) on loopback, and
-        `environment`.
+        """Return all variables set for a rank: one thread, gloo on loopback (ranks of NCCL connect over it, too), and
+        those of `environment`.
         """
         own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         if LOOPBACK:
@@ -62,7 +62,7 @@ LOCAL: Final = Launcher()
 
 
 def on_one_gpu() -> Launcher:
-    """Return a launcher of NCCL ranks on the first GPU, each as if on its own host, over NCCL's sockets on loopback."""
+    """Return a launcher for NCCL ranks that share the first GPU, as if on different hosts, with sockets on loopback."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
     def environment(rank: int) -> dict[str, str]:
@@ -75,8 +75,8 @@ def on_one_gpu() -> Launcher:
 def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None] = lambda line: None) -> Report:
     """Run a job on `world` ranks and return its report. `tell` gets the title of each task as it begins.
 
-    All ranks have ended when this returns or raises; if this process is killed, they die with it. Raises MeasureError
-    with the state of every rank if one dies, fails or hangs, InputError if a prefix cannot be run.
+    All ranks have ended when this function returns or raises. If this process is killed, they end with it. Raises
+    MeasureError with the state of every rank if one dies, fails or hangs, InputError if a prefix cannot be run.
     """
     with orderly_end(), work_folder() as folder:
         marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
@@ -106,7 +106,7 @@ def orderly_end() -> contextlib.AbstractContextManager[None]:
 def handling(
     signals: Sequence[signal.Signals], handler: Callable[[int, Any], None] | signal.Handlers
 ) -> Iterator[None]:
-    """Handle signals with `handler` in the context. Change nothing outside the main thread, where Python forbids it."""
+    """Handle signals with `handler` in the context. Outside the main thread, where Python forbids it, do nothing."""
     try:
         before = {number: signal.signal(number, handler) for number in signals}
     except ValueError:  # not the main thread
@@ -119,18 +119,18 @@ def handling(
 
 
 def own_mark() -> str:
-    """Return this process's id and start time. Names of everything that a kill could leave behind contain this mark."""
+    """Return this process's id and start time as a mark, for names of folders and networks that a kill may leave."""
     return f"{os.getpid()}.{_begin(os.getpid())}"
 
 
 def is_alive(mark: str) -> bool:
-    """Return whether the process of a mark still runs; the start time tells it from a later process with its id."""
+    """Return whether the process of a mark still runs; the start time excludes a later process with the same id."""
     process, _, begin = mark.partition(".")
     return process.isdecimal() and _begin(int(process)) == begin
 
 
 def _begin(process: int) -> str | None:
-    """Return a process's start time in clock ticks since boot; None if it has ended (a zombie, too)."""
+    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
     try:
         status = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
@@ -165,7 +165,7 @@ def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subproc
             )
         except OSError as error:
             problem = f"rank {rank} cannot be started: {command[0]}: {error.strerror}"
-            raise InputError(problem, "mend the words before its command") from None
+            raise InputError(problem, "mend the prefix of its command") from None
 
 
 def begin() -> None:
@@ -203,7 +203,7 @@ def _watch(
     folder: Path,
     tell: Callable[[str], None],
 ) -> None:
-    """Return when all ranks have ended well. Raise MeasureError when one fails, when all hang, or at the time limit."""
+    """Wait until all ranks have ended without error. Raise MeasureError if one fails, all hang, or at a time limit."""
     before, moved, reported = marks.copy(), time.monotonic(), -1
     latest = moved + job.limit_s
     while any(process.poll() is None for process in ranks):
@@ -231,10 +231,10 @@ def _watch(
 def _complaint(
     ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path, did: str = ""
 ) -> str:
-    """Describe a failure, one line for each rank. `did` is the verb of running ranks, if not "gave no answer".
+    """Return a description of a failure, one line per rank. `did`: verb for running ranks; default "gave no answer".
 
-    Ranks that died come first, then running ones, then ranks with an error, the earliest first: later errors may be its
-    consequences.
+    Ranks that died come first, then running ranks, then ranks with an error. Errors are in order of time, because later
+    ones may be consequences of the first.
     """
     died, silent, said = [], [], []
     for rank, process in enumerate(ranks):

@@ -1,11 +1,11 @@
-"""Run points for real between hosts made on this machine: the network lab.
+"""The network lab: run points for real between virtual hosts on this machine.
 
-`network_namespaces` builds the scenario's topology; `real_run` runs one rank on each host, over gloo and TCP. Links are
-as slow as the scenario says, so links and not the processor determine the times: contention, incast, oversubscription
-and slow links are real. The latency of links is Linux's, not the scenario's.
+`network_namespaces` builds the scenario's topology; `real_run` runs one rank on each host, over gloo and TCP. Links
+have the scenario's bandwidth, so links and not the processor determine the times. Contention, incast, oversubscription
+and slow links are thus real. The latency of links is Linux's, not the scenario's.
 
-Ranks have PRIORITY over everything else on the machine. A rank that waited for a core while its link is idle would
-measure the machine's other work.
+Ranks have PRIORITY over all other processes. Otherwise a rank might wait for a core while its link is idle, and the
+times would include the machine's other work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(
 ) -> list[CaseRow]:
     """Measure points, each between the hosts of its topology; return rows of a measured table.
 
-    Raises like `real_run.run`, and InputError without root or for a topology that cannot be built.
+    Raises the errors of `real_run.run`, and InputError without root or for a topology that cannot be built.
     """
 
     def hosts(point: Point) -> str:
@@ -62,7 +62,7 @@ def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
 
 
 def priority() -> tuple[str, ...]:
-    """Return PRIORITY where it is allowed, else (); some containers forbid it."""
+    """Return the command words PRIORITY if they work on this machine, else (); some containers forbid them."""
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:
         return ()
     return PRIORITY

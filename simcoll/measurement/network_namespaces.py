@@ -1,7 +1,8 @@
 """Build a topology on this machine from network namespaces, veth pairs, bridges and shapers, and remove it. Needs
 Linux and root.
 
-Names begin with `simcoll-` and the mark of the process, so that leftovers of a killed run differ from networks in use.
+Names begin with `simcoll-` and the mark of the process (`launcher.own_mark`), so that networks of killed runs are
+recognised and removed.
 
 Every device is a namespace. A switch holds a bridge. A host has one address, and routes that follow `Topology.route`,
 through other hosts where there is no switch (torus, ring). Every link is one direction of a veth pair. An HTB shaper at
@@ -9,15 +10,15 @@ its sending end limits it to the link's bandwidth, headers included.
 
 Five settings make links behave like links of the model, and not like a busy machine's software:
 
-* A shaper may send BURST behind schedule. Timers are late, and otherwise every late timer would lose bandwidth.
-* TCP's segments leave a host in pieces of SEGMENT. Pieces of 64 KiB would hold a link for 2.6 ms at 200 Mb/s.
-* A connection queues little before the host's own port (QUEUED), as acknowledgements wait behind it. It has some
-  milliseconds' worth in flight altogether (WINDOW): enough to keep every link busy, and little enough that a flow that
-  is slow at its far end soon is slow at its sender, as in `fair` sharing.
-* Ports never drop (ROOM), so nothing is sent twice.
+* A shaper may catch up a delay of BURST. Otherwise every late timer would cost bandwidth.
+* TCP sends pieces of SEGMENT. Pieces of 64 KiB would occupy a link for 2.6 ms at 200 Mb/s.
+* A connection queues little data (QUEUED) before the host's own port, because acknowledgements wait behind them. It has
+  WINDOW of data in flight. This is enough to keep every link busy, and so little that a flow with a slow receiver soon
+  slows down its sender, as in `fair` sharing.
+* Ports never drop packets (ROOM), so nothing is sent twice.
 * Congestion control is Reno. Without losses it only opens its window, and it keeps the window when idle.
 
-The settings are durations; the bandwidth of a host's fastest port converts them into bytes.
+The settings are durations; times the bandwidth of a host's fastest port they give bytes.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # bit numbers,
 INTERFACE: Final = "port0"  # every host's address is on this interface
 MOST_DEVICES: Final = 250  # one byte of the address numbers the hosts
 FRAME: Final = 1514  # bytes of a full Ethernet frame
-LARGEST: Final = 65536  # bytes: TCP hands down at most so many in one piece (GSO)
-MOST_AHEAD: Final = 32 << 20  # bytes: the largest window, however fast the link
-ROOM: Final = 1 << 30  # bytes that a port holds before it drops: more than all windows together
+LARGEST: Final = 65536  # most bytes that TCP sends in one piece (GSO)
+MOST_AHEAD: Final = 32 << 20  # bytes of the largest window, for any link
+ROOM: Final = 1 << 30  # bytes that a port queues before it drops packets: more than all windows together
 BURST, SEGMENT, QUEUED, WINDOW = 200e-6, 650e-6, 1300e-6, 10e-3  # seconds; the module's docstring gives the reasons
 SETTINGS: Final = (
     "net.ipv6.conf.all.disable_ipv6=1",
@@ -62,7 +63,7 @@ SETTINGS: Final = (
 
 
 def why_not() -> str | None:
-    """Return the reason why namespaces cannot be made here; None if they can."""
+    """Return the reason why this process cannot make namespaces; None if it can."""
     if sys.platform != "linux":
         return f"network namespaces need Linux, this is {sys.platform}"
     if missing := [tool for tool in ("ip", "tc", "sysctl") if shutil.which(tool) is None]:
@@ -168,12 +169,12 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
     return done.stdout
 
 
-# --- the plan: the commands, without running them ---
+# --- the commands ---
 
 
 @dataclass(frozen=True)
 class VethPair:
-    """A veth pair: two devices, the number of the port at each end, and B/s each way."""
+    """A veth pair: its two devices, the port number at each end, and the B/s in each direction."""
 
     ends: tuple[str, str]
     ports: tuple[int, int]
@@ -222,7 +223,7 @@ class WiringPlan:
         ]
 
     def ports(self, device: str) -> list[tuple[int, int]]:
-        """Return number and outgoing B/s of each port of a device."""
+        """Return (number, outgoing B/s) for each port of a device."""
         return [
             (cable.ports[end], cable.bandwidths[end])
             for cable in self.cables
@@ -243,7 +244,7 @@ class WiringPlan:
         return lines + [f"link set {port} master bridge up" for port in ports]
 
     def _way(self, src: str, dst: str) -> list[str]:
-        """Return lines for `ip -batch` that route to a host through the next host. Fixed MAC addresses save ARP."""
+        """Return lines for `ip -batch` that route from `src` to `dst`; fixed MAC addresses make ARP unnecessary."""
         port, hop, entry = self._hop(src, dst)
         route = f"route add {self.address(dst)}/32 dev port{port} src {self.address(src)}"
         if hop != dst:
@@ -257,7 +258,7 @@ class WiringPlan:
         return self._port[way[0]], hop, self.mac(hop, self._port[hop, before])
 
     def pace(self, host: str) -> Pace:
-        """Return the bytes that a host's TCP sends in one piece, queues, and keeps in flight."""
+        """Return the limits of a host's TCP, in bytes."""
         return Pace.of(max(bandwidth for _, bandwidth in self.ports(host)))
 
     def settings(self, device: str) -> list[str]:
@@ -271,7 +272,7 @@ class WiringPlan:
 
 @dataclass(frozen=True)
 class Pace:
-    """Bytes that TCP hands down in one piece, queues before the port, and has in flight."""
+    """Limits of TCP in bytes: for one piece (`segment`), queued before the port, and in flight (`window`)."""
 
     segment: int
     queued: int
@@ -279,13 +280,13 @@ class Pace:
 
     @classmethod
     def of(cls, bandwidth: int) -> Pace:
-        """Return the pace of a host whose fastest port carries `bandwidth` B/s."""
+        """Return the limits for a host whose fastest port carries `bandwidth` B/s."""
         segment = min(max(2 * FRAME, round(SEGMENT * bandwidth)), LARGEST)
         window = min(max(4 * segment, round(WINDOW * bandwidth)), MOST_AHEAD)
         return cls(segment, max(2 * segment, round(QUEUED * bandwidth)), window)
 
     def settings(self) -> Sequence[str]:
-        """Return the pace as settings for `sysctl`."""
+        """Return `queued` and `window` as settings for `sysctl`."""
         return (
             f"net.ipv4.tcp_limit_output_bytes={self.queued}",
             f"net.ipv4.tcp_rmem=4096 {self.window} {self.window}",
@@ -314,9 +315,9 @@ def _check(topology: Topology) -> None:
         raise InputError(f"{topology.name} has {len(topology.kinds)} devices", f"the lab builds up to {MOST_DEVICES}")
     for (u, v), name, bandwidth in zip(topology.links, topology.link_names, topology.bandwidths, strict=True):
         if u == v:
-            raise InputError(f"{name} is a {MEMORY} link", "the lab has links between devices only")
+            raise InputError(f"{name} is a {MEMORY} link", "leave it out: the lab has links between devices only")
         if (v, u) not in topology.links:
-            raise InputError(f"{name} has no way back", "a cable of the lab works both ways")
+            raise InputError(f"{name} has no link back", "add it: cables of the lab work both ways")
         if not bandwidth:
             raise InputError(f"{name} is down", "give it a bandwidth")
     _no_loops(topology)
@@ -324,7 +325,7 @@ def _check(topology: Topology) -> None:
 
 
 def _no_loops(topology: Topology) -> None:
-    """Raise InputError if switches form a loop: a bridge knows one way to each host, so switches must form trees."""
+    """Raise InputError if switches form a loop: a bridge has one route to each host, so switches must form trees."""
     root = {device: device for device in topology.of_kind("switch")}
 
     def find(device: str) -> str:
@@ -335,14 +336,14 @@ def _no_loops(topology: Topology) -> None:
     for u, v in topology.links:
         if u < v and u in root and v in root:
             if find(u) == find(v):
-                raise InputError(f"{topology.name}: there are two ways from {u} to {v}", "write spines: 1")
+                raise InputError(f"{topology.name}: there are two routes from {u} to {v}", "write spines: 1")
             root[find(u)] = find(v)
 
 
 def _agreeing(topology: Topology) -> None:
-    """Raise InputError if a host would need two routes to a destination: hosts route by destination alone.
+    """Raise InputError if a host would need two routes to a destination, because hosts route by destination only.
 
-    Messages that a host forwards must take the same way as messages that start at it.
+    Messages that a host forwards must take the route of messages that start at the host.
     """
     for src, dst in itertools.permutations(topology.ranks, 2):
         route = topology.route(src, dst)
@@ -350,6 +351,6 @@ def _agreeing(topology: Topology) -> None:
             via = topology.links[link][1]
             if topology.kinds[via] == "host" and topology.route(via, dst) != route[place:]:
                 raise InputError(
-                    f"{topology.name}: {src}->{dst} leaves {via} on another way than {via}->{dst}",
+                    f"{topology.name}: {src}->{dst} takes another route after {via} than {via}->{dst}",
                     "give routes that agree behind a host",
                 )

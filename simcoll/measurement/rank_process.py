@@ -1,4 +1,4 @@
-"""Do the work of one rank of a real run: run every task in turn, check it once, and time it often.
+"""Do the work of one rank of a real run: run every task in turn, check its result once, and time it several times.
 
 A rank is a process. `main` runs in processes that `launcher.launch` starts; processes of torchrun or Slurm make a
 `RankProcess` directly.
@@ -35,16 +35,16 @@ from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, squashed
 from simcoll.workload.workload_keys import Ddp
 
 PASSES: Final = 4  # passes over all tasks, so that changes on the machine affect all tasks alike
-KEEP_BYTES: Final = 1 << 30  # buffers of all tasks are made once if they take up to 1 GiB, else in one single pass
-TARDY_NS: Final = 20_000_000  # 20 ms: delay of the last rank at a barrier in the check, far above any barrier's time
-INEXACT: Final = 10  # multiplies TARDY_NS where ranks do not begin at the same instant
+KEEP_BYTES: Final = 1 << 30  # up to 1 GiB, buffers of all tasks stay for all passes; beyond, there is one pass
+TARDY_NS: Final = 20_000_000  # 20 ms: delay of the last rank in the check of a barrier, far above a barrier's time
+INEXACT: Final = 10  # factor on TARDY_NS if ranks do not begin at the same instant
 PS_PER_NS: Final = 1000
-_LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # whole numbers up to here are exact
-LOOKING: Final = -2  # mark in place of a transfer: the rank checks the result, and computes rank LOOKING - mark
+_LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # up to these, whole numbers are exact
+LOOKING: Final = -2  # mark while the rank checks a result and computes the buffer of rank r: LOOKING - r
 
 
 class RankProcess:
-    """One rank at work. `marks` (3,) always show its current task, run and transfer."""
+    """Runs the tasks of one rank. `marks` (3,) always show the current task, run and transfer."""
 
     def __init__(self, session: Session, marks: NDArray[np.int64]):
         self._session, self._marks = session, marks
@@ -90,20 +90,20 @@ class RankProcess:
         for run in share:
             self._marks[1:] = run, IDLE
             mine.append(self._timed(runner, calls))
-            if isinstance(runner, Worker):  # in turn, so that both runs meet the machine in the same state
+            if isinstance(runner, Worker):  # alternately, so that both kinds of runs see the machine in the same state
                 outcome.alone.append(self._alone(runner))
                 outcome.buckets = runner.buckets()
         outcome.durations += self._slowest([round(timing.duration / calls) for timing in mine])
         outcome.late += self._slowest([timing.late for timing in mine])
 
     def _alone(self, worker: Worker) -> list[int]:
-        """Return when each computation of a workload ends on the slowest rank, in ns, if nothing is sent."""
+        """Run a workload without communication; return the end of each computation on the slowest rank, in ns."""
         took: list[int] = []
         self._session.timed(lambda: took.extend(worker.alone()))
         return self._slowest(list(itertools.accumulate(took)))
 
     def _timed(self, runner: Runner, calls: int | None = None) -> Timing:
-        """Time one run: `calls` calls back to back, or the runner's `run` without `calls`."""
+        """Run and time `calls` calls back to back, or the runner's `run` if `calls` is None."""
 
         def stuck() -> None:
             raise TransferError(runner.undone(), f"not over after {self._session.timeout_s:g} s")
@@ -115,7 +115,7 @@ class RankProcess:
 
     @contextlib.contextmanager
     def _blaming(self, task: Task) -> Iterator[None]:
-        """Turn failures into MeasureErrors that name rank, task and transfer."""
+        """Convert failures in the context into MeasureErrors that name rank, task and transfer."""
         who = f"{task.title}: rank {self._session.rank}"
         try:
             yield
@@ -127,7 +127,7 @@ class RankProcess:
     # --- the check ---
 
     def _wrong(self, task: Task, runner: Runner) -> str | None:
-        """Run once and compare the result with the contract, element by element; return a complaint or None."""
+        """Run once and compare the result with the contract by element; return the mistake in words, or None."""
         if isinstance(runner, Worker):
             return runner.complaint()
         assert isinstance(task, RankTask)
@@ -142,7 +142,7 @@ class RankProcess:
         return complaint(task, self._session.rank, runner.result(), alive)
 
     def _wrong_barrier(self, task: RankTask, runner: Runner) -> str | None:
-        """Return a complaint if a rank leaves the barrier before its group's last rank, which comes late; else None."""
+        """Run a barrier that each group's last rank enters late; return the mistake in words if a rank left early."""
         groups, exact = task.schedule.groups, self._session.exact and self._session.one_host
         tardy = TARDY_NS if exact else INEXACT * TARDY_NS
         late = self._session.rank in {group[-1] for group in groups}
@@ -231,15 +231,15 @@ class RankProcess:
 
 
 def sample(task: RankTask, rank: int) -> NDArray[Any]:
-    """Return a rank's buffer (elements,): values that differ by rank and place. bfloat16 comes as float32.
+    """Return a rank's input buffer (elements,), with values that depend on rank and position; bfloat16 as float32.
 
-    Every order of reducing the values gives the same exact result in the task's dtype.
+    Reduced in any order, the values give the same exact result in the task's dtype.
     """
     ranks, place = task.schedule.n, np.arange(task.elements, dtype=np.uint64)
     mixed = (place + np.uint64(7919 * rank + 1)) * np.uint64(0x9E3779B97F4A7C15)
     noise = ((mixed >> np.uint64(33)) ^ mixed) >> np.uint64(8)
     largest = _LARGEST.get(task.dtype, 1000 * ranks)
-    if task.op == "product":  # few twos: every product is a small power of two
+    if task.op == "product":  # ones and few twos, so that every product is a small power of two
         values = 1 + (noise % np.uint64(2 * ranks) == 0)
     elif task.op in BITWISE:
         values = noise % np.uint64(128)
@@ -252,9 +252,9 @@ def sample(task: RankTask, rank: int) -> NDArray[Any]:
 def complaint(
     task: RankTask, rank: int, result: NDArray[Any], alive: Callable[[int], None] = lambda rank: None
 ) -> str | None:
-    """Compare the promised slots of a rank with the contract; return a complaint, or None if they agree.
+    """Compare a rank's `result` with the contract; return a description of the difference, or None if they agree.
 
-    Large buffers take time, so `alive` is called for each rank whose buffer is computed.
+    Large buffers take time, so `alive` is called for each rank before its buffer is computed.
     """
 
     def buffer_of(source: int) -> NDArray[Any]:
@@ -277,19 +277,19 @@ def complaint(
 
 
 def _tolerance(task: RankTask, wanted: NDArray[Any]) -> float:
-    """Return the relative error allowed: 0, but more for an avg of floats, as libraries divide in different orders."""
+    """Return the allowed relative error: 0, except for `avg` of floats, as libraries divide at different times."""
     if task.op != "avg" or wanted.dtype.kind != "f":
         return 0.0
     return max(4, task.schedule.n) * (2.0**-7 if task.dtype == "bfloat16" else float(np.finfo(task.dtype).eps))
 
 
-# --- what NCCL chose, by its log (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=TUNING) ---
+# --- NCCL's choice in its log (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=TUNING) ---
 
 _CHOICE: Final = re.compile(r"\bBytes -> Algo (\w+) proto (\w+)", re.IGNORECASE)
 
 
 def log_file(name: str) -> Path:
-    """Return the log file of this process that NCCL_DEBUG_FILE names; NCCL replaces `%h` by host, `%p` by process."""
+    """Return this process's log file for a value of NCCL_DEBUG_FILE; `%h` stands for the host, `%p` for the process."""
     host = socket.gethostname().partition(".")[0]
     return Path(name.replace("%h", host).replace("%p", str(os.getpid())))
 
@@ -310,7 +310,7 @@ def logged_choice(text: str) -> dict[str, str]:
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
-    """Return the name for a number or a spelling; an unknown spelling is returned in small letters."""
+    """Return the name for a number (an index into `names`) or a spelling; unknown spellings in small letters."""
     if text.isdecimal():
         return names[int(text)] if len(text) < 4 and int(text) < len(names) else text
     return next((name for name in names if squashed(name) == squashed(text)), text.lower())
@@ -321,7 +321,7 @@ def _named(text: str, names: tuple[str, ...]) -> str:
 
 @contextlib.contextmanager
 def _no_collector() -> Iterator[None]:
-    """Collect garbage only between tasks, and never the objects made before, like torch's own."""
+    """In the context, disable the garbage collector, and exclude existing objects (torch's) from later collections."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -334,7 +334,7 @@ def _no_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _chosen(outcome: TaskResult) -> Iterator[None]:
-    """Add to `outcome` the choice that NCCL writes to its log during the context, if it writes a log."""
+    """Add to `outcome` the algorithm and protocol that NCCL writes to its log in the context, if there is a log."""
     log = log_file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
     seen = log.stat().st_size if log.is_file() else 0
     yield
@@ -343,7 +343,7 @@ def _chosen(outcome: TaskResult) -> Iterator[None]:
 
 
 def reason(text: str) -> str:
-    """Return the reason in a backend's error, without source file, C++ stack and advice."""
+    """Return the cause from a backend's error text, without source file, C++ stack and advice."""
     lines = text.strip().splitlines() or ["failed"]
     if "Last error:" in lines[:-1]:  # NCCL's own words follow this line
         return lines[lines.index("Last error:") + 1]
@@ -352,7 +352,7 @@ def reason(text: str) -> str:
 
 
 def main() -> None:
-    """Run the job in the folder that the argument names, as the environment's RANK, in a process of `launch`."""
+    """Run the job in the folder `argv[1]` as the rank that the variable RANK gives, in a process of `launch`."""
     folder, rank, world = Path(sys.argv[1]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:

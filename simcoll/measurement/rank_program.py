@@ -1,7 +1,7 @@
-"""Derive one rank's part of a program: its sends, receives and computations in order, and its memory.
+"""Derive one rank's part of a program: its sends, receives and local moves in order, and its memory.
 
-A rank has one flat memory. Each slot has a range in it, as large as the slot's largest value, so ranks may lay slots
-out differently (weights). A *place* is one loop's part of one slot: transfers read and write places.
+A rank has one flat memory. Each slot has a range in it, as large as the slot's largest value; with weights, ranges may
+differ between ranks. A *place* is one loop's part of one slot. Transfers read and write places.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Move:
     """One transfer, seen from one of its ends.
 
     `index` is its position in the program, `peer` the rank at the other end. A send reads `place`; other moves write
-    it, and a local copy reads `source`. If `direct`, the move writes at once, because nothing in its step still reads
-    the place; else its value waits in separate memory until the step is over.
+    `place`, and a local copy reads `source`. A `direct` move writes at once, because no other move of its step needs
+    the old value. The value of any other move is stored separately until the step is over.
     """
 
     index: int
@@ -62,8 +62,8 @@ class Stage(NamedTuple):
 class RankProgram:
     """One rank's part of a program. `elements` is the length of its memory.
 
-    `held` and `left` are the ranges of the buffer's slots before the first step and after the last; an empty slot has
-    an empty range.
+    `held` and `left` are the memory ranges of the buffer's slots before the first step and after the last step; an
+    empty slot has an empty range.
     """
 
     rank: int
@@ -92,7 +92,7 @@ def _move_text(verb: str, towards: str, move: Move, itemsize: int) -> str:
 
 
 def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: object = None) -> RankProgram:
-    """Return the part of `rank`. The program was bound with `nbytes`, `itemsize` and `weights`.
+    """Return the part of `rank`. `nbytes`, `itemsize` and `weights` must be those with which the program was bound.
 
     Raises RefusedError for a schedule with in-network agents, as no switch reduces in a real run.
     """
@@ -115,7 +115,7 @@ def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: ob
 
 
 def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: object) -> list[int]:
-    """Return the bytes of each slot of the buffer of `rank` before the first step."""
+    """Return the bytes of each buffer slot of `rank` before the first step."""
     schedule = program.schedule
     contract = collective(schedule.collective)
     for group in schedule.groups:
@@ -154,7 +154,7 @@ class _MemoryLayout:
         self.left = {slot: came[slot] if slot in known else before[slot] // itemsize for slot in range(len(before))}
 
     def span(self, place: SlotPlace, count: int) -> MemoryRange:
-        """Return the range of a place."""
+        """Return the memory range of the first `count` elements of a place."""
         slot, loop = place
         return MemoryRange(self.base[slot] + loop * self.piece, count)
 

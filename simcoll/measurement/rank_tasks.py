@@ -1,4 +1,4 @@
-"""Define the data exchanged with the ranks of a real run: their tasks and their reports."""
+"""The data that the launching process and the ranks of a real run exchange: tasks and reports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ IDLE: Final = -1  # in a rank's marks, instead of a transfer's number
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """A task for every rank of a launch. `nbytes` is the size of a rank's buffer, `itemsize` the bytes of an element.
+    """A task for all ranks of a launch. `nbytes` is the size of a rank's buffer, `itemsize` the bytes of an element.
 
-    `repeats` counts the timed runs of one launch; each run makes `calls` calls back to back.
+    `repeats` is the number of timed runs in one launch; each run makes `calls` calls back to back.
     """
 
     title: str
@@ -31,16 +31,16 @@ class Task:
     calls: int = 1
 
     def transfer(self, index: int) -> str:
-        """Return a description of a transfer; empty for none, and for the library's own transfers."""
+        """Return a description of transfer `index`; empty for IDLE, and for transfers inside the library."""
         return ""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankTask(Task):
-    """A collective for all ranks. `program` is the schedule bound to sizes; None stands for the library's collective.
+    """A collective for all ranks. `program` is the schedule bound to sizes, or None for the library's own collective.
 
-    For the library `schedule` gives only ranks, groups and root. With `graph` NCCL replays its calls from a CUDA graph,
-    with `registered` on buffers that are registered with it.
+    For the library, `schedule` gives only ranks, groups and root. With `graph`, NCCL's calls are replayed from a CUDA
+    graph; with `registered`, the buffers are registered with NCCL.
     """
 
     schedule: Schedule
@@ -64,7 +64,7 @@ class RankTask(Task):
         return self.nbytes // self.itemsize
 
     def transfer(self, index: int) -> str:
-        """Return a description of a transfer; empty for none."""
+        """Return a description of transfer `index`; empty if there is no such transfer."""
         if self.program is None or not 0 <= index < len(self.program):
             return ""
         return f"transfer {index} ({self.schedule.row(int(self.program.origin[index]))})"
@@ -81,7 +81,7 @@ class WorkTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A launch: its tasks, the URL where ranks meet, and the time limits of a transfer and of the launch (s)."""
+    """A launch: its tasks, the URL at which ranks connect (`meet`), and limits (s) of a transfer and of the launch."""
 
     tasks: tuple[RankTask | WorkTask, ...]
     backend: str
@@ -92,10 +92,10 @@ class Job:
 
 @dataclass
 class TaskResult:
-    """The result of a task: for each timed run the slowest rank's time (ns) and the last rank's `late` start (ns).
+    """The result of a task, in ns: for each timed run the slowest rank's time, and the delay of the last rank's start.
 
-    `choice` is the algorithm and protocol that the library wrote to its log. For a workload, `alone` lists for each run
-    when each computation ends on the slowest rank, in ns, if nothing is sent; `buckets` counts the gradient buckets.
+    `choice`: the algorithm and protocol in the library's log. For a workload, `alone` has for each run without
+    communication the end of each computation on the slowest rank, in ns, and `buckets` the number of gradient buckets.
     """
 
     durations: list[int] = field(default_factory=list)
@@ -108,7 +108,7 @@ class TaskResult:
 @dataclass
 class Report:
     """The report of a launch: a result for each task, the harness's overhead (ns), the clock's resolution (ns), and
-    versions of software. Ranks of several hosts may have begun up to `skew` ns apart.
+    versions of software. Ranks on several hosts may have begun up to `skew` ns apart.
     """
 
     outcomes: list[TaskResult]

@@ -38,7 +38,7 @@ from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 
-OWN: Final = (  # columns of real runs, after the columns of every measured table
+OWN: Final = (  # further columns of real runs, after those of all measured tables
     *("asked", "op", "root", "in_place", "buckets", "async_op", "calls", "launches", "launch_us"),
     *("spread", "late_us", "skew_us", "overhead_us", "clock_ns"),
     *("verified", "steps", "messages", "bytes_per_rank", "backend", "torch", "device", "machine", "environment"),
@@ -50,7 +50,7 @@ _OF_BOTH: Final = ("subgroups", "weights", "placement", "arrivals")  # swept key
 # float64 take COPIES times the size.
 PROCESS_BYTES: Final = 250_000_000
 COPIES: Final = 12
-TOGETHER: Final = 32  # most cases in a launch. A kill loses a launch; machine changes affect all its cases alike
+TOGETHER: Final = 32  # most cases in a launch: changes of the machine affect them alike, but a kill loses all of them
 CaseLog = RowLog[CaseRow]
 _ONE_TIMING: Final = "median over runs, from a common start to the last rank's end (monotonic clock)"
 _MANY_TIMING: Final = (
@@ -69,15 +69,15 @@ def run(
     tell: Tell = lambda line: None,
     log: CaseLog | None = None,
 ) -> list[CaseRow]:
-    """Measure points on processes of this machine, which `launcher` starts; return a row for each distinct point.
+    """Measure points with processes that `launcher` starts on this machine; return a row for each distinct point.
 
-    A launch serves points with the same number of ranks (with `measure.launches`, several launches do). `timeout_s`
-    limits a transfer, `limit_s` a launch. Ranks meet through a file in a shared folder, or at MASTER_ADDR and
-    MASTER_PORT of the launcher's environment. `tell` gets lines of progress. `log` keeps rows as they come, and rows in
-    it are not measured again (`log_beside`).
+    Points with the same number of ranks share a launch, or several with `measure.launches`. `timeout_s` limits a
+    transfer, `limit_s` a launch. Ranks connect through a file in a shared folder, or at MASTER_ADDR and MASTER_PORT of
+    the launcher's environment. `tell` gets lines of progress. `log` stores each row at once; rows in it are not
+    measured again (see `log_beside`).
 
-    Raises InputError for mistakes that the user can correct, RefusedError when no point can run, and MeasureError when
-    a rank dies, hangs or computes a wrong result.
+    Raises InputError for mistakes that the user can correct, RefusedError if no point can run, and MeasureError if a
+    rank dies, hangs or computes a wrong result.
     """
     check_torch()
     every = cases(points, backend, tell)
@@ -103,7 +103,7 @@ def run(
 
 
 class _Done:
-    """The rows of measured cases; rows of an earlier run that was killed come from its log."""
+    """The rows of measured cases, including rows from the log of an earlier run that was killed."""
 
     def __init__(self, every: Sequence[Case], about: CaseRow, log: CaseLog | None, tell: Tell):
         self.every, self.about, self.log, self._tell = every, about, log, tell
@@ -119,12 +119,12 @@ class _Done:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
     def missing(self) -> list[list[int]]:
-        """Return the launches that are left, each as a list of case numbers."""
+        """Return the remaining launches, each as a list of case numbers."""
         left = grouped((i for i in range(len(self.every)) if i not in self.of), lambda i: self.every[i].ranks)
         return [alike[a : a + TOGETHER] for alike in left.values() for a in range(0, len(alike), TOGETHER)]
 
     def add(self, which: Sequence[int], made: Sequence[CaseRow]) -> None:
-        """Keep the rows of a launch, also in the log."""
+        """Store the rows of a launch, here and in the log."""
         for index, row in zip(which, made, strict=True):
             self.of[index] = json.loads(json.dumps({**row, **self.about}, default=_plain))
             if self.log:
@@ -135,12 +135,12 @@ class _Done:
         return [self.of[index] for index in range(len(self.every))]
 
     def tell(self, line: str) -> None:
-        """Tell how many points are done, with a line of progress."""
+        """Report the number of finished points, followed by `line`."""
         self._tell(f"{len(self.of)} of {len(self.every)} points; {line}")
 
 
 def log_beside(table: Path) -> CaseLog:
-    """Return the log of rows beside an unfinished table; after a kill the next run continues from it."""
+    """Return the log of rows in the folder of an unfinished table; after a kill, the next run continues with it."""
     return RowLog(table.with_name(f"{table.name}.jsonl"), dict, dict)
 
 
@@ -152,7 +152,7 @@ def _plain(value: object) -> object:
 def _launched(
     which: Sequence[Case], backend: Backend, start: Callable[[tuple[RankTask | WorkTask, ...]], Report]
 ) -> list[CaseRow]:
-    """Return the rows of cases with equal numbers of ranks, over as many launches as any case wants (`start`: one)."""
+    """Return the rows of cases with equal numbers of ranks, from as many launches as they need (`start` makes one)."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
         todo = [i for i, case in enumerate(which) if turn < case.launches]
@@ -168,9 +168,9 @@ def _launched(
 def _chosen(
     which: Sequence[Case], ranks: int, launcher: Launcher, limits: tuple[float, float], tell: Tell
 ) -> list[dict[str, str]]:
-    """Return NCCL's choices for each case from its log; empty except for the library's collectives.
+    """Return NCCL's algorithm and protocol for each case from its log; empty except for the library's collectives.
 
-    A separate launch finds them, as writing the log takes time. If it fails, the measured times still count.
+    A separate launch writes the log, because this takes time. If the launch fails, the measured times still count.
     """
     library = [i for i, case in enumerate(which) if isinstance(case.task, RankTask) and case.task.program is None]
     choices: list[dict[str, str]] = [{} for _ in which]
@@ -202,11 +202,11 @@ def join(
     tell: Tell = lambda line: None,
     log: CaseLog | None = None,
 ) -> list[CaseRow] | None:
-    """Measure as one of the ranks that torchrun or Slurm has started; return the rows on rank 0, None on the others.
+    """Measure as one of the ranks that torchrun or Slurm has started; return the rows on rank 0, None on other ranks.
 
-    The processes stay; each launch connects them anew. Raises like `run`, and InputError if a point needs another
-    number of ranks. After a MeasureError other ranks may be gone: end with `os._exit`, as an orderly exit waits for
-    them.
+    The processes stay; each launch connects them anew. Raises the errors of `run`, and InputError if a point needs
+    another number of ranks. After a MeasureError other ranks may be gone. The caller must then end with `os._exit`,
+    because an orderly exit waits for them.
     """
     check_torch()
     from simcoll.measurement.rank_process import RankProcess, reason
@@ -241,18 +241,18 @@ def join(
 
 
 def membership() -> tuple[int, int, int]:
-    """Return the rank, the number of ranks and the local rank on this host, from torchrun's or srun's variables.
+    """Return the rank, the number of ranks and the local rank on this host, from variables of torchrun or srun.
 
-    torchrun sets RANK, WORLD_SIZE and LOCAL_RANK. Raises InputError without a rank or without an address to meet.
+    torchrun sets RANK, WORLD_SIZE and LOCAL_RANK. Raises InputError if no rank, or no address of rank 0, is set.
     """
     for names in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
         if all(name in os.environ for name in names[:2]):
             rank, world, local = (int(os.environ.get(name, "0")) for name in names)
             break
     else:
-        raise InputError("no rank is set", "start this with torchrun or srun")
+        raise InputError("the environment sets no rank", "start this with torchrun or srun")
     if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise InputError(f"{missing[0]} is not set", "export it: where rank 0 is to be reached")
+        raise InputError(f"{missing[0]} is not set", "export it: the address or port of rank 0")
     return rank, world, local
 
 
@@ -278,7 +278,7 @@ def _check_buffers(case: Case) -> None:
 
 
 def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:
-    """Raise InputError if NCCL's ranks lack a GPU each; with NCCL_HOSTIDs they may share one."""
+    """Raise InputError if there are fewer GPUs than NCCL's ranks, unless each rank has its own NCCL_HOSTID."""
     if backend != "nccl":
         return
     from simcoll.measurement.torch_backend.session import gpus
@@ -329,7 +329,7 @@ def _computed_us(outcomes: Sequence[TaskResult]) -> list[float]:
 
 
 def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, object]:
-    """Return the columns of a workload's row that depend on the run.
+    """Return the columns of a workload's row that the measured times determine.
 
     For ddp, `computed_us` lists the forward pass, each layer's backward pass in the order of the layers, and the
     optimizer; for small programs each local part.
@@ -345,7 +345,7 @@ def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, objec
 
 
 def surroundings(variables: Mapping[str, str] = MappingProxyType({}), prefix: Sequence[str] = ()) -> CaseRow:
-    """Return columns: the machine, simcoll's version, the date, and only variables that backends read."""
+    """Return columns with the machine, the environment variables that backends read, simcoll's version and the date."""
     recorded = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
             if _RECORDED_VARIABLES.fullmatch(name)]  # fmt: skip
     before = [f"prefix={' '.join(prefix)}"] if prefix else []
@@ -367,7 +367,7 @@ def machine() -> str:
 
 
 def write(path: Path, rows: Sequence[CaseRow], backend: Backend) -> None:
-    """Write a measured table, whole or not at all; for NCCL also `write_gpus`. Raises InputError."""
+    """Write a measured table, completely or not at all; for NCCL also call `write_gpus`. Raises InputError."""
     swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
     known = [column for column in COLUMNS if any(column in made for made in rows)]
     columns = [*known, *OWN, *dict.fromkeys(swept)]
@@ -386,7 +386,7 @@ def _cell(value: object) -> object:
 
 
 def write_gpus(table: Path) -> None:
-    """Write the output of `nvidia-smi` beside a table: NAME.txt beside NAME.csv, for `simcoll import` to read."""
+    """Write the output of `nvidia-smi` to NAME.txt in the folder of a table NAME.csv; `simcoll import` can read it."""
     if lines := list(_gpus_here()):
         write_atomically(table.with_suffix(".txt"), "\n".join(lines) + "\n")
 
@@ -402,9 +402,9 @@ def _gpus_here() -> Iterator[str]:
 
 
 def beside_library(rows: Sequence[CaseRow]) -> list[CaseRow]:
-    """Return the rows with a column `of_library`: time divided by the library's time for the same collective and data.
+    """Return the rows with a column `of_library`: the time divided by the library's time for the same collective.
 
-    The library's row must be a single call (one bucket, not async); without such a row the column is None.
+    The library's row must be a single call (one bucket, not async) with the same data; otherwise the column is None.
     """
     links = dict.fromkeys(key for made in rows for key in made if key.startswith("topology."))
     keys = ("collective", "ranks", "size_bytes", "dtype", "op", "root", "system", *_OF_BOTH, *links)

@@ -1,4 +1,4 @@
-"""Turn a scenario's points into cases: tasks for real ranks, with the columns of their rows that are known before."""
+"""Convert a scenario's points into cases: tasks for real ranks, with the columns that do not depend on the run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from simcoll.workload.workload_keys import Composition, Ddp
 
 CaseRow = dict[str, object]
 Tell = Callable[[str], None]
-EVEN: Final = ("scatter", "gather")  # programs in which every rank has an equal part
-WORKLOAD_COPIES: Final = 8  # a rank holds about 8 times a workload's bytes: parameters, gradients and buckets
+EVEN: Final = ("scatter", "gather")  # small programs in which every rank has an equal part of the data
+WORKLOAD_COPIES: Final = 8  # memory of a rank as a multiple of a workload's bytes: parameters, gradients and buckets
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ class Case:
 
 
 def cases(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: None) -> list[Case]:
-    """Return a case for each distinct point. Points that cannot run are left out and reported by `tell`.
+    """Return a case for each distinct point. Points that cannot run are skipped and reported by `tell`.
 
-    Raises RefusedError if nothing is left, InputError for wrong input.
+    Raises RefusedError if no point can run, InputError for wrong input.
     """
     distinct: dict[str, Case] = {}
     refused: list[RefusedError] = []
-    left_out: dict[str, None] = {}  # reports once a reason that holds for many sizes
+    left_out: dict[str, None] = {}  # reasons, each of which is reported once
     for point in points:
         try:
             case = _case(point, backend)
@@ -82,7 +82,7 @@ def _case(point: Point, backend: Backend) -> Case:
     registered = bool(scenario.launch.registered)
     if library:  # the harness, not the scenario, decides how calls are launched
         scenario = scenario.model_copy(update={"launch": Launch()})
-    if load_profile(scenario.profile).as_nccl:  # this profile is for NCCL's kernels, and here messages go one by one
+    if load_profile(scenario.profile).as_nccl:  # the profile is for NCCL's kernels, but messages are sent one by one
         scenario = scenario.model_copy(update={"profile": UNFITTED})
     prediction = predict(_whole(_any_algorithm(scenario))) if library else _sent(scenario)
     program = prediction.program
@@ -139,9 +139,9 @@ def _case(point: Point, backend: Backend) -> Case:
 
 
 def _key(scenario: Scenario) -> str:
-    """Return a key that is equal for points that run alike.
+    """Return a key that is equal for points with the same real run.
 
-    The library's collective ignores the algorithm, also inside a workload. Most collectives ignore `in_place`.
+    The library's collective ignores the algorithm, also in a workload. Most collectives ignore `in_place`.
     """
     if scenario.workload:
         spec = scenario.workload.model_copy(update={"algorithm": "auto"})
@@ -153,7 +153,7 @@ def _key(scenario: Scenario) -> str:
 
 
 def _sent(scenario: Scenario) -> Prediction:
-    """Return the prediction of a point run by send and receive; `auto` is the quickest algorithm without a switch."""
+    """Return the prediction of a point for sends and receives; `auto` is the fastest algorithm that needs no switch."""
     if scenario.algorithm not in ("auto", "best"):
         return predict(scenario)
     entries = [registry.find(scenario.collective, name)[0] for name in registry.library(scenario.collective)]
@@ -251,12 +251,12 @@ def _workload(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, objec
 
 
 def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
-    """Return why a workload cannot run for real, with a cure; None if it can."""
+    """Return why a workload cannot run for real, and the fix, as "problem; fix"; None if it can."""
     spec = scenario.workload
     if not isinstance(spec, Ddp | Composition):
-        return "is simulated only; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
+        return "can only be simulated; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
     if backend != "gloo":
-        return "is run over gloo only; take --backend gloo"
+        return "can only be measured over gloo; add --backend gloo"
     if scenario.dtype not in FLOATS:
         return f"has no gradients of {scenario.dtype}; take dtype: float32"
     if isinstance(spec, Composition):
@@ -264,9 +264,9 @@ def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
             return f"{spec.size} B are no {ranks} equal blocks; take a size of ranks × whole elements"
         return None
     if spec.layers is None:
-        return "a named model is not built here; give layers"
+        return "a named model cannot be measured; give `layers`"
     if not spec.overlap:
-        return "torch sends buckets beside the backward pass; leave overlap out"
+        return "torch sends buckets during the backward pass; leave out `overlap`"
     if any(layer.parameters < scenario.itemsize for layer in spec.layers):
         return "a layer without parameters has no gradient; leave it out"
     elements = [layer.nbytes // scenario.itemsize for layer in spec.timed(scenario.itemsize)]
@@ -276,7 +276,7 @@ def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
 
 
 def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line: None) -> Iterator[str]:
-    """Yield lines that show every rank's sends, receives and calls. Raises like `cases`."""
+    """Yield lines that show every rank's sends, receives and calls. Raises the errors of `cases`."""
     for case in cases(points, backend, tell):
         task = case.task
         yield f"{task.title} ({case.columns['harness']}, {backend})"

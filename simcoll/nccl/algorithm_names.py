@@ -66,8 +66,7 @@ def refusal(
     under: object = "",
     has: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Return the message for an unsupported call: the request, the variables (`under`), and the supported pairs
-    (`has`).
+    """Return the message for an unsupported call: the request, variables (`under`), and supported pairs (`has`).
 
     >>> refusal("nccl", "all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
     'NCCL runs no all_reduce by nvls with LL here; it has ring (LL, Simple), nvls (Simple)'

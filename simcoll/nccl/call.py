@@ -205,7 +205,7 @@ class NcclCall:
 
         With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
         """
-        if self.algorithm == "p2p":  # messages to all peers are on their way at once, and take turns chunk by chunk
+        if self.algorithm == "p2p":  # messages to all peers run at once, and alternate chunk by chunk
             pieces = max(1, min(MOST_PIECES, MOST_MESSAGES // self.communicator.ranks))
             return max(P2P_PIECE, -(-self.piece // (pieces * self.itemsize)) * self.itemsize)
         if self.registered:

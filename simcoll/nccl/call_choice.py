@@ -1,5 +1,4 @@
-"""Derive the call that NCCL chooses: algorithm, protocol, channels and threads, or the parts of point-to-point
-messages."""
+"""Derive the call that NCCL chooses: algorithm, protocol, channels, threads, or parts of point-to-point messages."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def choose(
         return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
     if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
-            raise RefusedError(f"{comm.library.upper()} has no LL128 for {collective}: messages go by LL or Simple")
+            raise RefusedError(f"{comm.library.upper()} has no LL128 for {collective}; take LL or Simple")
         peers = 1 if collective == "send_recv" else comm.ranks
         message = -(-nbytes // (peers * itemsize)) * itemsize  # of equal ones, as nccl-tests has them
         parts = p2p_messages.parts(comm, message, peers, between, version, None if protocol == "auto" else protocol)
@@ -55,7 +54,7 @@ def choose(
         )
     served = next((name for name in COLLECTIVES if name == collective), None)
     if served is None:
-        raise RefusedError(f"kernels for {collective} are not modelled; take another profile")
+        raise RefusedError(f"NCCL kernel costs exist for no {collective}; take a profile without kernels")
     modelled = frozenset(name for name in ALGORITHMS if (name, served) in SCHEDULES)
     algorithms = left.algorithms.get(served, modelled) & (modelled if algorithm == "auto" else modelled & {algorithm})
     protocols = left.protocols.get(served)

@@ -421,7 +421,7 @@ class ChannelLimits:
             limit = min(limit, sum(entries))
         if count > 1 and limit:
             limit = min(limit, self._across_cuts()) if self._connected() else 0
-            # each GPU hands on to the next, but for the last of a tree, and of a ring that goes on to a NIC
+            # each GPU has a next GPU, except for the last one of a tree, or of a ring that leads to a NIC
             steps = count if self._round else count - 1
             for way in (node.out_of, lambda gpu: (node.back(out) for out in node.out_of(gpu))):
                 fits = [self._fits(draft.intra, way(gpu), NVL) for gpu in node.gpus]

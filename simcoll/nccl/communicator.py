@@ -120,18 +120,17 @@ def communicator(
     used on each node; default: the first ones.
 
     If `graphs` is None, the graphs come from the system's file (for any GPUs of that number), or else from NCCL's
-    search with `settings`. Raises InputError for systems without GPUs, and for meshes whose RCCL channels are not
-    known.
+    search with `settings`. Raises InputError for systems without GPUs, and for unknown channels of RCCL.
     """
     system = node_file(system)
     devices = system.counts
     if system.gpu is None or "gpu" not in devices:
         what = "gpu: {model: …, generation: …, compute_capability: …}"
-        raise InputError(f"{system.name} has no GPUs that its file describes", f"add {what}")
+        raise InputError(f"{system.name} does not describe its GPUs", f"add {what}")
     amd = system.gpu.vendor == "amd"
     if system.gpu.compute_capability is None and not amd:
         raise InputError(
-            f"{system.name}: the file does not say which GPUs these are", "add gpu.compute_capability, e.g. 90"
+            f"{system.name}: the file does not say which GPUs these are", "add `gpu.compute_capability`, e.g. 90"
         )
     ranks = devices["gpu"] * nodes if ranks is None else ranks
     _check(system.name, ranks, nodes, devices["gpu"], graphs)
@@ -155,16 +154,14 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
 
 
 def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
-    """Return whether stored graphs are valid under `settings`: these may change the P2P level only, and not exclude
-    NVLink."""
+    """Return whether stored graphs are valid under settings; these may only change the P2P level, and allow NVLink."""
     level, near = settings.p2p_level, ring.type_intra in ("NVL", "NVB", "C2C")
     forbidden = level is not None and near and PATHS.index(ring.type_intra) > PATHS.index(level)
     return replace(settings, p2p_level=None) == DEFAULTS and not forbidden
 
 
 def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
-    """Return whether the NICs have the bandwidth of a stored ring between nodes. After changes of a file's NICs they
-    may not."""
+    """Return whether the NICs, which a file may have changed, have the bandwidth of a stored ring between nodes."""
     return ring.channels * ring.inter <= system.counts.get("nic", 0) * _nic_GBps(system)
 
 
@@ -174,9 +171,9 @@ def _nic_GBps(system: SystemFile) -> float:  # noqa: N802
 
 def _check(name: str, ranks: int, nodes: int, gpus: int, graphs: Graphs | None) -> None:
     if nodes < 1 or ranks < 2:
-        raise InputError(f"{ranks} ranks on {nodes} nodes have nothing to tune", "take 2 ranks or more")
+        raise InputError(f"{ranks} ranks on {nodes} nodes exchange no messages", "take 2 ranks or more")
     if ranks % nodes:
-        raise InputError(f"{ranks} ranks on {nodes} nodes are not as many on each", f"take a multiple of {nodes}")
+        raise InputError(f"{ranks} ranks on {nodes} nodes are not equally many on each", f"take a multiple of {nodes}")
     if ranks // nodes > gpus:
         raise InputError(f"{name} has {gpus} GPUs a node, not {ranks // nodes}", "take more nodes or fewer ranks")
     orders = graphs["ring"].orders if graphs else ()

@@ -70,7 +70,7 @@ def _lists(variable: str, text: str | None, kind: str, names: Sequence[Name]) ->
         if not colon and i:
             raise InputError(
                 f"{variable}: {entry!r} names no collective",
-                "write e.g. allreduce:ring; only the first list may do without",
+                "write e.g. allreduce:ring; only the first list needs none",
             )
         collectives = [_known(variable, function, "collective", COLLECTIVES)] if colon else COLLECTIVES
         selected.update(dict.fromkeys(collectives, _list(variable, listed, kind, names)))
@@ -189,7 +189,7 @@ class NcclEnv(Model):
             sockets = isinstance(data, dict) and _SOCKETS & {*data}
             known = f"set {', '.join(cls.model_fields)}"
             cure = "for sockets take `profile: PROFILE+tcp`, e.g. nccl-hopper+tcp" if sockets else known
-            raise ValueError(f"{', '.join(unknown)}: no effect is known; {cure}")
+            raise ValueError(f"{', '.join(unknown)}: not modelled; {cure}")
         return data
 
     def __str__(self) -> str:
@@ -241,7 +241,7 @@ class NcclEnv(Model):
         count = system.counts.get("nic", 0)
         unused = tuple(number for number in range(count) if not self._uses(number))
         if count and len(unused) == count:
-            raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} leaves no NIC of mlx5_0 … mlx5_{count - 1}; name some")
+            raise RefusedError(f"NCCL_IB_HCA={self.NCCL_IB_HCA} matches no NIC of mlx5_0 … mlx5_{count - 1}; name some")
         return unused
 
     @property

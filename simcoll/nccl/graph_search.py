@@ -2,8 +2,7 @@
 
 For each pattern NCCL searches the fastest channels over the nearest paths, then relaxes one rule after another:
 channels may differ, trees may be simpler, paths longer, a channel may enter and leave a node by different NICs,
-channels may be slower. It splits fast channels in two. A second pass makes channels faster without reducing their
-number.
+channels may be slower. It splits fast channels in two. A second pass makes channels faster, but not fewer.
 
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate speeds, in our own words.
 
@@ -91,8 +90,7 @@ DEFAULTS: Final = SearchSettings()
 
 def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> PathType:
     """Return the longest type of path over which `gpus` GPUs of a node talk directly. It is that of the settings, else
-    of the system's file, else NCCL's default: PXB (not through the host), and SYS for at most two GPUs of an AMD
-    host."""
+    of the system's file, else NCCL's default: PXB (not through the host), or SYS for two GPUs of an AMD host."""
     given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
     return given or ("SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB")
 
@@ -154,7 +152,7 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
     all_gpus = [name for name, kind in devices if kind == "gpu"]
     all_nics = [name for name, kind in devices if kind == "nic"]
     if not gpus or max(gpus) >= len(all_gpus):
-        raise InputError(f"{system.name} has {len(all_gpus)} GPUs a node", "take GPUs that it has")
+        raise InputError(f"{system.name} has only {len(all_gpus)} GPUs a node", "choose among these")
     left_out = set(all_gpus) - {all_gpus[i] for i in gpus}
     used = range(len(all_nics)) if settings.nics is None else settings.nics
     wanted = {all_nics[i] for i in used if i < len(all_nics)} if across else set()
@@ -181,12 +179,14 @@ def _check_joined(
     there = {(u, v, kind) for u, v, kind, _ in links}
     if one_way := next(((u, v) for u, v, kind in sorted(there) if (v, u, kind) not in there), None):
         u, v = (names[end] for end in one_way)
-        raise InputError(f"{system}: the link {u}->{v} of a node has none back of its kind", "add it: NCCL needs both")
+        raise InputError(
+            f"{system}: the link {u}->{v} of a node has no link back of its kind", "add it: NCCL needs both"
+        )
     wiring = Wiring()
     wiring.fill(((name, {}) for name in names), ((names[u], names[v], Link(1, 0)) for u, v, _, _ in links))
     reached = wiring.reached(gpus[0])
     if apart := [gpu for gpu in gpus if gpu not in reached]:
-        raise InputError(f"{system}: there is no way from {gpus[0]} to {apart[0]} in a node", "link them")
+        raise InputError(f"{system}: there is no route from {gpus[0]} to {apart[0]} in a node", "link them")
 
 
 def _counted(kind: str, reached: float) -> float:
@@ -370,13 +370,13 @@ class _GraphSearch:
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
     """Return the channels that we assume for RCCL if each GPU has a link to each other GPU: as many rings as the links
-    allow, and between nodes as many as the NICs' ports allow. Raises InputError for other machines, whose rings RCCL
-    takes from tables."""
+    allow, and between nodes as many as the NICs' ports allow. Raises InputError for other machines, as RCCL has
+    tables."""
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}
     if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
-        problem = f"{name}: which channels RCCL finds for GPUs that are not all joined alike is not known"
-        raise InputError(problem, "write them into the file of the system, under nccl")
+        problem = f"{name}: simcoll does not know RCCL's channels for GPUs that are not all joined alike"
+        raise InputError(problem, "write the channels into the system's file, under `nccl`")
     orders, far = _rings(count) if not across else _ways(count), PIX
     speed = min(speeds, default=node.net_GBps)
     if across:
@@ -400,7 +400,7 @@ def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
 def _rings(gpus: int) -> _Orders:
     """Return rings through all GPUs that share no directed link. Raises InputError for too many GPUs."""
     if gpus > _MOST_MESHED:
-        raise InputError(f"a mesh of {gpus} GPUs", f"take {_MOST_MESHED} or fewer")
+        raise InputError(f"a mesh of {gpus} GPUs is too large", f"take {_MOST_MESHED} or fewer")
     if gpus % 2:
         return tuple((gpus - 1, *order) for order in _ways(gpus - 1))
     seconds = range(1, gpus)

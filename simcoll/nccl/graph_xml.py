@@ -4,8 +4,7 @@
       <graph id="0" pattern="4" nchannels="1" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX" …>
         <channel> <gpu dev="0"/> <gpu dev="1"/> </channel>
 
-Speeds are in GB/s per channel. With several nodes a channel begins and ends with a `<net dev=…/>`; the reader ignores
-its number.
+Speeds are in GB/s per channel. On several nodes a channel begins and ends with `<net dev=…/>`, whose number is ignored.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def parse(data: bytes | str, source: str) -> GraphFile:
     graphs: dict[GraphKind, ChannelGraph] = {}
     for element in root.children:
         if element.name != "graph":
-            element.wrong("does not belong into <graphs>", "write <graph …>")
+            element.wrong("is not allowed in <graphs>", "write <graph …>")
         kind = KINDS.get(element.text("id"))
         if kind is None or kind in graphs:
             element.wrong(f"id={element.text('id')!r} is not known, or stands twice", "write 0 to 4, each once")
@@ -80,9 +79,9 @@ def parse(data: bytes | str, source: str) -> GraphFile:
 def _graph(element: Element) -> ChannelGraph:
     orders = tuple(_order(channel) for channel in element.children)
     if len(orders) != element.number("nchannels"):
-        element.wrong(f"nchannels={element.text('nchannels')!r}, but channels: {len(orders)}", "let them agree")
+        element.wrong(f"nchannels={element.text('nchannels')!r}, but channels: {len(orders)}", "write how many")
     if len({len(order) for order in orders}) > 1:
-        element.wrong("channels of different numbers of GPUs", "let each channel have the same GPUs")
+        element.wrong("channels have different numbers of GPUs", "let them have the same GPUs")
     for name in ("speedintra", "speedinter"):
         if not element.number(name):
             element.wrong(f"{name} is 0", "write GB/s of a channel")
@@ -105,15 +104,15 @@ def _graph(element: Element) -> ChannelGraph:
 
 def _order(channel: Element) -> tuple[int, ...]:
     if channel.name != "channel":
-        channel.wrong("does not belong into <graph>", "write <channel>")
+        channel.wrong("is not allowed in <graph>", "write <channel>")
     gpus: list[int] = []
     for element in channel.children:
         if element.name not in ("gpu", "net"):
-            element.wrong("does not belong into <channel>", 'write <gpu dev="…"/> or <net dev="…"/>')
+            element.wrong("is not allowed in <channel>", 'write <gpu dev="…"/> or <net dev="…"/>')
         if element.name == "gpu":
             gpus.append(_device(element))
     if not gpus or len(set(gpus)) < len(gpus):
-        channel.wrong("has no GPU, or one of them twice", "let it go through each GPU once")
+        channel.wrong("has no GPU, or one GPU twice", "list each GPU once")
     return tuple(gpus)
 
 

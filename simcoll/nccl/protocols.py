@@ -56,8 +56,7 @@ class Threads(Model):
 
 
 class LeastTraffic(Model):
-    """The least traffic of a channel in `bytes`. In LL each byte counts `of_LL` times. It was `former` bytes before the
-    release `before`."""
+    """The least traffic of a channel in `bytes` (`former` before release `before`). LL's bytes count `of_LL` times."""
 
     bytes: int
     of_LL: int  # noqa: N815
@@ -128,8 +127,7 @@ def figures() -> Protocols:
 
 
 def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
-    """Return the data bytes of one buffer step. `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE), default: the
-    file's.
+    """Return the data bytes of one buffer step. `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE) if not the file's.
 
     >>> [step_bytes(protocol) for protocol in ("LL", "LL128", "Simple")]
     [32768, 576000, 524288]
@@ -170,8 +168,7 @@ def chunk_bytes(
 def tree_chunk_bytes(
     protocol: Protocol, share: int, nodes: int, gpus: int, version: str | None = None, buffer: int | None = None
 ) -> int:
-    """Return the bytes of a tree's chunk for a channel's `share`: deeper trees have smaller chunks. `version`: None for
-    the newest.
+    """Return the bytes of a tree's chunk for a channel's `share`, less for deeper trees. `version`: default the newest.
 
     Numbers of chunks and of tree levels between nodes are rounded down; a chunk is a multiple of `grain_bytes`.
 

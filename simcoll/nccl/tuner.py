@@ -238,8 +238,7 @@ def _nvls_bus(
     collective: TunedCollective,
     algorithm: NcclAlgorithm,
 ) -> float:
-    """Return NVLS's bandwidth in GB/s. The switch doubles the speed of all_reduce within a node, except for a head's
-    own share."""
+    """Return NVLS's GB/s. The switch doubles all_reduce's speed within a node, except for a head's own share."""
     channels = graph.channels
     if channels < 2:
         return 0.0

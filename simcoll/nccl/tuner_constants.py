@@ -82,8 +82,7 @@ class Shares(Model):
 
 
 class NvlsChannels(Model):
-    """The number of channels of NVLS on `nodes` nodes (None: any), with NICs of at least `nic_GBps` and at most `gpus`
-    GPUs per node."""
+    """The number of NVLS channels on `nodes` nodes (None: any), at most `gpus` GPUs a node, NICs from `nic_GBps` on."""
 
     channels: int
     nodes: int | None = None
@@ -156,7 +155,7 @@ def newer_than_known(version: str, library: Library = "nccl") -> str | None:
     newest = read(library).release
     if numbers(version) <= numbers(newest):
         return None
-    return f"{library.upper()} {version} is not known: by the rules of {newest}, the newest that is"
+    return f"{library.upper()} {version} is not known, so the rules of {newest}, the newest known, are used"
 
 
 def _checked(version: str | None, oldest: str, newest: str, library: Library) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def staged(comm: Communicator) -> bool:
     path = comm.graphs["ring"].type_intra
     beyond = PATHS.index(path) > PATHS.index(comm.p2p_level)
     if beyond and path in ("NVL", "NVB", "C2C"):
-        raise RefusedError(f"without transfers over {path} other graphs would be found; take a system without NVLink")
+        raise RefusedError(f"simcoll has no NCCL graphs without transfers over {path}; take a system without NVLink")
     return beyond
 
 

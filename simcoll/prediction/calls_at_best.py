@@ -1,8 +1,8 @@
-"""Simulate the ways in which a network could run a call, and take the one that ends first: the bound `at best`. The
-ways differ in copies of the schedule, channels of a rank, chunk, and in how transfers share links. Keys that the
-scenario or its profile gives are kept. The plain way (one copy, one channel, whole buffers) is always among them. Where
-a machine showed more than rated bandwidth, the plain way is also tried on rated links: faster links may let messages
-meet, and so carry less."""
+"""Find the fastest way in which a network could run a call, by simulating many: the bound `at best`. The variants
+differ in copies of the schedule, channels per rank, chunk size, and in how transfers share links. Keys that the
+scenario or its profile sets are kept. The plain variant (one copy, one channel, whole buffers) is always among them. If
+a machine measured above its rated bandwidth, the plain variant also runs on rated links: on faster links messages may
+meet and carry less."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from simcoll.schedule.schedule import AnySchedule, Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import format_size
 
-PER_PEER: Final = 0  # number of channels
-WHOLE: Final = 0  # chunk
+PER_PEER: Final = 0  # value of `channels`: one for each peer
+WHOLE: Final = 0  # value of `chunk`: whole messages
 PIECES: Final = (1, 4, 16, 64, 256, 1024)  # numbers of chunks in a slot
-ABREAST: Final = (1, 2, 4)  # copies in each order: while one waits for a latency, others move
-LOOPS: Final = 64  # most pieces where steps do not pipeline but routes through GPUs do, as in the msccl executor
-MOST_LOOPED: Final = 20_000  # most transfers, there, of a way with several copies
-MOST_TRIED: Final = 200_000  # most transfers of a way that is tried: some tenths of a second
-MOST_SOLVED: Final = 10_000_000  # most rates of flows in a way whose pieces share links: some seconds
-MOST_OF_LONG: Final = 1_500_000  # most transfers of a way of a long call, where links decide the time
+ABREAST: Final = (1, 2, 4)  # copies with one rank order: while one waits for a latency, others send
+LOOPS: Final = 64  # most chunks if steps do not pipeline but routes through GPUs do, as in the msccl executor
+MOST_LOOPED: Final = 20_000  # most transfers of such a variant with several copies
+MOST_TRIED: Final = 200_000  # most transfers of a variant: it runs for some tenths of a second
+MOST_SOLVED: Final = 10_000_000  # most flow rates of a variant whose chunks share links: it runs for some seconds
+MOST_OF_LONG: Final = 1_500_000  # most transfers of a variant of a long call, where links decide the time
 # as in NCCL's kernels: links serve whole messages, few of which wait, so trees send up only what comes down
 IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
 MOST_WHOLE: Final = 32  # most copies that are run side by side; if there are more, one stands for all
 
 
 class _Reaches(NamedTuple):
-    """The links of a machine: as `rated`, and with the bandwidths that machines have `shown` beyond that."""
+    """The links of a machine: with their `rated` bandwidths, and with higher ones that were `shown`."""
 
     rated: Topology
     shown: Topology
 
 
 class _Way(NamedTuple):
-    """A way to run a call: its schedule, the keys `model` and `groups`, the number of copies for which the copy that is
-    run stands, and whether links carry no more than rated."""
+    """A variant of a call: its schedule, the keys `model` and `groups`, the number of copies for which the simulated
+    one stands (`alike`), and whether links have their rated bandwidths only."""
 
     algorithm: str
     model: ModelSpec
@@ -67,7 +67,7 @@ class _Way(NamedTuple):
     as_rated: bool = False
 
     def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...], costs: CostSetting) -> PlainCall:
-        """Return the call of a scenario in this way."""
+        """Return the scenario's call, run as this variant."""
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
@@ -78,7 +78,7 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IdealCall(PlainCall):
-    """A call in the best way; `named` is the algorithm that the user asked for."""
+    """A call run as its fastest variant; `named` is the algorithm that the user requested."""
 
     named: str
 
@@ -94,7 +94,7 @@ class IdealCall(PlainCall):
 
 
 class _Load:
-    """The work and the link load of a way, measured on `whole` messages; its pieces take the same links."""
+    """The work and the link load of a variant, counted with `whole` messages; chunks take equal routes."""
 
     def __init__(self, whole: Callable[[], Program]):
         self._whole = whole  # not kept: it may be long
@@ -106,8 +106,8 @@ class _Load:
         self._flows = connected_flows(bound) if bound.params.sharing == "fair" else 0
 
     def solved(self, chunk: int) -> int:
-        """Return about how many rates are solved for pieces of `chunk` bytes that share links: one for each connected
-        flow, for each time at which whole messages are sent, and for each piece; 0 for whole messages."""
+        """Estimate how many flow rates the `fair` engine solves with chunks of `chunk` bytes: one for each connected
+        flow, each time at which whole messages are sent, and each chunk of a slot; 0 for whole messages."""
         pieces = -(-self._slot // chunk) if chunk else 0
         most = self._messages * self._flows * pieces
         return most if most <= MOST_SOLVED else self._instants * self._flows * pieces
@@ -118,7 +118,7 @@ class _Load:
 
 
 class IdealExecutor(PlainExecutor):
-    """Runs calls as the network could serve them at best."""
+    """Lowers each call to its fastest variant on the network."""
 
     def lower(
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
@@ -131,11 +131,11 @@ class IdealExecutor(PlainExecutor):
 
 
 def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
-    """Return the way that ends first; of equal ways the one that is listed first.
+    """Return the variant that ends first; of equal ones the first in the list.
 
-    Ways are run in the order of the time that their busiest link needs: where links are the bottleneck, the first is
-    nearly the best. A way is skipped if its busiest link needs longer than the best time so far, or if rates of flows
-    would be solved too often. A run is stopped when it exceeds the best time so far.
+    Variants run in the order of the time that their busiest link needs: if links are the bottleneck, the first is
+    nearly the best. A variant is skipped if its busiest link needs longer than the best time so far, or if it has too
+    many flow rates to solve. A run stops when it exceeds the best time so far.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
     ways = list(_ways(asked, network, places, links.rated is not links.shown))
@@ -166,8 +166,8 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
 
 
 def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Way]:
-    """Yield the ways to try, without proofs, the plain one first; with `more_shown` then the plain one on rated links.
-    Keys that are given keep their values."""
+    """Yield the variants to try, the plain one first; with `more_shown`, next the plain one on rated links. Schedules
+    are not proved, and keys that the scenario sets keep their values."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
     alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
@@ -177,11 +177,11 @@ def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_s
         return _Way(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
 
     def chunk(source: AnySchedule, parts: int) -> int:
-        """Return the bytes of a slot's part, of so many parts."""
+        """Return the bytes of a chunk if each slot is cut into `parts` chunks."""
         return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
 
     def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Way]:
-        """Yield more ways where messages last at least a quarter of a latency: links decide the time."""
+        """Yield more variants if messages last at least a quarter of a latency, so that links decide the time."""
         latent = _on_the_way(network, places)
         parts = min(MOST_OF_LONG // source.transfers, 4 * chunk(source, copies) // latent)
         if parts > 1 and source.pipelined and free.issuperset(IN_TURN):
@@ -234,14 +234,14 @@ def _on_the_way(network: Topology, places: Sequence[str]) -> int:
 
 
 def _schedules(scenario: Scenario) -> list[str]:
-    """Return the schedule asked for, and the schedule behind NCCL's name if that is another one (`tree`)."""
+    """Return the requested schedule, and the one that NCCL runs under this name if it is another (`tree`)."""
     called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
     ran = algorithm_names.SCHEDULES[called, scenario.collective] if called else scenario.algorithm
     return list(dict.fromkeys([scenario.algorithm, ran]))
 
 
 def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> list[Scenario]:
-    """Return the scenario, and the scenario with one group of all ranks if neither it nor the network has groups."""
+    """Return the scenario; also one with a single group of all ranks if neither scenario nor network has groups."""
     of_file = schedule_json.is_file(scenario.algorithm)
     if of_file or not registry.find(scenario.collective, scenario.algorithm)[0].uses_groups:
         return [scenario]
@@ -259,7 +259,7 @@ def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> Str
 
 @dataclass(frozen=True, eq=False)
 class RepresentativeCopy(PlainCall):
-    """One of `copies` that do the same at the same time; `named` is the algorithm that the user asked for."""
+    """One of `copies` equal copies that run at the same time; `named` is the algorithm that the user requested."""
 
     whole: ClassVar[bool] = False
     copies: int
@@ -305,7 +305,7 @@ class RepresentativeCopy(PlainCall):
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return the links that copies use like each used link: those of one sort are dealt out in turn."""
+        """Return for each link in `used` the links of its sort that other copies use, dealt out evenly."""
         mine = set(used)
         of_sort: dict[int, list[int]] = defaultdict(list)
         for link in used:
@@ -327,7 +327,7 @@ class RepresentativeCopy(PlainCall):
 
     @cached_property
     def nics(self) -> int:
-        """Return the NICs of a node that all copies use, for each NIC that the simulated copy uses."""
+        """Return how many NICs of a node all copies use for each NIC that the simulated copy uses."""
         kinds, links = self.rated.kinds, self.rated.links
         mine, of_all = (np.flatnonzero(brought).tolist() for brought in (self._brought, self._brought_by_all))
         one = Counter(self._sorts[link] for link in mine if kinds[links[link][0]] == "nic")
@@ -336,18 +336,18 @@ class RepresentativeCopy(PlainCall):
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
-        """Return the share that the copies of one NIC have of each link where all copies meet, float64 (links,)."""
+        """Return the share of each link that the copies of one NIC have if all copies use it, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.copies / self.nics))
         return shares
 
     @cached_property
     def _brought(self) -> Numbers:
-        """Return the chunks that the simulated copy brings over each link, int64 (links,)."""
+        """Return the number of chunks that the simulated copy sends over each link, int64 (links,)."""
         return self._brings(range(len(self.places)))
 
     @cached_property
     def _brought_by_all(self) -> Numbers:
-        """Return the chunks that all copies bring over each link, int64 (links,)."""
+        """Return the number of chunks that all copies send over each link, int64 (links,)."""
         orders = Counter(first_orders(self.scenario, self.rated, self.places, self.copies))
         found = np.zeros(len(self.rated.links), np.int64)
         for order, count in orders.items():
@@ -355,7 +355,7 @@ class RepresentativeCopy(PlainCall):
         return found
 
     def _brings(self, order: Sequence[int]) -> Numbers:
-        """Return the chunks that a copy with this order of ranks brings over each link, int64 (links,)."""
+        """Return the number of chunks that a copy with this rank order sends over each link, int64 (links,)."""
         schedule, (src, dst, chunks) = self._sent
         devices = (*self.places, *agents_of(self.scenario, self.rated, self.places)[: schedule.agents])
         played = [*order, *range(len(order), schedule.participants)]  # as in `in_copies`
@@ -374,8 +374,8 @@ class RepresentativeCopy(PlainCall):
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
-        """Return the share of one copy in each link, float64 (links,): by sort of links, the chunks on the link that
-        the copy uses most, over the chunks on the link that all copies use most. Copies spread evenly over equal
+        """Return the share of one copy in each link, float64 (links,). For each sort of links: the chunks of this copy
+        on its busiest link, over the chunks of all copies on their busiest link. Copies spread evenly over equal
         trunks, and all copies of one NIC take one trunk."""
         columns = self._brought.tolist(), self._brought_by_all.tolist(), self.rated.trunks.tolist()
         of_sort: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
@@ -395,7 +395,7 @@ class RepresentativeCopy(PlainCall):
 
 
 def chosen_of(scenario: Scenario) -> dict[str, object]:
-    """Return how a schedule is played, as columns of results named after keys of `model`."""
+    """Return how a schedule runs (copies, channels, chunk), as result columns named after keys of `model`."""
     params = scenario.params()
     return {
         "chosen.copies": scenario.copies,

@@ -1,5 +1,5 @@
-"""Judge a prediction by the rows of its profile's fit, the fit's errors there, and the model's errors on other
-machines."""
+"""Estimate how uncertain a prediction is: from the measured rows of its profile's fit, from the errors of that fit, and
+from the model's errors on other machines."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ DOUBT: Final = 2.0  # knowledge of other machines counts as much as this many gr
 
 
 class Noise(NamedTuple):
-    """Noise of single measurements: the standard deviation of most, and the share of outliers."""
+    """Noise of single measurements: standard deviation of their logarithms, and the share of outliers."""
 
     spread: float
     outliers: float
 
 
 class Parts(NamedTuple):
-    """The uncertainty of a prediction by cause; `groups` independent errors show the part of the model."""
+    """The uncertainty of a prediction by cause, in logarithms; `model` is estimated from so many `groups`."""
 
     noise: Noise
     parameters: float
@@ -49,26 +49,26 @@ class Parts(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Return the logarithm of the factor from the prediction to either end of the interval of the median."""
+        """Return the half width of the 90 % interval of the median of many measurements, as log(factor)."""
         return math.hypot(NORMAL_90 * self.parameters, student(self.groups) * self.model)
 
     @property
     def single(self) -> float:
-        """Return that logarithm for a single measurement: 90 % of all lie inside, and outliers are among the rest."""
+        """Return the half width of the 90 % interval of a single measurement, as log(factor); outliers lie outside."""
         inside = 0.9 / (1 - min(self.noise.outliers, MOST_OUTLIERS))
         return math.hypot(self.median, NormalDist().inv_cdf(0.5 + inside / 2) * self.noise.spread)
 
 
 def student(groups: float) -> float:
-    """Return the 95th percentile of Student's distribution for a spread shown by so many groups, in standard
-    deviations. It is the first term of the expansion in 1 / groups: few groups show their spread badly."""
+    """Return the 95th percentile of Student's distribution, in standard deviations, for a spread estimated from so many
+    groups: the expansion in 1 / groups to its first term."""
     return NORMAL_90 * (1 + (NORMAL_90**2 + 1) / 4 / max(1.0, groups))
 
 
 def noise(residuals: Floats, series: Sequence[Hashable], sizes: Sequence[int]) -> tuple[Noise, NDArray[np.bool_]]:
     """Estimate noise from logarithms of measured / predicted, (rows,), and flag the rows that are outliers.
 
-    Noise is the difference between neighbours in size of one series, because they share the model's error. Outliers do
+    Noise is the difference between neighbouring sizes of one series, because they share the model's error. Outliers do
     not count.
     """
     around = np.zeros(len(residuals))
@@ -86,22 +86,22 @@ def noise(residuals: Floats, series: Sequence[Hashable], sizes: Sequence[int]) -
 
 
 def _robust(deviations: Floats) -> float:
-    """Return the standard deviation of normal deviations around 0 with this median absolute value."""
+    """Estimate the standard deviation of normal `deviations` around 0 from their median absolute value."""
     return 1.4826 * float(np.median(np.abs(deviations)))  # 1/0.6745, the normal upper quartile
 
 
 def shrunk(own: float, groups: int, known: float) -> float:
-    """Return the spread of so many groups, drawn to the `known` one of other machines as if by DOUBT more."""
+    """Return the spread of `groups` groups, shrunk towards other machines' (`known`), which counts as DOUBT groups."""
     return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))
 
 
-# The surrounding cell counts as so many clusters beside those of a cell. Values from 1.5 to 3 move the share that
-# intervals hold, of clusters that are left out, by about a point.
+# A cell's error is averaged with that of the wider cell around it, which counts as so many clusters. Values from 1.5 to
+# 3 change the coverage of intervals in cross-validation by about one percentage point.
 AROUND: Final = 2.0
 FILE: Final = Path(__file__).with_name("prediction_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((0.2, "to 20 % busy"), (0.6, "to 60 % busy"), (math.inf, "above"))
-BLEND: Final = 0.2  # from an edge to the middle of the zone between two edges
+BLEND: Final = 0.2  # distance from the edge of a zone within which its error blends with the neighbour's
 PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs
 CHAINS: Final = (
     "broadcast",
@@ -112,16 +112,16 @@ LogError = Annotated[float, Field(ge=0)]
 
 
 class CellErrors(Model):
-    """The standard deviation of normal errors with the same share of small errors, of log(measured / predicted), and
-    the number of clusters it is from."""
+    """The spread of log(measured / predicted) in a cell, as the standard deviation of the normal distribution with as
+    many small errors; and the number of clusters that were measured."""
 
     error: Annotated[float, Field(gt=0)]
     clusters: Annotated[int, Field(ge=1)]
 
 
 class ModelErrors(Model):
-    """Errors of the model on measured machines: by cell (`cells_of`), and by kind of rows that a fit had left out
-    (`left_out`). `nodes` is the most that a cluster has."""
+    """Errors of the model on measured machines: by cell of similar calls (`cells_of`), and by kind of rows that a fit
+    did not use (`left_out`). `nodes` is the node count of the largest cluster."""
 
     noise: LogError
     outliers: LogError
@@ -131,10 +131,10 @@ class ModelErrors(Model):
 
 
 class Setting(NamedTuple):
-    """A call, as far as its errors depend on it. `place` is the profile of its NICs, on one node the kind of links
-    between GPUs. `busy` is the share of time in which its busiest link carries data. `launch` is `Launch.way`: launches
-    of a graph, or by one process for all GPUs, take another time, which is most of a small call. `lent`: costs of GPUs
-    were fitted to another model of GPU."""
+    """The properties of a call on which the model's errors depend. `place` is the profile of its NICs, or on one node
+    the kind of links between GPUs. `busy` is the share of time in which its busiest link carries data. `launch` is
+    `Launch.way`: graph launches, and one process for all GPUs, change the launch time, which is most of a small call.
+    `lent`: GPU costs were fitted to another model of GPU."""
 
     collective: str
     nodes: int
@@ -145,8 +145,8 @@ class Setting(NamedTuple):
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
-    """Yield the names of the cells of a call, the narrowest first; all are in the zone (ZONES) of its `busy`. A call
-    with a `launch` of its own has one cell more, inside the others, unless its links are busy.
+    """Yield the names of the cells (classes of similar calls) of a call, the narrowest first; all have the zone of its
+    `busy` (see ZONES). A call with a special `launch` has one more, narrower cell, unless its links are busy.
 
     >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, launch="graph")))
     ['graph on one node, to 20 % busy', 'one node, nvlink, own costs, rings, to 20 % busy', \
@@ -175,20 +175,20 @@ def cells_of(setting: Setting) -> Iterator[str]:
 
 
 def has_own_cell(setting: Setting) -> bool:
-    """Whether a call has a `launch` of its own whose time may be most of the call."""
+    """Whether a call has a special `launch`, whose time may be most of the call."""
     return bool(setting.launch) and zone_of(setting.busy) != ZONES[-1][1]
 
 
 def zone_of(busy: float) -> str:
-    """Return the name of the zone (ZONES) for a share of busy time."""
+    """Return the name of the zone (range of `busy`, see ZONES) of a share of busy time."""
     return next(name for most, name in ZONES if busy <= most)
 
 
 def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
-    """Return the standard deviation of the model's own error, in logarithms, on a machine that it was not fitted to;
+    """Return the standard deviation of the model's error, in logarithms, on a machine to which it was not fitted;
     `known` replaces the shipped errors.
 
-    Near an edge between two zones the variance changes evenly from one to the other, so errors do not jump.
+    Near the edge of two zones (ranges of `busy`) the variance is interpolated, so errors do not jump.
     """
     learnt = known or shipped()
     doublings = math.log2(max(1.0, setting.nodes / learnt.nodes))
@@ -209,7 +209,7 @@ def _of_zone(setting: Setting, known: ModelErrors | None) -> float:
 
 
 def _error(cells: Sequence[str], known: ModelErrors) -> float:
-    """Draw the error of each cell towards that of the cell around it; return the narrowest cell's."""
+    """Return the error of the narrowest of `cells`; each is averaged with the error of the cell around it."""
     found: float | None = None
     for name in reversed(cells):
         if cell := known.cells.get(name):
@@ -219,29 +219,28 @@ def _error(cells: Sequence[str], known: ModelErrors) -> float:
 
 
 def noise_of(known: ModelErrors | None = None) -> Noise:
-    """Return the noise of single measurements for machines without a table of their own."""
+    """Return the noise of single measurements on machines without a measured table."""
     known = known or shipped()
     return Noise(known.noise, known.outliers)
 
 
 @functools.cache  # a file of 20 ms, which does not change
 def shipped() -> ModelErrors:
-    """Return the shipped errors."""
+    """Return the model's errors from the shipped file `prediction_errors.yaml`."""
     return yaml_tree.validate(ModelErrors, [yaml_tree.read(FILE)])[0]
 
 
 Confidence = Literal["uncalibrated", "calibrated", "interpolated", "extrapolated", "modelled"]
 
-FEW: Final = 8  # fewest rows of a record that shows what is usual
-BEYOND: Final = 2  # the interval of a point unlike all rows is so many times as wide, in logarithms: a convention
+FEW: Final = 8  # fewest rows from which a usual range of errors is derived
+BEYOND: Final = 2  # factor by which extrapolation widens an interval, in logarithms: a convention
 
 
 class PredictedCase(NamedTuple):
     """A predicted call: `setting` is its `fingerprint`; `nodes`, `place`, `busy`, `launch` and `lent` are as in
     `Setting`.
 
-    `by_itself`: the library takes `algorithm` and `protocol` when it may choose. `forced`: the user chose the
-    `protocol`.
+    `by_itself`: the library would choose this `algorithm` and `protocol`. `forced`: the user chose the `protocol`.
     """
 
     collective: str
@@ -260,13 +259,13 @@ class PredictedCase(NamedTuple):
 
     @property
     def where(self) -> Setting:
-        """Return the setting by which cells of errors are found."""
+        """Return the properties that select the cells of errors."""
         return Setting(self.collective, self.nodes, self.place, self.busy, self.launch, self.lent)
 
 
 class Judgement(NamedTuple):
-    """The confidence in a prediction, and the factors from it to the ends of its 90 % intervals: `low` and `high` of a
-    single measurement, `median_low` and `median_high` of the median of many."""
+    """The confidence in a prediction, and the factors by which its 90 % intervals begin and end: `low` and `high` for a
+    single measurement, `median_low` and `median_high` for the median of many."""
 
     confidence: Confidence
     low: float | None = None
@@ -280,9 +279,9 @@ NEWER: Final = frozenset(["channels_by"])
 
 
 def fingerprint(topology: Topology, params: Params, places: Sequence[str]) -> str:
-    """Return a digest of everything that decides a time but collective, algorithm, ranks and size: the parameters, and
-    which kinds of links, with the rates that they serve at, join which kinds of devices. The number of links does not
-    count. Links between machines do not count if all `places` are on one machine."""
+    """Return a digest of all that a time depends on besides collective, algorithm, ranks and size: the parameters, and
+    for each kind of link its rates and the kinds of devices that it joins. The number of links does not count, nor do
+    links between machines if all `places` are on one machine."""
     alone = topology.nodes > 1 and topology.nodes_of(tuple(places)) == 1
     columns = topology.bandwidths, topology.latencies, numbers_of(topology.link_kinds)
     ends = topology.of_ends(numbers_of(topology.kinds.values()))
@@ -342,13 +341,13 @@ def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Part
 
 
 def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, elsewhere: Parts) -> Parts:
-    """Return the uncertainty on the machine to which a profile was fitted, by what is new in a call; `elsewhere` is the
-    uncertainty on another machine.
+    """Return the uncertainty on the machine to which a profile was fitted. It depends on how a call differs from the
+    fitted rows; `elsewhere` is the uncertainty on another machine.
 
-    The fit's errors on rows that it left out are drawn towards the model's errors on other machines: for NCCL's calls
+    The errors of the fit in cross-validation are shrunk towards the model's errors on other machines: for NCCL's calls
     towards those of similar calls, else towards those of all fits. The errors of similar calls already include the
-    doubt about parameters and the small number of machines, so a fit widens the intervals only if its own rows demand
-    it. For a number of nodes that no row has, the errors of other machines hold if they are wider.
+    uncertainty of parameters and the small number of machines, so a fit widens intervals only if its own rows demand
+    it. For a number of nodes that no row has, the errors of other machines hold if they are larger.
     """
     own = known.uncertainty
     if own is None:  # the fit is of an older release
@@ -377,8 +376,8 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, el
 
 
 def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, float]:
-    """Return the factors between which rows of a region lay when the profile was fitted, or all its rows if the region
-    has too few. The band is twice as wide, in logarithms, for an `extrapolated` point."""
+    """Return the usual range of a region, as two factors: the range of its rows when the profile was fitted, or of all
+    rows if it has too few. It is twice as wide, in logarithms, for an `extrapolated` point."""
     known = profile.calibration
     assert known is not None
     own = next((errors for name, errors in known.regions.items() if name == region), None)
@@ -388,7 +387,7 @@ def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, floa
 
 
 def shows_usual(profile: Profile) -> bool:
-    """Whether a profile was fitted to enough rows to say what is usual on its machine."""
+    """Whether a profile was fitted to enough rows to tell the usual errors on its machine."""
     return profile.calibration is not None and profile.calibration.errors["fitted"].rows >= FEW
 
 
@@ -398,7 +397,7 @@ def _overrides(given: ModelSpec, fitted: ModelSpec, name: str) -> bool:
 
 
 def _alike(series: Series, asked: PredictedCase) -> bool:
-    """Whether a series is like a call but for ranks and sizes; rows of `auto` are like what the library chooses."""
+    """Whether a fitted series differs from a call in ranks and sizes only; rows of `auto` are the library's choice."""
     return (
         (series.collective, series.setting) == (asked.collective, asked.setting)
         and (series.algorithm == asked.algorithm or (series.algorithm == "auto" and asked.by_itself))

@@ -29,9 +29,8 @@ BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one no
 
 @dataclass(frozen=True, eq=False)
 class PlainCall:
-    """A call of ranks at `places` on `rated` links, under `costs`. `whole`: engines run
-    all of it. `executor` is its executor's name in results. `hops` are the causes on a critical path that stand for a
-    hop of a kernel."""
+    """A call of ranks at `places` on `rated` links, under `costs`. `whole`: engines run all of it. `executor` is its
+    executor's name in results. `hops` are the causes on a critical path that stand for a hop of a kernel."""
 
     whole: ClassVar[bool] = True
     executor: ClassVar[str | None] = None
@@ -47,7 +46,7 @@ class PlainCall:
 
     @property
     def algorithm(self) -> str:
-        """Return the schedule that is run."""
+        """Return the name of the schedule that runs."""
         return self.scenario.algorithm
 
     @property
@@ -62,35 +61,35 @@ class PlainCall:
 
     @property
     def count(self) -> int:
-        """Return the number of equal programs side by side, for which the one that is run stands."""
+        """Return the number of equal programs at once (e.g. channels) for which the simulated one stands."""
         return 1
 
     @cached_property
     def processes(self) -> frozenset[Process]:
-        """Return the work of the host's processes for the call; empty unless the scenario asks for it."""
+        """Return the work that CPU processes of the host do for the call; empty if the scenario models no host work."""
         launch = self.scenario.launch
         nodes = [self.rated.node_of(place) for place in self.places] if launch.paced else []
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
 
     @property
     def further_channels(self) -> int:
-        """Return the channels beside the first that the host writes down for each GPU."""
+        """Return the number of channels after the first whose parameters the host writes for each GPU."""
         return 0
 
     @cached_property
     def uploads(self) -> float:
-        """Return the number of GPUs to which one process brings its graph per launch; see `launch.uploads`."""
+        """Return the number of GPUs to which one process uploads a graph per launch; see `launch.uploads`."""
         launch = self.scenario.launch
         return uploads(launch, [self.rated.node_of(place) for place in self.places]) if launch.replays else 0.0
 
     @property
     def usual(self) -> bool:
-        """Whether the call runs like the calls that profiles are fitted to."""
+        """Whether the call has the usual settings, with which profiles are fitted."""
         return True
 
     @property
     def by_itself(self) -> bool:
-        """Whether the library itself would take this algorithm and protocol."""
+        """Whether the library would choose this algorithm and protocol by itself."""
         return True
 
     @property
@@ -112,7 +111,7 @@ class PlainCall:
 
     @property
     def topology(self) -> Topology:
-        """Return the topology with the rates at which links serve."""
+        """Return the topology with the bandwidths and latencies that the call gets."""
         return served_by(self.rated, self.costs.links)
 
     @property
@@ -132,50 +131,50 @@ class PlainCall:
 
     @property
     def capacities(self) -> NDArray[Any]:
-        """Return the B/s that serve the bytes counted on each link, (links,)."""
+        """Return the B/s by which the bytes counted on each link are divided for its utilisation, (links,)."""
         return self.topology.bandwidths
 
     @property
     def paces(self) -> dict[int, tuple[str, float]]:
-        """Return the links, by number, that something else slows down, with the cause and its share of the time."""
+        """Return the numbers of links whose rate something else limits, with the cause and its share of their time."""
         return {}
 
     @property
     def nics(self) -> int:
-        """Return the number of NICs of a node whose channels the simulated program stands for."""
+        """Return the number of NICs of a node that the simulated program stands for."""
         return 1
 
     @property
     def rail_shares(self) -> NDArray[Any] | float:
-        """Return the share that channels of one NIC have of each link where all meet, (links,) or one number."""
+        """Return the share of each link that one NIC's channels have if all channels use it, (links,) or one number."""
         return 1.0
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return, for each link that the run `used`, by number, the links that carry the same at the same time."""
+        """Return for each link in `used` (numbers) the links that carry equal traffic at the same time."""
         return {link: (link,) for link in used}
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps that the call takes beside the engines' run."""
+        """Return the time in ps of the call besides its transfers, such as its launch."""
         launch_ps = self.costs.launch_ps(self.scenario.launch)
         return launch_ps + round(self.uploads * self.costs.graph.upload) if self.costs.graph else launch_ps
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return that time by cause, in ps."""
+        """Return `launch_ps` by cause, in ps."""
         return {"launch": self.launch_ps}
 
     @property
     def host_ps(self) -> int:
-        """Return the host's time for the call, in ps; 0 unless the scenario asks for it."""
+        """Return the host's time for the call, in ps; 0 if the scenario models no host work."""
         return self.costs.host.pace_ps(self.processes, self.further_channels)
 
     def stuck(self, error: StuckError) -> StuckError:
-        """Return the error to raise if a run on these links cannot finish."""
+        """Return the error to raise if the call cannot finish because links are down."""
         return error
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield lower costs, each with a text, for what-if questions."""
+        """Yield lower costs for what-if questions, each with a description."""
         yield from ()
 
 
@@ -195,10 +194,10 @@ class PlainExecutor:
         kernels do, InputError for a wrong placement."""
         if scenario.protocol not in ("none", "auto"):
             raise RefusedError(
-                f"protocol {scenario.protocol} needs a profile with kernels; take one, or protocol: none"
+                f"protocol {scenario.protocol} needs a profile with NCCL kernels; name one, or write `protocol: none`"
             )
         if scenario.env.given:
-            raise RefusedError(f"env ({scenario.env}) needs a profile with kernels; take one, or leave it out")
+            raise RefusedError(f"env ({scenario.env}) needs a profile with NCCL kernels; name one, or leave out `env`")
         rated = topology or rated_topology(scenario)
         return PlainCall(scenario, rated, placed(scenario, rated), costs or CostSetting.of(self.profile))
 
@@ -232,7 +231,7 @@ class PlainExecutor:
         return []
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Return the algorithms that serve all of the collectives: NCCL's, and `hierarchical`."""
+        """Return the algorithms that can run all of the collectives: NCCL's, and `hierarchical`."""
         served = [
             {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
             for collective in collectives
@@ -240,7 +239,7 @@ class PlainExecutor:
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
-        """Return NCCL's release that is modelled; None is the newest."""
+        """Return the modelled release of NCCL; None means the newest."""
         return scenario.library_version
 
 

@@ -1,8 +1,8 @@
 """Run schedules as one user-written kernel (`msccl`), or as sends and receives with one launch per step (`p2p`).
 
 The kernel uses NCCL's primitives, as MSCCL's executor does, or reads peers' memory. All ranks are simulated, on the
-links of the topology. Costs were fitted to NCCL's own kernels and to all-reduces that read peers' memory; of the
-compositions here only those all-reduces were measured.
+links of the topology. Costs were fitted to NCCL's own kernels and to all-reduces that read peers' memory. Other
+schedules combine these costs; they were not measured.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class KernelCall(GpuCall, ABC):
 
     @property
     def paces(self) -> dict[int, tuple[str, float]]:
-        """Return the links on which a proxy is slower than the link."""
+        """Return the numbers of links on which a proxy is slower than the link, with cause and share of their time."""
         rates, most = self._reached
         return dict.fromkeys(np.flatnonzero((most < rates)[self.wires.sorts[1]]).tolist(), ("proxy", 1.0))
 
     @property
     def _reached(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return, in B/s, the bandwidth of each sort of links for the call's data, and a proxy's rate there, (sorts,).
-        A rate of no limit is infinite."""
+        """Return for each sort of links, (sorts,), in B/s: the bandwidth that the call's data get, and the rate of a
+        proxy, infinite if that does not limit."""
         sorts, proxied = self.wires.sorts[0], self._proxied
         rates = np.array([sort.bandwidth * self._share(sort.kind) for sort in sorts], np.float64)
         if self.communicator.nodes > 1 and self._to_all:
@@ -111,7 +111,7 @@ class KernelCall(GpuCall, ABC):
 
     @abstractmethod
     def _share(self, kind: str) -> float:
-        """Return the share of the rated bandwidth that data get on links of a kind."""
+        """Return the share of the rated bandwidth that the call's data get on links of a kind."""
 
     @property
     def latencies(self) -> Index:
@@ -225,12 +225,12 @@ class PrimitivesCall(KernelCall):
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps that the call takes beside its transfers: the sum of `lead`."""
+        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
         return sum(self.lead.values())
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return that time by cause, in ps: launch, start of the protocol, spread of blocks."""
+        """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of blocks."""
         kernels = self.kernels
         blocks = self.channels * max(1, self.traffic.peers)
         launch = super().launch_ps + kernels.grid - kernels.grid // blocks
@@ -273,12 +273,12 @@ class PullCall(KernelCall):
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps that the call takes beside its transfers: the sum of `lead`."""
+        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
         return sum(self.lead.values())
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return that time by cause, in ps: launch, flags, and loads that wait for each other."""
+        """Return `launch_ps` by cause, in ps: launch, flags, and loads that wait for each other."""
         pull = self._pull
         flags = round(pull.flag * math.log2(len(self.places)))
         stages = sum(each.times for each in self.traffic.rounds)
@@ -316,7 +316,7 @@ class MultimemCall(PullCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time beside transfers by cause, in ps."""
+        """Return the time of the call besides its transfers by cause, in ps."""
         copied = 0
         for link in self.rated.route(self.places[0], self.places[0]):  # the link of the memory, if the topology has one
             copied += int(self.rated.latencies[link])
@@ -336,7 +336,7 @@ class MessagesCall(KernelCall):
 
     @property
     def protocol(self) -> str:
-        """Return the protocols that NCCL takes for the messages."""
+        """Return the protocols that NCCL chooses for the messages."""
         return ", ".join(dict.fromkeys(step.protocol for _, step in self.steps)) or "none"
 
     @property
@@ -361,13 +361,13 @@ class MessagesCall(KernelCall):
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps that all steps take beside their transfers."""
+        """Return the time in ps of all steps besides their transfers."""
         kernels, launch = self.kernels, super().launch_ps
         return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return that time by cause, in ps."""
+        """Return `launch_ps` by cause, in ps."""
         kernels, launch = self.kernels, super().launch_ps
         launches = sum(times * (launch + step.wide_ps(kernels)) for times, step in self.steps)
         return {"launch": launches, "start": self.launch_ps - launches}
@@ -386,8 +386,8 @@ MOST_RUN: Final = 100_000  # most transfers of all copies together: they take so
 
 
 def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
-    """Return the numbers of copies to try: one, and enough for all rails, if the scenario's schedule leaves ranks
-    without traffic between nodes. Return none for a file's schedule, and where a number of copies is given."""
+    """Return the numbers of copies to try if the scenario's schedule leaves ranks without traffic between nodes: one,
+    and enough for all rails. Empty for a file's schedule, or if the scenario sets a number of copies."""
     places = placed(scenario, rated)
     node = [rated.node_of(place) for place in places]
     if scenario.model.copies or len(set(node)) < 2 or schedule_json.is_file(scenario.algorithm):
@@ -406,13 +406,13 @@ def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
     return () if len(distinct(src[known[src] != known[dst]])) == len(places) else (1, len(orders))
 
 
-SMALL: Final = 64  # up to so many ranks every schedule is a choice
-TOO_FEW: Final = "kernels are modelled for two ranks or more; take another profile"
+SMALL: Final = 64  # most ranks for which `auto` tries every schedule
+TOO_FEW: Final = "NCCL kernel costs exist only for two ranks or more; take a profile without kernels"
 PULL: Final = "pull"
 
 
 class KernelExecutor(PlainExecutor):
-    """Runs schedules as one kernel."""
+    """Lowers schedules to one kernel."""
 
     tunable = False
     protocols = (*get_args(Protocol), PULL)
@@ -420,7 +420,7 @@ class KernelExecutor(PlainExecutor):
     def lower(
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
     ) -> KernelCall:
-        """Return the call of a scenario; raises RefusedError for what such kernels cannot do."""
+        """Return the call of a scenario; raises RefusedError if such kernels cannot run it."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
         if len(places) < 2:
@@ -433,7 +433,7 @@ class KernelExecutor(PlainExecutor):
         source = proved.source
         if source.agents and scenario.protocol == PULL and not _added(scenario):
             what = f"{scenario.collective} of {scenario.dtype} by {scenario.op}"
-            raise RefusedError(f"switches add loads in an all_reduce, of types that they add, not {what}")
+            raise RefusedError(f"NVSwitches reduce only some dtypes of an all_reduce, not {what}")
         grain = source.n_chunks * scenario.itemsize
         return self._made(
             scenario=scenario,
@@ -452,10 +452,10 @@ class KernelExecutor(PlainExecutor):
         comm: Communicator = fields["communicator"]
         if fields["scenario"].protocol != PULL:
             if fields["traffic"].agents:
-                raise RefusedError("switches add what is loaded from them, and get no messages; take protocol: pull")
+                raise RefusedError("NVSwitches reduce loads, not messages; write `protocol: pull`")
             return PrimitivesCall(**fields)
         if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
-            raise RefusedError("peers' memory is read over NVLink, within a node; take another protocol")
+            raise RefusedError("`protocol: pull` needs NVLink within one node; take another protocol")
         return MultimemCall(**fields) if fields["traffic"].agents else PullCall(**fields)
 
     @staticmethod
@@ -493,7 +493,7 @@ class KernelExecutor(PlainExecutor):
         entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
         used = {protocol for _, _, protocol in entries}
         if not used:
-            raise RefusedError(f"no protocol of NCCL is left under {scenario.env}; leave out NCCL_PROTO")
+            raise RefusedError(f"{scenario.env} excludes all protocols of NCCL; leave out NCCL_PROTO")
         return [protocol for protocol in PROTOCOLS if protocol in used]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
@@ -524,19 +524,19 @@ class KernelExecutor(PlainExecutor):
 
 
 def _added(scenario: Scenario) -> bool:
-    """Whether switches can add the data of a call whose ranks load."""
+    """Whether switches can reduce a call: an all-reduce whose type and operator switches have."""
     return scenario.collective == "all_reduce" and tuner.switch_reduces(scenario.dtype, scenario.op)
 
 
 class MessagesExecutor(KernelExecutor):
-    """Runs schedules as sends and receives, one launch per step."""
+    """Lowers schedules to sends and receives, with one launch per step."""
 
     protocols = ()
 
     def _made(self, **fields: Any) -> KernelCall:
         scenario, rounds = fields["scenario"], fields["traffic"].rounds
         if scenario.protocol not in ("none", "auto"):
-            raise RefusedError(f"sends and receives choose their protocol; leave out protocol: {scenario.protocol}")
+            raise RefusedError(f"sends and receives take no protocol; leave out `protocol: {scenario.protocol}`")
         comm, chunk, between = fields["communicator"], fields["chunk_bytes"], fields["between"]
         steps = tuple((each.times, self._step(scenario, comm, each, chunk, between)) for each in rounds)
         return MessagesCall(**fields, steps=steps)

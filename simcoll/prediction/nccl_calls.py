@@ -40,8 +40,8 @@ MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a
 
 
 class LinkSort(NamedTuple):
-    """A sort of links: rated B/s, kind, whether they lead to a host, are a proxy's or a NIC's, and the number of
-    `equal` trunks."""
+    """A class of links that serve alike: rated B/s, kind, whether they lead to a host, are used by a proxy or belong to
+    a NIC, and the number of `equal` trunks."""
 
     bandwidth: int
     kind: str
@@ -142,9 +142,9 @@ class ChannelWires:
 
 
 def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
-    """Return the share of an all-to-all's time in which receivers of the busiest NIC are busy with messages of other
-    NICs, on average. All pairs of nodes send like the first two. It is 0 for two nodes with one switch per rail or one
-    GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs than others are idle for a part."""
+    """Return the average share of an all-to-all's time in which the receivers of the busiest NIC are busy with messages
+    of other NICs. Assumes that all pairs of nodes send as the first two do. The share is 0 for two nodes with one
+    switch per rail or one GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs are idle in between."""
     others = len(nodes) - 1
     if not others:
         return 0.0
@@ -163,8 +163,7 @@ def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
-    """Whether a GPU's proxy brings data to a NIC over each link, bool (links,); `inner` are the kinds of links within
-    nodes."""
+    """Whether a GPU's proxy sends data to a NIC over each link, bool (links,); `inner`: kinds of links in nodes."""
     gpu = rated.between_kinds("gpu")
     beyond = np.array([kind not in inner for kind in rated.link_kinds], bool)
     outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & beyond
@@ -175,9 +174,9 @@ def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
 
 
 def entered(rated: Topology, places: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the places of ranks, each node's turned so that its first is beside a NIC, where NCCL's channels enter.
-    Without this, if NCCL_IB_HCA leaves out the first NICs, the simulated channel would cross the node's processors, and
-    no channel of NCCL does."""
+    """Return the devices of ranks, rotated within each node so that the first one is beside a NIC, where NCCL's
+    channels enter. Otherwise, if NCCL_IB_HCA excludes the first NICs, the simulated channel would cross the node's
+    processors, as no channel of NCCL does."""
     if rated.nodes < 2 or _beside_nic(rated, places[0]):
         return places
     nodes = list(grouped(places, rated.node_of).values())
@@ -201,7 +200,7 @@ _WIRES: Final[LruCache[ChannelWires]] = LruCache(
 
 
 def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
-    """Return the links of a channel of `comm` on ranks at `places`; `messages`: point to point, by direct links."""
+    """Return the links of a channel of `comm` on ranks at `places`; `messages`: point-to-point, over direct links."""
     key = rated, places, messages, staged(comm), comm.p2p_level  # nothing else of `comm` decides
     return _WIRES.get(key, lambda: _found(rated, places, comm, messages))
 
@@ -227,8 +226,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
 
 
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
-    """Return the topology in which all links out of a node are as slow as its slowest: channels use all of them, only
-    one is simulated, and a call ends with its last channel."""
+    """Return the topology with all links out of a node as slow as the slowest one. Channels use all of these links, but
+    only one channel is simulated, and a call ends with its slowest channel."""
     bandwidths, sorts = rated.bandwidths, alike(rated)
     least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
     np.minimum.at(least, sorts, bandwidths)
@@ -268,8 +267,8 @@ def _switches(rated: Topology) -> dict[str, int]:
 
 
 class _LinkShares(NamedTuple):
-    """B/s of a channel on each link, and B/s if links alone set the pace; for each sort of links the cause that sets
-    the pace there, with its share of the time."""
+    """The B/s of a channel on each link, and what they would be if only links limited it. Then for each sort of links
+    the cause that limits the rate there, with its share of the time."""
 
     bandwidths: Index
     links: Index
@@ -278,7 +277,7 @@ class _LinkShares(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GpuCall(PlainCall):
-    """A call that kernels of GPUs run over `wires`. `network_costs` gives the costs of NICs that the profile lacks."""
+    """A call that GPU kernels run over `wires`. `network_costs` returns the costs of NICs that the profile lacks."""
 
     wires: ChannelWires
     network_costs: Profile
@@ -327,17 +326,17 @@ class NcclChannel(GpuCall):
 
     @property
     def count(self) -> int:
-        """Return the number of channels, or pairs of channels, that do the same."""
+        """Return the number of channels, or pairs of channels, for which the simulated one stands."""
         return self.call.alike
 
     @property
     def further_channels(self) -> int:
-        """Return a collective's channels beside the first; messages count singly, symmetric kernels not at all."""
+        """Return a collective's number of channels after the first; 0 for messages and symmetric kernels."""
         return 0 if self.call.registered else self.call.channels - 1
 
     @property
     def usual(self) -> bool:
-        """False if the user sets channels, buffers, chunks of messages or NICs: no row was measured so."""
+        """False if the user sets channels, buffers, chunks of messages or NICs, as no row was measured with that."""
         call, comm = self.call, self.call.communicator
         buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
         between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
@@ -346,7 +345,7 @@ class NcclChannel(GpuCall):
 
     @property
     def by_itself(self) -> bool:
-        """Whether NCCL itself takes this algorithm and protocol when it may choose."""
+        """Whether NCCL would choose this algorithm and protocol by itself."""
         return self.call.by_itself
 
     @property
@@ -372,7 +371,7 @@ class NcclChannel(GpuCall):
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps that the call takes beside the steps of a channel."""
+        """Return the time in ps of the call besides the steps of a channel."""
         launch = super().launch_ps
         kernels, bandwidth = self.kernels, self._slowest
         late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
@@ -380,7 +379,7 @@ class NcclChannel(GpuCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return that time by cause, in ps: launch, start of the protocol, spread of channels."""
+        """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of channels."""
         kernels, whole = self.kernels, self.launch_ps
         launch = super().launch_ps + self.call.wide_ps(kernels)
         spread = self.call.spread_ps(kernels, self._slowest)
@@ -399,8 +398,8 @@ class NcclChannel(GpuCall):
 
     @property
     def paces(self) -> dict[int, tuple[str, float]]:
-        """Return the links on which proxies or blocks of channels are slower than the link, and links to a host's
-        memory, with the cause and its share of the time."""
+        """Return the numbers of links on which proxies or blocks of channels are slower than the link, and of links to
+        a host's memory, with the cause and its share of their time."""
         paces = self._shares.paces
         return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
@@ -456,27 +455,27 @@ class NcclChannel(GpuCall):
 
     @property
     def capacities(self) -> NDArray[Any]:
-        """Return the B/s that serve the bytes counted on each link, (links,). Bytes counted on one link to the network
-        stand for all rails. Of the bytes that a GPU hands on within its node, a part left it in channels that are not
-        simulated. Messages between ranks may reach more of a link than rings."""
+        """Return the B/s by which the bytes counted on each link are divided for its utilisation, (links,). Bytes on
+        one link to the network stand for all rails. A part of the bytes that a GPU forwards within its node left it in
+        channels that are not simulated. Point-to-point messages may use more of a link than rings do."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
         capacities: NDArray[Any] = super().capacities * links
         return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 
     @property
     def nics(self) -> int:
-        """Return the NICs of a node that channels use; the simulated channel uses one."""
+        """Return the number of NICs of a node that channels use; the simulated channel uses one."""
         return math.ceil(self.call.rails)
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
-        """Return the share that one NIC's channels have of each link where all NICs' meet, float64 (links,)."""
+        """Return the share of each link that one NIC's channels have if those of all NICs use it, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
         return shares
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return, for each used link, the links that carry the same in channels of other NICs: links of the same sort,
-        those that carry nothing else first."""
+        """Return for each used link the links that carry equal traffic in channels of other NICs: links of its sort,
+        first those that carry nothing else."""
         sorts, count = alike(self.rated).tolist(), self.nics
         links: dict[object, list[int]] = defaultdict(list)
         for number, sort in enumerate(sorts):
@@ -492,10 +491,10 @@ class NcclChannel(GpuCall):
         return found
 
     def stuck(self, error: StuckError) -> StuckError:
-        """Return an error that names the links that are down, which only channels of other NICs use."""
+        """Return an error that names the links that are down and that only channels of other NICs use."""
         if not self.wires.down or any(name in str(error) for name in self.wires.down):
             return error
-        why = f"a call goes by all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
+        why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
@@ -504,7 +503,7 @@ class NcclChannel(GpuCall):
 
 
 class NcclExecutor(PlainExecutor):
-    """Runs calls as NCCL's kernels."""
+    """Lowers calls to NCCL's kernels."""
 
     tunable = False
     protocols = get_args(Protocol)
@@ -516,7 +515,7 @@ class NcclExecutor(PlainExecutor):
     def lower(
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
     ) -> NcclChannel:
-        """Return NCCL's call of a scenario; raises RefusedError for what its kernels cannot do.
+        """Return NCCL's call of a scenario; raises RefusedError if its kernels cannot run it.
 
         A send_recv may be one message of each rank (`direct`), with the costs of one message of a ring.
         """
@@ -526,14 +525,17 @@ class NcclExecutor(PlainExecutor):
         rated = topology or rated_topology(scenario)
         places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
         if len(places) < 2:
-            raise RefusedError("kernels are modelled for two ranks or more; take another profile")
+            raise RefusedError("NCCL kernel costs exist only for two ranks or more; take a profile without kernels")
         if scenario.protocol == "pull":
-            raise RefusedError("NCCL's calls do not read peers' memory; write executor: msccl, or another protocol")
+            raise RefusedError("NCCL's calls do not read peers' memory; write `executor: msccl`, or another `protocol`")
         if scenario.subgroups:
-            cure = "ask for an operation of a workload, which has groups, or take another profile"
-            raise RefusedError(f"kernels are modelled for one group with equal blocks; {cure}", "subgroups")
+            cure = "write a workload whose operation has `groups`, or take a profile without kernels"
+            raise RefusedError(f"NCCL kernel costs exist only for one group with equal blocks; {cure}", "subgroups")
         if scenario.weights:
-            raise RefusedError("kernels are modelled for one group with equal blocks; take another profile", "weights")
+            raise RefusedError(
+                "NCCL kernel costs exist only for one group with equal blocks; take a profile without kernels",
+                "weights",
+            )
         comm = communicator_of(scenario, rated, places)
         call = call_choice.choose(
             comm,
@@ -572,7 +574,7 @@ class NcclExecutor(PlainExecutor):
         return [scenario.model_copy(update=names) for names in named]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return NCCL's algorithms with their protocols, or with the named one; raises RefusedError for none."""
+        """Return pairs of NCCL's algorithms and protocols (or the named one); raises RefusedError if there are none."""
         if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
             pairs = [
                 (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
@@ -609,7 +611,7 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
-    """Return the least B/s from the first GPU to another GPU of its node."""
+    """Return the least bandwidth from the first GPU to another GPU of its node, in B/s."""
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
@@ -624,7 +626,7 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
         algorithm_names.name_of(scenario.algorithm, scenario.collective),
     )
     if names and name not in names:
-        others = f"it has {', '.join(names)}, and executor: msccl runs schedules"
+        others = f"it has {', '.join(names)}, and `executor: msccl` runs schedules"
         raise RefusedError(f"{library.upper()} has no {name} for {scenario.collective}; {others}")
     return names.get(name, name)
 
@@ -640,7 +642,7 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
-            f"{len(places)} ranks are not as many on each node: how NCCL would connect them is not known; "
+            f"{len(places)} ranks are not equally many on each node, where simcoll does not know NCCL's channels; "
             "write placement: {per_node: …}"
         )
     number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # hosts have none
@@ -653,7 +655,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     different numbers of ranks, and for bare hosts."""
     name = system_of(scenario)
     if name is None:
-        raise RefusedError(f"{rated.name} has no GPUs: kernels run on systems; take another profile")
+        raise RefusedError(f"{rated.name} has no GPUs to run NCCL kernels; take a profile without kernels")
     node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
     nodes, gpus = _nodes_and_gpus(rated, places)
     env, system = scenario.env, load_system(name)

@@ -46,8 +46,8 @@ def topology_of(scenario: Scenario) -> Topology:
 
 
 def rated_topology(scenario: Scenario) -> Topology:
-    """Return the topology of a scenario, its links as rated; it is built once for all points that share it. Topologies
-    whose links differ only in rates share routes, and all that is made of them, if the order of widths is the same."""
+    """Return the topology of a scenario with rated links; it is cached for all points that share it. Topologies that
+    differ only in rates, with one order of links by bandwidth, share routes and all that is computed from them."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and topology_builder.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
@@ -79,7 +79,7 @@ def rated_topology(scenario: Scenario) -> Topology:
 
 
 def machine_of(scenario: Scenario) -> SystemFile | None:
-    """Return the file of the machine that a scenario runs on; None for bare hosts."""
+    """Return the system file of the machine that a scenario runs on; None for bare hosts."""
     name = scenario.topology.system or scenario.topology.file
     try:
         return topology_builder.load_system(name) if name else None
@@ -88,7 +88,7 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
 
 
 def network_of(system: str | None) -> Profile:
-    """Return the costs of hops between nodes and the scales of cables of a system's NICs; empty without NICs."""
+    """Return, for a system's NICs, the costs of hops between nodes and the scales of cables; empty without NICs."""
     nic = topology_builder.load_system(system).nic if system else None
     if nic is None:
         return Profile(name="none")
@@ -98,8 +98,8 @@ def network_of(system: str | None) -> Profile:
 
 
 def network_under(scenario: Scenario) -> Profile:
-    """Return the profile with the costs of messages between nodes: the scenario's own, the one behind `+`, or that of
-    the system's NICs."""
+    """Return the profile with the costs of messages between nodes: the scenario's own, the one after `+` in its name,
+    or that of the system's NICs."""
     name = scenario.profile
     own = load_profile(name)
     if own.transport is None:
@@ -108,8 +108,8 @@ def network_under(scenario: Scenario) -> Profile:
 
 
 def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None = None) -> dict[str, LinkScale]:
-    """Return the kinds of a node's links that carry more payload than rated under the machine's own profile or `costs`,
-    with the share that the best of NCCL's protocols reaches."""
+    """Return the kinds of links that, under the machine's own profile or `costs`, carry more payload than rated. Each
+    has the share of the rated bandwidth that the best of NCCL's protocols reaches."""
     machine = machine_of(scenario)
     own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = rated.kinds_within_nodes()
@@ -127,24 +127,24 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
 
 
 def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:
-    """Return the topology on which no call is served better: links as rated, or as in `beyond_rated`."""
+    """Return the topology for lower bounds: links have rated bandwidth, or more where `beyond_rated` says so."""
     return served_by(rated, beyond_rated(scenario, rated, costs))
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """Return a topology with scaled links, the same object for the same scales."""
+    """Return a topology with scaled links; it is cached, so equal scales give one object."""
     return _TOPOLOGIES.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
 
 
 def with_rates(rated: Topology, bandwidths: Numbers, latencies: Numbers) -> Topology:
-    """Return a topology with other bandwidths (B/s) and latencies (ps), each int64 (links,), the same object for the
-    same rates."""
+    """Return a topology with other bandwidths (B/s) and latencies (ps), each int64 (links,); it is cached, so equal
+    rates give one object."""
     key = rated, bandwidths.tobytes(), latencies.tobytes()
     return _TOPOLOGIES.get(key, lambda: rated.with_rates(bandwidths, latencies))
 
 
 def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """Return the topology with links scaled by kind and unchanged routes; the same object if nothing changes."""
+    """Return the topology with links scaled by kind, and unchanged routes; `topology` itself if nothing changes."""
     if not scales.keys() & set(topology.link_kinds):
         return topology
     bandwidths, latencies = scaled(topology, scales)
@@ -184,7 +184,7 @@ def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
     else:
         places = topology.ranks
     if wanted is not None and wanted > len(places):
-        cure = f"ask for {len(places)} at most, or for more nodes"
+        cure = f"write at most {len(places)} ranks, or more nodes"
         raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; {cure}", "ranks")
     return places[:wanted]
 

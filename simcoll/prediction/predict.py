@@ -141,7 +141,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
 
 
 def _called(prediction: Prediction) -> str:
-    """Return the algorithm that ran, by NCCL's name if the user asked by it: a ring of broadcast is a chain."""
+    """Return the algorithm that ran, by NCCL's name if that was requested: its ring of broadcast is a chain."""
     asked, scenario = prediction.asked, prediction.scenario
     by_name = {} if scenario.workload else algorithm_names.names(scenario.collective)
     same = asked in by_name and algorithm_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
@@ -149,12 +149,12 @@ def _called(prediction: Prediction) -> str:
 
 
 def busiest_link(prediction: Prediction) -> Binding | None:
-    """Return the link that carries data for the longest part of the time, or None."""
+    """Return the link that is busy for the longest share of the time, or None."""
     return link_usage.binding(prediction.totals, prediction.links.capacities, prediction.time_ps)
 
 
 def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None) -> dict[str, object]:
-    """Return the columns of confidence. Workloads were not measured, though their calls may be."""
+    """Return the result columns of confidence. No workload was measured, but its calls may have been."""
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     if not isinstance(prediction, CallPrediction):
         return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
@@ -220,7 +220,7 @@ def lent(prediction: Prediction) -> bool:
 
 
 def _transport(prediction: Prediction) -> str | None:
-    """Return the profile of messages between nodes, if it was taken beside that of the GPUs."""
+    """Return the name of the profile of messages between nodes if it is not part of the GPUs' profile, else None."""
     name = prediction.scenario.profile
     own = load_profile(name)
     apart = own.kernels is not None and (own.transport is None or transport_of(name) is not None)
@@ -228,12 +228,12 @@ def _transport(prediction: Prediction) -> str | None:
 
 
 def asked_of(scenario: Scenario) -> str:
-    """Return the algorithm that a scenario asks for: its own, or that of its workload's calls."""
+    """Return the algorithm that a scenario requests: its own, or that of its workload's calls."""
     return scenario.workload.algorithm if scenario.workload else scenario.algorithm
 
 
 def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
-    """Return a row of results with the columns that are known without a run."""
+    """Return a row of results with only the columns that need no run."""
     return ResultRow(status=status, **_described(scenario), **marks)
 
 

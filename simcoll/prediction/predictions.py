@@ -1,4 +1,4 @@
-"""Predictions: what was run of a point, and the times and numbers that this gives."""
+"""Predictions: what an engine ran for a point, and the times and numbers computed from that run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 
 
 class ProgramRun:
-    """A program that an engine ran for a point. The timeline of a large program, and parts that were not kept, are made
-    when asked for."""
+    """A program that an engine ran for a point. Program and timeline are computed again on demand if not kept."""
 
     def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
         self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine
@@ -69,12 +68,12 @@ class ProgramRun:
 
 
 def policy(point: Scenario, keep: Keep = "auto") -> Policy:
-    """Return the engine and the shortcuts that a point allows."""
+    """Return the policy of a run: the engine and the shortcuts that the point allows, and what to `keep`."""
     return Policy("event" if point.engine == "event" else "auto", point.shortcuts == "on", keep)
 
 
 class PlannedCall(NamedTuple):
-    """A call of a plan, as it is run."""
+    """A call of a plan: as lowered by its executor, the level of its schedule's proof, and its bound program."""
 
     lowered: PlainCall
     proved: str
@@ -82,7 +81,7 @@ class PlannedCall(NamedTuple):
 
 
 class CountedLinks(NamedTuple):
-    """The links on which totals count bytes, by name, kind and B/s: the topology's, and others that only calls see."""
+    """The links on which totals count bytes, by name, kind and B/s: the topology's, and further ones of its calls."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -91,10 +90,10 @@ class CountedLinks(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanTasks:
-    """The tasks of a joined program: rank, kind and duration (ps) of each, (tasks,), made when asked for. Tasks of one
-    operation are adjacent; an operation has its ranks, its kind, and one duration for all or one for each. `alone`
-    returns the plan's time in ps with other durations, computed from its calls one by one; None if calls meet, or if
-    the point forbids this."""
+    """The tasks of a joined program. `rank`, `kind` and `duration` (ps) of each task, (tasks,), are computed on demand.
+    By operation, whose tasks are adjacent: its `ranks`, its kind, and one duration for all or one for each. `alone`
+    returns the plan's time in ps with other durations, composed from separate runs of its calls; None if calls meet on
+    a link, or if the point forbids shortcuts."""
 
     ranks: Sequence[NDArray[Any]]
     kinds: Sequence[int]
@@ -163,7 +162,7 @@ class Prediction(ABC):
     def __str__(self) -> str:
         return "\n".join([self.verdict, *caveats.notes([self.scenario])])
 
-    # --- what a call and a step have each in its own way ---
+    # --- implemented differently for a call and a step ---
 
     @property
     @abstractmethod

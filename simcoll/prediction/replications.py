@@ -32,14 +32,14 @@ SURE: Final = 0.95  # confidence of the intervals of quantiles
 
 
 def drawing(scenario: Scenario, replication: int) -> Drawn:
-    """Return a replication's draws of all causes."""
+    """Return the random draws of a replication for all causes of disturbance."""
     spec = scenario.variability or Variability()
     causes = (*spec.causes, *(("faults",) if scenario.faults else ()))
     return Drawn(spec, scenario.seed, replication, causes, scenario.faults)
 
 
 def part(point: Point) -> ResultRow:
-    """Return the undisturbed point's row, with the time (ps) of each replication under each set of causes."""
+    """Return the row of the undisturbed point, with the time (ps) of each replication under each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
     prediction = _undisturbed(scenario)
@@ -98,7 +98,7 @@ def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
 
 
 def _step_end(prediction: StepPrediction, drawn: Drawn) -> int:
-    """Return a plan's end in ps with one set of draws: from calls alone if links are unchanged and none meet."""
+    """Return a plan's end in ps with one set of draws: from its calls alone if links are unchanged and none meet."""
     same = not _OF_LINKS.intersection(drawn.felt())
     end = prediction.tasks.alone(_took(prediction, drawn)) if same else None
     return makespan_ps(disturbed(prediction, drawn)) if end is None else end
@@ -112,8 +112,8 @@ def _call_end(prediction: Prediction, drawn: Drawn) -> int:
 
 
 def _held(prediction: Prediction) -> bool:
-    """Whether a replication is the same program with other numbers: not for several calls, for a choice that depends on
-    arrivals, or for a schedule too long to keep."""
+    """Whether a replication can reuse the point's program with other numbers. False for several calls, for an algorithm
+    choice that depends on arrivals, and for a schedule too long to keep."""
     profile, spec = load_profile(prediction.scenario.profile), prediction.scenario.variability
     several = prediction.scenario.in_buckets or profile.bound
     several |= profile.as_nccl and bool(spec and spec.slow_links)  # the program lacks some slowed channels
@@ -129,7 +129,7 @@ def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
 
 
 def _anew(prediction: Prediction, drawn: Drawn) -> int:
-    """Return the time in ps of a point that is predicted anew with one set of draws."""
+    """Predict a point again with one set of draws; return its time in ps."""
     scenario, n = prediction.scenario, prediction.n
     late = arriving(scenario, drawn, n)
     came = dict(enumerate(late.tolist()))
@@ -171,7 +171,7 @@ def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
 
 
 def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
-    """Return the program with hashed routes and slow links."""
+    """Return the program with the draws' ECMP routes and slow links."""
     program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
     if drawn.spec.ecmp and "ecmp" in felt:
         flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
@@ -180,7 +180,7 @@ def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
 
 
 def _rails(prediction: Prediction) -> list[Rails]:
-    """Return, for each view of the program's links, the rails for which its calls stand."""
+    """Return for each view of the program's links (see `Program`) the rails for which the simulated channel stands."""
     program = prediction.program
     names = tuple(program.link_names[: program.servers])
     columns = [column.reshape(program.views, -1) for column in (program.bandwidths, program.latencies)]
@@ -213,20 +213,18 @@ def _check(prediction: Prediction) -> None:
             raise wrong("variability", f"no link is called {each.link!r}", did_you_mean(each.link, names))
     for key in ("slow_links", "ecmp"):
         if key in spec.causes and scenario.measure.buckets > 1:
-            why = "links of a collective in buckets cannot change from run to run"
-            raise wrong("variability", why, f"leave out {key} or buckets")
+            why = "a collective in buckets has the same links in all replications"
+            raise wrong("variability", why, f"leave out `{key}` or `buckets`")
     if not spec.ecmp:
         return
     if prediction.topology.routing == "shortest":
-        raise wrong(
-            "variability", "routes that are the shortest are not hashed", "leave out ecmp, or set routing: ecmp"
-        )
+        raise wrong("variability", "routing: shortest hashes no routes", "leave out `ecmp`, or write `routing: ecmp`")
     if not drawable(prediction.program, prediction.topology):
-        why = "ecmp draws nothing here: no message has equal routes to choose from"
-        raise wrong("variability", why, "leave out ecmp, or ask for ranks on several leaves of a fabric with spines")
+        why = "`ecmp` changes nothing: no message has several equal routes"
+        raise wrong("variability", why, "leave out `ecmp`, or place ranks on several leaves of a fabric with spines")
     if spec.slow_links and load_profile(scenario.profile).as_nccl and not isinstance(prediction, StepPrediction):
-        why = "routes of NCCL's calls are not drawn beside slow_links"
-        raise wrong("variability", why, "leave out ecmp or slow_links")
+        why = "NCCL's calls cannot have both random routes and slow links"
+        raise wrong("variability", why, "leave out `ecmp` or `slow_links`")
 
 
 # --- what they add up to ---

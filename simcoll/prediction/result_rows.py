@@ -162,7 +162,7 @@ def swept(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def dotted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns beside COLUMNS: swept keys, and what a bound has chosen."""
+    """Return the columns that are not in COLUMNS: swept keys, and the choices of a bound (`chosen.…`)."""
     return list(dict.fromkeys(column for row in rows for column in row if "." in column))
 
 
@@ -211,7 +211,7 @@ def _parsed(cells: Mapping[str, str | None], place: Place) -> ResultRow:
             if column in KINDS or "." in column:
                 record[column] = _value(KINDS.get(column, str), text)
         except ValueError:
-            raise InputError([Diagnostic(f"{text!r} is no finite number", "mend the file", column, place)]) from None
+            raise InputError([Diagnostic(f"{text!r} is no finite number", "mend this cell", column, place)]) from None
     return ResultRow.of(record)
 
 
@@ -300,12 +300,12 @@ def own_pictures(folder: Path) -> list[Path]:
 
 
 def check_own(path: Path) -> None:
-    """Raise InputError if a results.csv at `path` is another program's: it would be lost."""
+    """Raise InputError if the results.csv at `path` was written by another program: simcoll would overwrite it."""
     if path.is_file() and path.stat().st_size:
         with path.open(encoding="utf-8", errors="replace") as file:
             header = next(csv.reader(file), [])
         if not {*NEEDED} <= {*header}:
-            problem = f"{path} is no results.csv of simcoll's, and would be overwritten"
+            problem = f"{path} is no results.csv of simcoll, and this run would overwrite it"
             raise InputError(problem, "move it, or name another folder with -o")
 
 
@@ -313,7 +313,7 @@ _PART: Final = ".part"  # suffix of a file that is being written, by the process
 
 
 def _drop_abandoned(path: Path, here: str) -> None:
-    """Remove partial files beside `path` of processes of the machine `here` that no longer live."""
+    """Remove partial files beside `path` whose process ran on this machine (`here`) and has ended."""
     begun = re.compile(rf"\.{re.escape(path.name)}\.(\d{{1,9}})@{re.escape(here)}\..*{re.escape(_PART)}")
     for file in path.parent.iterdir():
         if match := begun.fullmatch(file.name):

@@ -51,7 +51,7 @@ from simcoll.workload.templates import plan_of
 
 @dataclass(frozen=True, eq=False)
 class ScheduleRun:
-    """A schedule that was run by itself: its source, the level of its proof, and the devices of ranks and agents."""
+    """A schedule that ran as one call: source, level of the proof, devices of ranks and agents, and the run."""
 
     source: AnySchedule
     proved: str
@@ -112,7 +112,7 @@ def run_schedule(
     if bound is not None:
         took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
         if proved.proof == "off":
-            raise ScheduleError(f"{took}: it cannot do what {source.collective} promises; proof: full says where")
+            raise ScheduleError(f"{took}: it does not do {source.collective}; set `proof: full` to see where")
         raise BoundError(f"{took}: a bug of simcoll")
     held = program if program is not None and len(program) <= MOST_HELD else None
     ran = ProgramRun(point, make, outcome, held)
@@ -164,8 +164,8 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
 
 
 def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None) -> int:
-    """Return the time in ps that no schedule can beat, the same for all algorithms and executors. Links count as rated,
-    or as in a profile where that is faster; switches count where they could reduce."""
+    """Return a lower bound in ps of the point's time, for all algorithms and executors. Links have rated bandwidth, or
+    that of a profile if it is higher; switches that can reduce are taken into account."""
     scenario, rated = call.scenario, topology or rated_topology(call.scenario)
     network = at_best(scenario, rated, call.costs)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
@@ -174,7 +174,7 @@ def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None) -> i
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:
-    """Return the totals of `count` equal programs side by side."""
+    """Return the totals of `count` equal programs that run at the same time."""
     if count == 1:
         return totals
     return replace(
@@ -187,7 +187,7 @@ def _side_by_side(totals: Totals, count: int) -> Totals:
 
 
 def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
-    """Return the prediction of the fastest option, among those that are not refused."""
+    """Return the prediction of the fastest option; refused options are left out."""
     predicted: list[CallPrediction] = []
     refused: list[RefusedError] = []
     for option in options:
@@ -201,8 +201,8 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
 
 
 def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> CallPrediction:
-    """Return the prediction of a buffer in buckets. Calls follow each other, each with its launch, or run at once
-    (`async_op`): then buckets are loops of the schedule with own channels. Timelines are of the whole buffer."""
+    """Return the prediction of a buffer in buckets. The calls run one after the other, each with its launch, or at once
+    (`async_op`): then buckets are loops of the schedule with channels of their own. Timelines show the whole buffer."""
     buckets, chunk = scenario.measure.buckets, scenario.params().chunk
     alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
     again = functools.partial(predict_call, scenario, topology)
@@ -254,12 +254,12 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
     shared: tuple[set[CallProgram], Joined] = set(), {}  # for replications: calls that were run, and joined ones
     took = composed_ps(operations, calls, plan.n, binder.topology, *shared) if alone else None
-    if took is None and len(binder.ways) > 1:  # calls that meet share links in one way
+    if took is None and len(binder.ways) > 1:  # calls that meet on links must have one sharing rule
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
         return replace(predict_plan(fair, topology, costs), scenario=scenario)
 
     def otherwise(durations: Numbers) -> int | None:
-        if took is None:  # calls meet
+        if took is None:  # calls meet on a link
             return None
         return composed_ps(operations, calls, plan.n, binder.topology, *shared, [durations[part] for part in parts])
 
@@ -344,8 +344,8 @@ def _operations(
 
 
 def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Numbers, Numbers]:
-    """Return the bytes of calls over links, and the B/s of links as calls see them, each (views, links). Calls that see
-    links alike share a view."""
+    """Return the bytes of calls over links, and the B/s of links, each (views, links). Calls with equal bandwidths and
+    latencies of links share a view."""
     views: dict[tuple[bytes, bytes], tuple[Numbers, Numbers]] = {}
     for call in calls:
         if call is not None:
@@ -358,7 +358,7 @@ def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Nu
 
 
 def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
-    """Return the links of all calls by `names`, with the topology's rates, or else those of a call."""
+    """Return the links in `names`, with the topology's rates, or a call's if the topology lacks them."""
     known: dict[str, tuple[str, int]] = {}
     for each in (binder.topology, *(call.lowered.topology for call in binder.calls.values())):
         if each.link_names is not binder.topology.link_names or not known:
@@ -377,8 +377,8 @@ def _step_totals(
     links: CountedLinks,
     binder: _Binder,
 ) -> Totals:
-    """Return totals of all channels, of which a call's program may be just one. A byte on a link shared by channels
-    counts as much of the link as in the call by itself."""
+    """Return the totals over all channels; the program of a call may have only one. A byte on a link that channels
+    share uses as much of the link as in a separate call."""
     number = dict(zip(links.names, range(len(links.names)), strict=True))
     served: dict[bytes, Array] = {}
     for planned in binder.calls.values():
@@ -404,7 +404,8 @@ def _step_totals(
 
 
 class _Binder:
-    """Binds the calls of a plan, equal ones once, each on links as it sees them. `topology` has links as they serve."""
+    """Binds the calls of a plan, equal ones once, each to links with the rates that it gets. `topology` has the links
+    of the profile."""
 
     def __init__(self, scenario: Scenario, rated: Topology, costs: CostSetting):
         self.scenario, self.rated, self.costs = scenario, rated, costs
@@ -414,7 +415,7 @@ class _Binder:
 
     @property
     def ways(self) -> set[str]:
-        """Return the ways in which the calls share links."""
+        """Return the sharing rules of the calls (`fair`, `fifo`)."""
         return {call.lowered.point.params().sharing for call in self.calls.values()}
 
     def bound(self, call: CollectiveCall, ranks: tuple[int, ...]) -> PlannedCall:
@@ -433,9 +434,9 @@ class _Binder:
         return self.calls[key]
 
     def _bound(self, asked: Scenario) -> PlannedCall:
-        """Return a call bound as it runs by itself; `join` lets it share links with others."""
+        """Return a call bound as if it ran alone; `join` lets it share links with others."""
         if asked.nbytes % asked.itemsize:
-            why = f"{asked.collective} of {asked.nbytes} B: no whole elements of {asked.dtype}"
+            why = f"{asked.collective} of {asked.nbytes} B is no whole number of {asked.dtype} elements"
             raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
         runs = executor(asked)
         if runs.alternatives(asked, self.rated)[0] is not asked:

@@ -57,10 +57,10 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     members = scenario.subgroups or (tuple(range(n)),)
     size = len(members[0])
     if any(len(group) != size for group in members):
-        raise wrong("subgroups", "groups of unequal size", "let all groups have the same number of ranks")
+        raise wrong("subgroups", "the groups have different sizes", "give all groups the same number of ranks")
     everyone = [rank for group in members for rank in group]
     if len(set(everyone)) != len(everyone) or not all(0 <= rank < n for rank in everyone):
-        raise wrong("subgroups", f"each of the ranks 0 … {n - 1} may stand in one group only", "mend the groups")
+        raise wrong("subgroups", f"each of the ranks 0 … {n - 1} may be in one group only", "mend the groups")
     if scenario.root >= size:
         raise wrong("root", f"there is no rank {scenario.root} among {size} ranks", f"write 0 … {size - 1}")
     groups = _groups(scenario, topology, places) if len(members) == 1 and size == n else ()
@@ -74,7 +74,7 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
 
 
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
-    """Return the orders in which ranks at `places` play copies of the schedule (see `orders_of`). Further copies use
+    """Return the rank order of each copy of the schedule for ranks at `places` (see `orders_of`). Further copies use
     the orders of the next `turn`."""
     if scenario.collective == "send_recv":  # another order would have another receiver
         return (tuple(range(len(places))),)
@@ -104,7 +104,7 @@ def _entry(scenario: Scenario) -> registry.Algorithm:
 
 
 def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
-    """Return the switches that reduce for a scenario's algorithm: those that reach every rank, or one per group."""
+    """Return the reducing switches that a scenario's algorithm uses: those that reach every rank, or one per group."""
     if (
         schedule_json.is_file(scenario.algorithm)
         or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group
@@ -119,15 +119,15 @@ ScheduleKey = tuple[str, str, int, int, Groups, int]
 
 
 def _maker(collective: str, algorithm: str) -> Hashable:
-    """Return the origin of a schedule, a function or a file's text: another origin makes another schedule."""
+    """Return what a schedule is made from, a function or a file's text, as a part of its cache key."""
     if schedule_json.is_file(algorithm):
         return schedule_json.text(algorithm)
     return registry.find(collective, algorithm)[0].steps
 
 
 def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> AnySchedule:
-    """Return a schedule with its copies, for the sub-groups, without a proof."""
-    check_work(scenario)  # the topology may have been built for another point
+    """Return the requested schedule, with its copies and for all sub-groups, not yet proved."""
+    check_work(scenario)  # again, as the topology may have been built for another point
     of_file = schedule_json.is_file(scenario.algorithm)
     with contextlib.nullcontext() if of_file else _entry(scenario).named():
         source: AnySchedule = _of_file(asked) if of_file else _made(asked)
@@ -144,7 +144,7 @@ def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Orde
 
 
 def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> ProvedSchedule:
-    """Prove a schedule, once for all sizes of a sweep; return the same object, so that memory holds it once."""
+    """Prove a schedule, once for all sizes of a sweep; the result is cached, so that memory holds it once."""
     of_file = schedule_json.is_file(scenario.algorithm)
     with contextlib.nullcontext() if of_file else _entry(scenario).named():
         proof.prove(made, level)
@@ -161,9 +161,9 @@ def _of_file(asked: ScheduleKey) -> Schedule:
     name, path, size, root, _, agents = asked
     schedule = schedule_json.read(path)
     if schedule.n != size:
-        raise RefusedError(f"{path} is a schedule of {schedule.n} ranks, not {size}; ask for ranks: {schedule.n}")
+        raise RefusedError(f"{path} is a schedule of {schedule.n} ranks, not {size}; write `ranks: {schedule.n}`")
     if schedule.root != root and collective(name).rooted:
-        raise RefusedError(f"the root of {path} is rank {schedule.root}, not {root}; ask for root: {schedule.root}")
+        raise RefusedError(f"the root of {path} is rank {schedule.root}, not {root}; write `root: {schedule.root}`")
     if schedule.agents > agents:
         needed = "a switch" if schedule.agents == 1 else f"{schedule.agents} switches"
         problem = f"{path} needs {needed} that can reduce and reach every rank, and the machine has {agents or 'none'}"
@@ -178,13 +178,13 @@ def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Gr
         return topology.default_groups(places) or registry.default_groups(n)
     if isinstance(asked, int):
         if asked > n:
-            raise RefusedError(f"{asked} groups cannot be made of {n} ranks; ask for at most {n}")
+            raise RefusedError(f"{asked} groups are too many for {n} ranks; write at most {n}")
         edges = [round(i * n / asked) for i in range(asked + 1)]
         return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
     groups = _nested(asked)
     flat = sorted(registry.flat(groups))
     if flat != list(range(n)):
-        raise wrong("groups", f"must hold each of the ranks 0 … {n - 1} once", "mend the groups")
+        raise wrong("groups", f"must contain each of the ranks 0 … {n - 1} once", "mend the groups")
     return groups
 
 
@@ -238,7 +238,7 @@ def _fitting(known: Sequence[Sequence[Order]], n: int) -> Sequence[Order]:
 
 
 def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], grouped: bool) -> Sequence[Order]:
-    """Return paths through a node's ranks that begin equally often at each rank; rings also need their ends spread."""
+    """Return paths through a node's ranks that begin equally often at each rank; for rings also the ends are spread."""
     if rings and grouped:
         both = [*rings[::2], *rings[1::2]]  # one direction, then the other: rings that occur twice are no such pair
         return [_begun(both[rank % len(both)], rank) for rank in range(len(places))]
@@ -259,7 +259,7 @@ def _cut_open(rings: Sequence[Order], paths: tuple[Order, ...]) -> tuple[Order, 
 
 
 def _begun(ring: Order, rank: int, at: int = 0) -> Order:
-    """Return the ring turned so that a rank is at a given place."""
+    """Return the ring rotated so that a rank is at a given place."""
     by = ring.index(rank) - at
     return ring[by:] + ring[:by]
 
@@ -280,7 +280,7 @@ def _evenly(nics: Sequence[str | None], paths: Sequence[Order], ends: Sequence[i
 
 
 def _nic(topology: Topology, src: str, dst: str) -> str | None:
-    """Return the NIC by which a rank reaches a rank of another node."""
+    """Return the NIC on a rank's route to a rank of another node."""
     passed = [end for link in topology.route(src, dst) for end in topology.links[link]]
     return next((device for device in passed if topology.kinds[device] == "nic"), None)
 
@@ -301,7 +301,7 @@ def _meshed(topology: Topology, places: Sequence[str]) -> bool:
 
 
 def _rooted(order: Order, root: int | None, grouped: bool) -> Order:
-    """Return the order with the root at its place: the ring is turned, or for groups two ranks are swapped."""
+    """Return the order with the root at its place: the ring is rotated, or with groups two ranks are swapped."""
     if root is None:
         return order
     if not grouped:
@@ -312,8 +312,8 @@ def _rooted(order: Order, root: int | None, grouped: bool) -> Order:
 
 
 class StepTraffic(NamedTuple):
-    """A step, played `times` times. Maxima over ranks: `peers` that a rank sends to or receives from, `chunks` for one
-    peer, and peers whose chunks overwrite without a reduction (`copied`)."""
+    """A step that is repeated `times` times. Maxima over ranks: the `peers` that a rank sends to or receives from, the
+    `chunks` for one peer, and the peers whose chunks overwrite without a reduction (`copied`)."""
 
     times: int
     peers: int
@@ -348,7 +348,7 @@ def _traffic(source: AnySchedule) -> Traffic:
 
 
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:
-    """Yield how often each step is played, and the step: repetitions run between the same participants."""
+    """Yield each step with the number of its repetitions, which run between the same participants."""
     if isinstance(source, Schedule):
         edges = np.flatnonzero(np.diff(source.step)) + 1
         columns = (source.src, source.src_slot, source.dst, source.dst_slot, source.reduce)
@@ -363,5 +363,5 @@ def _most_peers(pairs: NDArray[np.int64], size: int) -> int:
 
 
 def _most(ranks: NDArray[Any]) -> int:
-    """Return the count of the most frequent rank."""
+    """Return how often the most frequent rank occurs."""
     return int(np.bincount(ranks).max(initial=0))

@@ -15,12 +15,12 @@ from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
 from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 
-Name = Callable[[ResultRow], str]  # of a row, among others
+Name = Callable[[ResultRow], str]  # returns a name that distinguishes a row from the others
 TIE: Final = 1.005  # times that differ by less than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # link kinds, by the device at an end
 _SHOWN: Final = 4  # most ranges of sizes in a sentence, and most machines with a sentence each
-# Columns in which points are different questions, besides sizes and swept keys without a column. The keys in _KEYS may
-# have no effect.
+# Points that differ in one of these columns (or a size, or a swept key without a column) are different questions. The
+# keys in _KEYS may have no effect.
 _WHERE: Final = ("collective", "topology", "nodes", "ranks", "profile", "dtype", "op", "root", "in_place", "engine")
 _KEYS: Final = {"library_version": "library_version", "seed": "seed"}
 
@@ -74,7 +74,7 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
 
 
 def _named(places: Mapping[Any, Sequence[ResultRow]]) -> Name:
-    """Return a function that names a row: by the algorithm asked for, if that is unique per question and size."""
+    """Return a function that names a row: by its requested algorithm if that is unique, else by what ran."""
     alike = [(row.asked, row.size_bytes) for rows in places.values() for row in rows]
     once = sum(len({(row.asked, row.size_bytes) for row in rows}) for rows in places.values())
     return _asked if once == len(alike) else ran
@@ -96,14 +96,14 @@ def _span(rows: Sequence[ResultRow], name: Name) -> str:
 
 
 def _differing(rows: Sequence[ResultRow], places: Sequence[str] = ()) -> list[str]:
-    """Return the columns, of `places` and of sizes, in which rows differ, without columns that follow from others."""
+    """Return the columns among `places` and sizes in which rows differ, without columns determined by others."""
     named = [each for each in (*(places or _places(rows)), "size_bytes") if len({str(r.get(each)) for r in rows}) > 1]
     follows = {"ranks": "nodes", "op": "collective", "root": "collective"}
     return [each for each in named if follows.get(each) not in named]
 
 
 def said(column: str, value: Any) -> str:
-    """Return a value of a column, with its name if needed."""
+    """Return a value of a column as text, with the column's name if the value alone is unclear."""
     if column in ("nodes", "ranks"):
         return f"{value} {column if value != 1 else column[:-1]}"
     if column == "in_place":
@@ -137,7 +137,8 @@ def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> 
 
 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
-    """Return what the times are based on, and a better profile if there is one; `beside` are further transports."""
+    """Return a sentence: on which measurements the times are based, and a better profile if there is one. `beside`:
+    further profiles of messages between nodes."""
     parts = []
     for name in profiles:
         profile = load_profile(name)
@@ -159,7 +160,7 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
 
 
 def transports(profile: str, rows: Iterable[ResultRow]) -> list[str]:
-    """Return the transports between nodes of a profile's rows."""
+    """Return the profiles of messages between nodes in the rows of a GPU profile."""
     return sorted({row.transport for row in rows if row.profile == profile and row.transport})
 
 
@@ -222,7 +223,7 @@ def busiest(link: str | None, busy: float | None) -> str:
 
 
 def _places(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the columns in which points are different questions, except sizes."""
+    """Return the columns that define a question, such as the machine, except sizes."""
     return [*_WHERE, *_KEYS, *swept(rows)]
 
 
@@ -242,7 +243,7 @@ def _tied(names: Sequence[str]) -> str:
 
 
 def _winners(rows: Sequence[ResultRow], name: Name) -> str:
-    """`naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
+    """Return the fastest algorithm by size: `naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
     sizes = sorted({row.size_bytes or 0 for row in rows})
     best = [(size, _tied(_best([row for row in rows if (row.size_bytes or 0) == size], name))) for size in sizes]
     ranges = [(names, [size for size, _ in group]) for names, group in groupby(best, key=lambda each: each[1])]

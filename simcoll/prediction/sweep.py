@@ -31,15 +31,14 @@ Replicated = Callable[[int, int, int], None]  # called with a point's index, fin
 
 
 def key(point: Point) -> str:
-    """Return a digest of everything that decides a row: the point, the contents of its files, simcoll's version."""
+    """Return a digest of all that a row depends on: the point, the contents of its files, simcoll's version."""
     scenario = point.scenario.model_dump_json(exclude={"plots", "measured"})
     parts = [simcoll.__version__, scenario, str(point.optional), point.scenario.contents()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 def run_point(point: Point, *, related: bool = False, keep: Keep = "auto") -> ResultRow:
-    """Return the row of one point; for an impossible point its `status` says why. `related` and `keep`: see
-    `predict`."""
+    """Return the row of one point; if it is impossible, its `status` says why. `related`, `keep`: see `predict`."""
     return _swept(_merged([_row(part, related, keep) for part in parts(point)]), point)
 
 
@@ -104,7 +103,7 @@ def check_answerable(rows: Iterable[ResultRow]) -> None:
 
 
 def refusal(error: RefusedError, point: Point) -> str:
-    """Return the status of a refused point, with the place of the key that asks for too much."""
+    """Return the status text of a refused point, with the place of the key that is the reason."""
     return f"refused: {point.placed(Diagnostic.of(error, error.path)) if error.path else error}"
 
 
@@ -179,7 +178,7 @@ def _swept(row: ResultRow, point: Point) -> ResultRow:
 
 
 def logged(points: Sequence[Point], journal: Journal) -> dict[int, ResultRow]:
-    """Return the rows by index of all points in the journal, whoever computed them."""
+    """Return by index the rows of all points in the journal, from all processes that wrote to it."""
     rows = journal.rows()
     named = {index: key(point) for index, point in enumerate(points)}
     return {index: _swept(rows[name], points[index]) for index, name in named.items() if name in rows}
@@ -195,7 +194,7 @@ def write(folder: Path, rows: Sequence[ResultRow], points: Sequence[Point], comm
     """Write `results.csv`, then `manifest.json`, which names its points; remove pictures of other points."""
     for picture in own_pictures(folder / "plots") if replaced(folder, points) else ():
         picture.unlink(missing_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)  # it never stands beside results of other points
+    (folder / MANIFEST).unlink(missing_ok=True)  # so that it never lies beside results of other points
     write_atomically(folder / "results.csv", to_csv(rows))
     write_atomically(folder / MANIFEST, json.dumps(manifest(rows, points, command), indent=1) + "\n")
 
@@ -216,7 +215,7 @@ def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -
 
 
 def replaced(folder: Path, points: Sequence[Point]) -> str | None:
-    """Return the command whose results in the folder are of other points; None if there are none."""
+    """Return the command whose results in the folder belong to other points; None if the folder has no such results."""
     try:
         earlier = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return None if earlier["sweep"] == _digest(points) else str(earlier["command"])
@@ -267,7 +266,7 @@ class Shard(NamedTuple):
         """
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise InputError(f"--shard: {text!r} is no share", "write i/n with i from 1 to n, e.g. 2/4")
+            raise InputError(f"--shard: {text!r} names no shard", "write I/N with I from 1 to N, e.g. 2/4")
         return cls(int(match[1]), int(match[2]))
 
     def share(self, keys: Sequence[str]) -> list[int]:

@@ -21,9 +21,9 @@ from simcoll.topology.topology_builder import described, leaf_width, nodes_of
 from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
 
-FEW: Final = 256, 1024  # rank counts of schedules from which growth is estimated: squares, as groups go by roots
+FEW: Final = 256, 1024  # rank counts from which growth is extrapolated: squares, as group sizes are square roots
 FEWER: Final = 32, 128  # rank counts for estimates of many schedules
-SMALL: Final = 8192  # ranks up to which a topology is built before work that shortcuts may spare is estimated
+SMALL: Final = 8192  # most ranks for which the topology is built before the work is estimated, as shortcuts may apply
 COUNTED: Final = 10_000_000  # rows up to which a schedule is made and counted, in half a second
 GROWN: Final = 2  # an estimate is at most so many times too large: for n log n 1.5 times, from 1024 to a million ranks
 SIMULATED_S: Final = 1e-5  # CPU seconds per rank of a run: few choices of recommend take less
@@ -35,7 +35,8 @@ CURE: Final = "ask for fewer ranks"
 
 
 class ScheduleWork(NamedTuple):
-    """The transfers of a schedule, the rows of its parts, and those of the largest; rows of repeats count once."""
+    """The size of a schedule: its transfers, the rows of all its parts, and the rows of its largest part. A repeated
+    step counts its rows once."""
 
     transfers: int
     rows: int
@@ -49,8 +50,8 @@ def is_whole(scenario: Scenario) -> bool:
 
 
 def check_work(scenario: Scenario) -> None:
-    """Raise InputError if a run needs too much memory or time, as far as the scenario's numbers alone show it. This
-    comes first because a topology of a million hosts takes long to build."""
+    """Raise InputError if the scenario's numbers alone show that a run needs too much memory or time. This check comes
+    first because a topology of a million hosts takes long to build."""
     ranks = ranks_of(scenario)
     if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
         return
@@ -94,7 +95,7 @@ def check_runs(rank_runs: int, what: str, cure: str) -> None:
 
 
 def ranks_of(scenario: Scenario) -> int:
-    """Return the number of ranks as far as the scenario's numbers show it, else 0."""
+    """Return the number of ranks if the scenario's numbers alone give it, else 0."""
     return scenario.ranks or _places(scenario)
 
 
@@ -109,7 +110,7 @@ def grown(make: Callable[[int], StreamedSchedule], ranks: int, of: tuple[int, in
 
 
 def least_rows(scenario: Scenario) -> int:
-    """Return about the least rows of the scenario's schedule if its numbers show how rows grow; else 0."""
+    """Estimate from below the rows of the scenario's schedule, from fewer ranks; 0 if that is impossible."""
     ranks = ranks_of(scenario)
     if ranks <= FEWER[1] or (make := _maker(scenario, ranks)) is None:
         return 0
@@ -127,7 +128,7 @@ def _counted(source: StreamedSchedule) -> ScheduleWork:
 
 
 def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
-    """Return the loops in which all transfers are replayed one by one; 0 if ranks may be alike."""
+    """Return the number of loops whose transfers are all replayed one by one; 0 if a few ranks may stand for all."""
     params, link = scenario.params(), scenario.topology.link
     try:
         (held,) = loop_sizes(source, scenario.nbytes, scenario.itemsize, 0)
@@ -186,7 +187,7 @@ def _groups(n: int, size: int, ranks: int) -> Groups:
 
 
 def _places(scenario: Scenario) -> int:
-    """Return the devices that ranks occupy as far as the scenario's numbers show it, else 0."""
+    """Return the number of devices that ranks occupy if the scenario's numbers alone give it, else 0."""
     spec, placement = scenario.topology, scenario.placement
     if isinstance(placement, tuple):
         return len(placement)

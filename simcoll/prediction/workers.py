@@ -56,14 +56,14 @@ def compute(
 
 @dataclass(frozen=True)
 class _Luggage:
-    """What a worker cannot know: registered algorithms, by collective and name, and the contents of files."""
+    """The data to send to a worker: algorithms that the user registered, by collective and name, and file contents."""
 
     algorithms: Mapping[str, Mapping[str, Algorithm]]
     files: Mapping[str, bytes]
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> _Luggage:
-        """Return the luggage of all points: one object, which tasks that are sent together share."""
+        """Return the data for all points as one object, which is sent once with the tasks that share it."""
         alike = {(id(each.topology), each.profile, each.algorithm): each for each in (p.scenario for p in points)}
         files: dict[str, bytes] = {}
         for scenario in alike.values():
@@ -101,13 +101,13 @@ def _in_processes(
             rows = run(handed_out())
         yield from rows
     except BrokenProcessPool:
-        raise SimcollError("a worker process died, perhaps for want of memory; take fewer --jobs, or 1") from None
+        raise SimcollError("a worker process died, perhaps because memory ran out; take fewer --jobs, or 1") from None
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let processes that start meanwhile ignore Ctrl-C, which a terminal sends to all: their parent ends them, and they
-    print nothing."""
+    """Make processes that start inside this context ignore Ctrl-C, which a terminal sends to all processes. Their
+    parent ends them, so they print nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -127,7 +127,7 @@ def _in_process(
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """Let this process end when `parent` was killed: loky's workers would wait for it for ever."""
+    """End this process when `parent` was killed: otherwise loky's workers would wait for it for ever."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -149,8 +149,8 @@ def _on_cluster(
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
 
     def answer(packed: bytes, luggage: bytes, topic: str, version: str) -> list[tuple[int, Any]] | str:
-        """Return index and row of some points, or why this worker has none. A nested function travels as code, so
-        neither scheduler nor worker needs simcoll to receive it."""
+        """Return index and row of some points, or the reason why this worker has none. This function is nested, so Dask
+        sends its code, and neither scheduler nor worker needs simcoll to receive it."""
         import cloudpickle
         from distributed import get_worker
 
@@ -220,7 +220,7 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError for an address at which no scheduler answers: Dask's client may wait for ever."""
+    """Raise OSError or ValueError if no scheduler answers at an address, where Dask's client may wait for ever."""
     import socket
 
     from distributed.comm.addressing import get_address_host_port, normalize_address
@@ -231,7 +231,7 @@ def _knock(address: str) -> None:
         with socket.create_connection(where, timeout=ANSWER_S) as connection:
             greeting = connection.recv(4096) if address.startswith("tcp://") else b"pickle"
             if b"pickle" not in greeting:  # the protocols that a scheduler speaks
-                raise ValueError("what answers there is no Dask scheduler")
+                raise ValueError("this address is no Dask scheduler")
 
 
 def _packed(*values: object) -> bytes:
@@ -257,6 +257,6 @@ def _lost(address: str, status: str, answered: Any) -> BaseException:
     kind = type(error).__name__
     if status == "error" and type(error).__module__.partition(".")[0] != "distributed":
         return cast(BaseException, error)
-    died = "the workers that took a point up died, perhaps for want of memory"
+    died = "the workers of a point died, perhaps because memory ran out"
     reason = died if kind == "KilledWorker" else f"a point was lost ({kind if status == 'error' else status})"
-    return SimcollError(f"--cluster {address}: {reason}; finished rows are kept, run it again")
+    return SimcollError(f"--cluster {address}: {reason}; finished rows are saved; run the same command again")

@@ -28,7 +28,7 @@ _ERRORS: Final = ("points", "mape", "median", "p95", "bias")
 
 
 def comparison_table(document: Mapping[str, Any]) -> str:
-    """Return every point with its error, the worth of intervals and ranking, errors by region, and the summary."""
+    """Return every point with its error, coverage of intervals, ranking, errors by region, and the summary."""
     columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
     held = document["intervals"]
     columns += ["low_us", "high_us"] if held else []
@@ -151,7 +151,7 @@ def _sizes(region: dict[str, Any], side: str) -> str:
 
 
 def _bad_rows(document: dict[str, Any]) -> list[str]:
-    """Return a line about rows that took longer than rows of twice the size, and whether they are slow."""
+    """Return a line about rows that took longer than rows of twice their size, and whether these rows are slow."""
     bad = [point for point in document["points"] if point["bad_row"]]
     slow = sum(point["verdict"] == "slow" for point in bad)
     if not bad:

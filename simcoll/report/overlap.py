@@ -19,7 +19,7 @@ Interval = tuple[int, int]  # begin and end, in ps
 
 
 class RankOverlap(NamedTuple):
-    """A rank's time from 0 to `end_ps`: disjoint intervals of computation and of communication, in order."""
+    """A rank's time from 0 to `end_ps`, as disjoint intervals of computation and of communication, sorted."""
 
     rank: str
     end_ps: int

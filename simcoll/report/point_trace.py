@@ -106,7 +106,7 @@ def _check(prediction: Prediction) -> None:
     """Raise InputError for a point of too many transfers, if possible before its program is built."""
     messages = unheld_messages(prediction)
     if (slices := messages if messages > MOST else crossings(prediction.program)) > MOST:
-        mistake = f"a trace of {slices:,} transfers and links crossed is too large to look at ({MOST:,} at most)"
+        mistake = f"a trace of {slices:,} transfers and link crossings is too large ({MOST:,} at most)"
         raise InputError(mistake, "take fewer ranks, a smaller size or larger chunks")
 
 
@@ -118,7 +118,7 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
     """
     scenario, n = prediction.scenario, prediction.n
     if not scenario.workload and scenario.measure.buckets > 1 and not scenario.measure.async_op:
-        raise InputError("buckets one after another are several calls", "trace one: --set measure.buckets=1")
+        raise InputError("a trace shows one call, not several buckets", "trace one: --set measure.buckets=1")
     if transfers:
         _check(prediction)
     program, timeline, count = prediction.program, prediction.timeline, _counts(prediction)

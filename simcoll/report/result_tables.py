@@ -103,7 +103,7 @@ def varied_table(rows: Sequence[ResultRow]) -> str:
 
 
 def _with_asked(rows: Sequence[ResultRow]) -> list[Mapping[str, Any]]:
-    """Return rows with the algorithm as shown: `auto → ring` if several were asked for, else the one that ran."""
+    """Return rows with the algorithm as printed: `auto → ring` if several were requested, else the one that ran."""
     if not _varies(rows, "asked"):
         return list(rows)
     return [{**row, "algorithm": row.algorithm if _by_name(row) else f"{row.asked} → {row.algorithm}"} for row in rows]
@@ -142,7 +142,7 @@ def _varies(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
 
 
 def values_of(rows: Sequence[ResultRow], column: str) -> str:
-    """Return the first three values of a column, and how many there are."""
+    """Return the first three distinct values of a column as text, and the number of values."""
     values = list(dict.fromkeys(str(row[column]) for row in rows if row[column] is not None)) or ["-"]
     values = [titled(value) for value in values] if column == "profile" else values
     return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
@@ -171,7 +171,7 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def _telling_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the collective if rows differ in it, the algorithm, and further columns needed to tell rows apart."""
+    """Return the columns that distinguish rows: the collective if it differs, the algorithm, others if needed."""
     kept, groups = ["algorithm"], len({row["algorithm"] for row in rows})
     for column in ["collective", *_settings(rows)]:
         further = len({tuple(str(row.get(name)) for name in (*kept, column)) for row in rows})

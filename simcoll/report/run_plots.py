@@ -135,7 +135,7 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
-    """Return a note for each measured table asked for that has no rows in common with the run."""
+    """Return a note for each requested measured table without rows of the run's points."""
     notes = []
     for name, having in _tables(scenarios).items():
         if not _measured(having, rows):
@@ -206,7 +206,7 @@ def step_overlap(point: Point) -> Any:
     prediction = predict(scenario.model_copy(update=once))
     assert work
     if (messages := unheld_messages(prediction)) > SHOWN:
-        raise ValueError(f"it needs the times of {messages} messages, which the run did not have to compute")
+        raise ValueError(f"it needs the times of {messages} messages, and the run computed totals only")
     words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.n} ranks"]
     title = ", ".join([*(word for word in words if word and len(word) < 40), *swept_words(point)])
     assert isinstance(prediction, StepPrediction)
@@ -221,7 +221,10 @@ def step_overlap(point: Point) -> Any:
 def single_figures(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield name and figure of each wanted plot of each example on the first machine."""
     if wanted and any(point.scenario.workload for point in points):
-        print(f"{', '.join(wanted)}: of single collectives; a workload has overlap, step and --trace", file=sys.stderr)
+        print(
+            f"{', '.join(wanted)}: for single collectives; a workload has `overlap`, `step`, --trace",
+            file=sys.stderr,
+        )
     alone = [point for point in points if not point.scenario.workload]
     first = place_of(alone[0].scenario) if alone else ""
     chosen = [each for each in examples(points) if place_of(each.scenario) == first] if wanted else []
@@ -254,7 +257,7 @@ def examples(points: Sequence[Point]) -> list[Point]:
 
 
 def by_turns(points: Sequence[Point]) -> list[Point]:
-    """Return points in turns: one of each topology and number of ranks, then the second of each, and so on."""
+    """Return points in round-robin order: the first of each topology and number of ranks, then the second of each, …"""
     turns = zip_longest(*grouped(points, lambda point: place_of(point.scenario)).values())
     return [each for turn in turns for each in turn if each]
 

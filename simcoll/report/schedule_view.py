@@ -56,7 +56,7 @@ def check_length(name: str, n: int, root: int = 0) -> None:
     request = registry.Request(n, root, agents=int(entry.needs_agent), options=options)
     lengths = itertools.accumulate(part.transfers for part in entry.steps(request))
     if n > MOST_RANKS or any(length > MOST_TRANSFERS for length in lengths):
-        raise InputError(f"--ranks: {name} of {n} ranks is too long to be shown", "take fewer ranks")
+        raise InputError(f"--ranks: {name} of {n} ranks has too many transfers to show", "take fewer ranks")
 
 
 def star_time_ps(schedule: Schedule) -> int:

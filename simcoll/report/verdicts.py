@@ -91,7 +91,7 @@ def of_comparison(document: JsonAnswer) -> str:
 
 
 def of_diagnosis(document: JsonAnswer) -> str:
-    """Return wrong data and another machine first, then healthy, or what is off and what explains it."""
+    """Return a diagnosis: wrong data or another machine, healthy, or what is off and what explains it."""
     times = _of_times(document)
     first = {"Wrong data": document["wrong"], "Another machine": document["other_gpus"]}
     said = [f"{what}: {why}." for what, why in first.items() if why]
@@ -151,7 +151,7 @@ def _listed(names: Sequence[str], word: str) -> str:
 
 
 def _outside(points: Sequence[JsonAnswer]) -> str:
-    """Return points outside of their bands that put no region off: `; slow: all_reduce 256 MiB`."""
+    """Return the points outside their bands in regions that are not off: `; slow: all_reduce 256 MiB`."""
     said = ""
     for verdict in ("slow", "fast"):
         outside = [point for point in points if point["verdict"] == verdict]
@@ -208,7 +208,7 @@ def of_tuner(documents: Sequence[JsonAnswer]) -> str:
 
 
 def _choices(document: JsonAnswer) -> tuple[str, str]:
-    """Return all_reduce, or the first collective, and its choices by size."""
+    """Return the choices by size of `all_reduce`, or else of the first collective, after its name."""
     chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
     ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']} {c['protocol']}")]
     parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]

@@ -1,5 +1,5 @@
-"""Read scenarios: a YAML file in, the points of its sweep out.
+"""Scenarios: read a YAML file and expand its sweep into points.
 
-Takes YAML files and assignments. Gives one `Point` for each combination of values, with profile, faults, placement and
-launch resolved.
+From a file and assignments (`--set`) the package makes one `Point` for each combination of values, with profile,
+faults, placement and launch resolved.
 """

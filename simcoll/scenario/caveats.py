@@ -1,7 +1,7 @@
-"""Notes below a result: one sentence for each thing that a scenario asks for and does not get.
+"""Notes below a result: one sentence for each requested thing that the prediction does not cover.
 
-For example a release of NCCL newer than all that are known, registered buffers that no modelled kernel uses, nodes
-without a rank, or algorithms that `all` leaves out.
+Examples are a release of NCCL newer than all known ones, registered buffers that no modelled kernel uses, nodes without
+a rank, and algorithms that `all` excludes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _CHOSEN = (
 
 
 def notes(points: Iterable[Scenario | Point]) -> list[str]:
-    """The notes for some scenarios, each once: unknown releases, unused registered buffers, schedules without a proof,
-    nodes without a rank, and schedules that `all` does not name."""
+    """Return the notes for scenarios, without duplicates: on unknown releases, unused registered buffers, schedules
+    without a proof, nodes without a rank, and schedules that `all` excludes."""
     points = list(points)
     scenarios = [scenario_of(point) for point in points]
     asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
@@ -39,13 +39,13 @@ def notes(points: Iterable[Scenario | Point]) -> list[str]:
 
 
 def scenario_of(point: Scenario | Point) -> Scenario:
-    """The scenario of a point, or itself."""
+    """Return the scenario of a point; a scenario is returned unchanged."""
     return point.scenario if isinstance(point, Point) else point
 
 
 def _idle(scenario: Scenario) -> str | None:
-    """Return a note if some nodes have no rank, as ranks fill one node after the other; else None."""
-    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # a list of devices asks for no number of nodes
+    """Return a note if ranks, which fill one node after the other, leave nodes empty; else None."""
+    ranks, nodes = scenario.ranks, scenario.topology.nodes or 1  # None for a topology that lists its devices
     if nodes == 1 or ranks is None or scenario.placement is not None:
         return None
     system = topology_builder.described(scenario.topology)
@@ -58,7 +58,7 @@ def _idle(scenario: Scenario) -> str | None:
 
 
 def _all(point: Scenario | Point) -> str | None:
-    """Return a note on the meaning of `all` if NCCL's own calls are modelled; else None."""
+    """Return a note if `all` means NCCL's own algorithms only, because NCCL's calls are modelled; else None."""
     if not (isinstance(point, Point) and point.optional) or point.scenario.executed_by != "nccl":
         return None
     if not set(registry.names(point.scenario.collective)) - {*algorithm_names.names(point.scenario.collective)}:
@@ -68,7 +68,7 @@ def _all(point: Scenario | Point) -> str | None:
 
 def _unproved(scenario: Scenario) -> str | None:
     own = scenario.proof == "off" and scenario.algorithm.endswith(".json")
-    return f"proof is off: nobody knows whether {Path(scenario.algorithm).name} does what it promises" if own else None
+    return f"`proof: off`: {Path(scenario.algorithm).name} may not produce its collective's result" if own else None
 
 
 def _of_gpus(scenario: Scenario) -> SystemFile | None:
@@ -113,8 +113,8 @@ def _chosen(scenario: Scenario) -> str | None:
 
 
 def _may_serve(scenario: Scenario, system: SystemFile) -> bool:
-    """Return whether symmetric kernels may serve a call on one node. A wrong scenario counts as served: its prediction
-    reports the mistake, which must not become a note."""
+    """Return whether a symmetric kernel supports a call on one node. For a wrong scenario the answer is yes, because
+    the prediction reports the mistake, so that no note is needed."""
     from simcoll.nccl import symmetric_kernels
     from simcoll.nccl.communicator import communicator
 

@@ -1,6 +1,4 @@
-"""The scenario's key `faults`: links that fail, slow down or carry other traffic, and how a program changes
-with them.
-"""
+"""The scenario's key `faults`: links that fail, slow down or carry other traffic, and their effect on a program."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,9 +21,9 @@ from simcoll.topology.routing import Route, Router
 from simcoll.units import format_duration
 
 MS: Final = 10**9
-TIMEOUT: Final = 600_000 * MS  # torch.distributed gives up NCCL's collectives after 10 minutes
-MOST_OUTAGES: Final = 1_000  # of one flapping link: each outage is a change that the engines go through
-_KEYS: Final = {  # kind -> keys that it needs, keys that it may have
+TIMEOUT: Final = 600_000 * MS  # torch.distributed aborts NCCL's collectives after 10 minutes
+MOST_OUTAGES: Final = 1_000  # of one flapping link: the engines process each outage
+_KEYS: Final = {  # kind -> (required keys, optional keys)
     "down": ((), ("until", "on_failure", "detection", "timeout")),
     "slow": (("factor",), ("until",)),
     "flap": (("down_for", "period"), ("until", "times", "on_failure", "detection", "timeout")),
@@ -76,27 +74,27 @@ class Fault(Model):
             if getattr(self, key) is not None:
                 raise ValueError(f"{self.kind} takes no {key}; leave it out")
         if "detection" in self.model_fields_set and self.on_failure != "reroute":
-            raise ValueError("detection is of on_failure: reroute; leave it out, or reroute")
+            raise ValueError("`detection` needs `on_failure: reroute`; add that, or leave out `detection`")
         if self.until is not None and self.until <= self.at:
-            raise ValueError("until is not after at; exchange them, or leave out until")
+            raise ValueError("`until` must be later than `at`; swap the two times, or leave out `until`")
         return self
 
     @model_validator(mode="after")
     def _comes_back_in_time(self) -> Self:
         if self.kind == "flap":
             if (self.until is None) == (self.times is None):
-                raise ValueError("flap takes either until or times; write one of them")
+                raise ValueError("a flap takes either `until` or `times`; write one of the two")
             if (self.down_for or 0) >= (self.period or 0):
-                raise ValueError("down_for is not below period; a link that never comes back is kind: down")
+                raise ValueError("`down_for` must be less than `period`; for a link that stays down write `kind: down`")
             if self.until is not None and (self.until - self.at) // (self.period or 1) >= MOST_OUTAGES:
-                raise ValueError(f"that is more than {MOST_OUTAGES} outages; write an earlier until or a longer period")
+                raise ValueError(f"more than {MOST_OUTAGES} outages; write an earlier `until` or a longer `period`")
         longest = self.down_for or (self.until - self.at if self.until is not None and self.kind == "down" else 0)
         if self.on_failure == "fail" and longest > self.timeout:
-            raise ValueError("the link is back after the time-out; leave out until, or write a longer timeout")
+            raise ValueError("the link recovers after `timeout`; leave out `until`, or write a longer `timeout`")
         return self
 
     def outages(self) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of each outage of the links, in ps."""
+        """Yield the begin and end in ps of each time span in which the links are down."""
         if self.kind == "down":
             yield self.at, NEVER if self.until is None else self.until
         elif self.kind == "flap":
@@ -108,7 +106,7 @@ class Fault(Model):
 
     @property
     def effect(self) -> str:
-        """The kind of the fault in words.
+        """A short description of the fault for reports.
 
         >>> Fault.model_validate({"link": "*", "kind": "slow", "at": "1 us", "factor": 2}).effect
         'slow: 50 % of the rate'
@@ -122,34 +120,34 @@ class Fault(Model):
 
     @property
     def lasting(self) -> bool:
-        """Whether links have less bandwidth from the start to the end, and nothing else."""
+        """Whether the fault only reduces the bandwidth of links, during the whole run."""
         return self.kind in ("slow", "background") and self.at == 0 and self.until is None
 
     @property
     def left(self) -> float:
-        """The share of the bandwidth that is left while the fault lasts."""
+        """The share of the bandwidth that links keep during the fault."""
         return 1 / self.factor if self.factor else 1 - (self.share or 0.0)
 
 
 def fit_together(faults: Sequence[Fault], replications: int | None, profile: Profile, buckets: int) -> None:
-    """Raise ValueError where faults do not go with the rest of the scenario."""
+    """Raise ValueError if faults contradict the rest of the scenario."""
     if replications is None and any(fault.probability < 1 for fault in faults):
-        raise ValueError("faults with a probability need replications; add e.g. replications: 200")
-    other = "or take a profile without kernels, e.g. profile: one-port"
+        raise ValueError("faults with a `probability` need replications; add e.g. `replications: 200`")
+    other = "or take a profile without kernels, e.g. `profile: one-port`"
     if profile.as_nccl and not all(fault.lasting for fault in faults):
-        problem = f"calls with the kernels of {profile.name!r} have links that are slow all the time, and no others"
-        raise ValueError(f"{problem}; write kind: slow or background with at: 0 us and no until, {other}")
+        problem = f"with the kernels of {profile.name!r}, a fault can only be a link that is slow in the whole run"
+        raise ValueError(f"{problem}; write `kind: slow` or `background` with `at: 0 us` and no `until`, {other}")
     if profile.as_nccl and replications:
-        problem = f"calls with the kernels of {profile.name!r} have the same faults in all replications"
-        cure = "leave out replications, or write variability: {slow_links: …} in place of faults"
+        problem = f"with the kernels of {profile.name!r}, faults are the same in all replications"
+        cure = "leave out `replications`, or write `variability: {slow_links: …}` instead of `faults`"
         raise ValueError(f"{problem}; {cure}, {other}")
     if buckets > 1:
-        raise ValueError("faults do not go with a collective in buckets; leave out faults or buckets")
+        raise ValueError("faults and a collective in buckets cannot be combined; leave out `faults` or `buckets`")
 
 
 class FaultWindow(NamedTuple):
-    """A time, in ps from the start of the run, in which a fault acts on `links`, by name, which the pattern `link`
-    matches. `end` is NEVER where it lasts."""
+    """A time span in which a fault affects `links` (the names that match the pattern `link`). `begin` and `end` are in
+    ps from the start of the run; `end` is NEVER if the fault lasts."""
 
     kind: str
     effect: str
@@ -160,7 +158,7 @@ class FaultWindow(NamedTuple):
 
 
 def windows(faults: Sequence[Fault], names: Sequence[str]) -> list[FaultWindow]:
-    """When each fault acts on which links; `names` are all links. Raises InputError for a link that does not exist."""
+    """Return the time spans and links of each fault; `names` are all links. Raises InputError for an unknown link."""
     found = []
     for fault in faults:
         links = frozenset(names[link] for link in _links(fault, names))
@@ -170,7 +168,7 @@ def windows(faults: Sequence[Fault], names: Sequence[str]) -> list[FaultWindow]:
 
 
 def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
-    """The topology with the bandwidths that lasting faults leave. Raises InputError for a link that does not exist."""
+    """Return the topology with the bandwidths reduced by lasting faults. Raises InputError for an unknown link."""
     left = np.ones(len(topology.links))
     for fault in faults:
         left[_links(fault, topology.link_names)] *= fault.left
@@ -178,13 +176,13 @@ def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
 
 
 def with_less(topology: Topology, left: NDArray[np.float64]) -> Topology:
-    """The topology with a share of the bandwidth of each link, float64 (links,), at least 1 B/s where there is some."""
+    """Return the topology with bandwidths times `left`, float64 (links,). Links that are up keep at least 1 B/s."""
     rates = np.rint(topology.bandwidths * left).astype(np.int64)
     return topology.with_rates(np.maximum(rates, np.minimum(topology.bandwidths, 1)), topology.latencies)
 
 
 class _Outage(NamedTuple):
-    """An outage of a link; `noticed` is the time at which it is detected, NEVER if nothing is done about it."""
+    """A time span in which a link is down, in ps. `noticed` is the time of its detection, NEVER without a reroute."""
 
     link: int
     start: int
@@ -193,14 +191,12 @@ class _Outage(NamedTuple):
 
 
 def struck(program: Program, topology: Topology, faults: Sequence[Fault], began: int = 0) -> Program:
-    """Return the program with its links changed by faults; it begins `began` ps after the time from which faults count.
-
-    Raises InputError for a link that does not exist.
-    """
+    """Return the program with the link changes that faults cause. The program begins `began` ps after the time 0 of
+    faults. Raises InputError for an unknown link."""
     if not faults:
         return program
     outages: list[_Outage] = []
-    weak: dict[int, list[tuple[int, int, float]]] = {}  # link -> (from, until, share that is left)
+    weak: dict[int, list[tuple[int, int, float]]] = {}  # link -> (from, until, remaining share)
     timeouts: dict[int, int] = {}
     for fault in faults:
         for link in _links(fault, topology.link_names):
@@ -236,16 +232,14 @@ def _links(fault: Fault, names: Sequence[str]) -> list[int]:
 
 
 def _views(program: Program, link: int) -> range:
-    """Return the numbers of all views of a link."""
+    """Return the numbers of all views of a link. Each call of a program has a view: a copy with its own bandwidth."""
     return range(link, len(program.bandwidths), program.servers)
 
 
 def _bandwidths(
     program: Program, outages: Sequence[_Outage], weak: dict[int, list[tuple[int, int, float]]]
 ) -> list[tuple[int, int, int, int]]:
-    """Return every change of a bandwidth as time in ps, NONE for no turn, link and B/s. Simultaneous faults of one link
-    multiply.
-    """
+    """Return every change of a bandwidth as (time in ps, NONE, link, B/s). Simultaneous faults of a link multiply."""
     rows = []
     down: dict[int, list[tuple[int, int]]] = {}
     for outage in outages:
@@ -268,10 +262,10 @@ def _bandwidths(
 def _around(
     program: Program, topology: Topology, outages: Sequence[_Outage], notices: Sequence[int]
 ) -> tuple[ProgramRoutes, NDArray[Any] | None, NDArray[np.int32]]:
-    """Return routes of transfers around links known to be dead.
+    """Find detours around dead links, at each time in `notices` at which outages are detected.
 
-    Returns the routes followed by the detours, the operation of each, and the way in force for each way after each
-    notice. A dead link is avoided until it is back; a way once left is not used again.
+    Returns the program's routes followed by the detours, the operation of each, and the table `force`: in row i, after
+    notice i, the number of the route that replaces each route. A route that was replaced is not used again.
     """
     src, dst, hop, links = program.routes
     ways = [links[a:b].tolist() for a, b in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True)]
@@ -307,7 +301,7 @@ def _around(
 
 
 class _Detours:
-    """Routes of the topology under its routing policy, without the dead links."""
+    """Routes by the topology's routing policy that avoid the dead links."""
 
     def __init__(self, topology: Topology, dead: frozenset[int]):
         self.topology = topology
@@ -319,8 +313,8 @@ class _Detours:
         self.known: dict[tuple[str, str], Route | None] = {}
 
     def route(self, before: Sequence[int]) -> Route | None:
-        """Return a detour between the ends of a route; None if there is none."""
-        if max(before) >= len(self.topology.links):  # a link that stands for several
+        """Return a detour between the ends of the route `before`; None if there is none."""
+        if max(before) >= len(self.topology.links):  # a simulated link that represents several links
             return None
         src, dst = self.topology.links[before[0]][0], self.topology.links[before[-1]][1]
         if (src, dst) not in self.known:

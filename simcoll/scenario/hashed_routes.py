@@ -1,13 +1,13 @@
-"""Equal routes chosen anew: each connection takes one, by a hash of ports that it draws when it is made.
+"""Draw a random route for each connection among equal routes, as switches with ECMP do.
 
-A switch that has several equal ways (ECMP) chooses by a hash of addresses and ports, so a connection keeps its way, and
-two may share a link while others are idle. The hash is taken to spread connections evenly. Several connections of a
-pair (NCCL: of channels, and NCCL_IB_QPS_PER_CONNECTION queue pairs of each) take their messages in turn; on rails what
-one NIC sends to another for all GPUs of its node is one connection.
+Such a switch chooses by a hash of addresses and ports. So a connection keeps its route, and two connections may share a
+link while others are idle. We assume that the hash spreads connections evenly. Messages of a pair of ranks alternate
+between its connections (NCCL: one for each channel, times NCCL_IB_QPS_PER_CONNECTION). With rails, all messages from
+one NIC to another share a connection, whichever GPUs send them.
 
-A program may be one channel that stands for others, by other NICs of the same nodes (rails). Their connections draw as
-well. All connections on a trunk have equal shares of it, in place of those by which the rails meet evenly, and a call
-ends with its slowest channel: of each hop that is run, the trunks are those of the rail that shares them with most.
+A simulated channel may stand for others, which use other NICs of the same nodes (rails). Their connections draw routes,
+too. All connections on a trunk (a link between switches) get equal shares of it. A call ends with its slowest channel:
+so each simulated hop gets the trunks of the rail whose fullest trunk has most connections.
 
 Sources: RFC 2992, "Analysis of an Equal-Cost Multi-Path Algorithm", 2000; NVIDIA/nccl 2.30, src/transport/net.cc and
 net_ib.cc.
@@ -27,14 +27,14 @@ from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route
 
-EndNames = tuple[str, str]  # of a route or a connection, by name
-RailRoutes = list[Route]  # the routes of the connections between two NICs
-MOST_FLOWS = 1 << 31  # of equal routes: more are not told apart
+EndNames = tuple[str, str]  # names of the two ends of a route or a connection
+RailRoutes = list[Route]  # the routes of all connections between two NICs
+MOST_FLOWS = 1 << 31  # random numbers are below this; equal routes beyond it are never chosen
 
 
 class Rails(NamedTuple):
-    """The rails that one run channel stands for: the number of NICs of each node by which such channels go, and the
-    share of each link that the channels of one NIC have if all share it evenly, float (links,) or one for all links."""
+    """The rails that one simulated channel stands for: the number of NICs of each node that its channels use, and the
+    share of each link for the channels of one NIC if all share it evenly, float (links,) or one for all links."""
 
     nics: int = 1
     shares: Array | float = 1.0
@@ -43,16 +43,16 @@ class Rails(NamedTuple):
 def hashed(
     program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: Sequence[Rails] = (Rails(),)
 ) -> Program:
-    """The program with a random choice among equal routes between nodes, for `flows` connections of each pair.
+    """Return the program with random routes among equal ones between nodes, for `flows` connections of each pair.
 
-    `rails` are those of the calls that the program joins, one entry for each of its views of the links.
+    `rails` has one entry for each call that the program joins.
     """
     src, dst, hop, links = program.routes
     numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}
     found: list[Route] = []
-    hops: dict[tuple[int, EndNames], list[RailRoutes]] = {}  # by view and connection; the rail that is run comes first
-    drawn: list[tuple[int, tuple[int, EndNames]]] = []  # where in `found` the routes of a way begin, and its hop
+    hops: dict[tuple[int, EndNames], list[RailRoutes]] = {}  # by view and connection; the simulated rail comes first
+    drawn: list[tuple[int, tuple[int, EndNames]]] = []  # (index in `found` of a way's first route, key in `hops`)
 
     def chosen(ends: EndNames, connection: EndNames, view: int) -> RailRoutes:
         paths = topology.equal_routes(*ends)
@@ -65,7 +65,7 @@ def hashed(
     for begin, end in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True):
         way = tuple(links[begin:end].tolist())
         view, plain = _viewed(program, way)
-        # a link that stands for several occurs only where few ranks stand for all: no route is chosen there
+        # links that stand for several occur only if few ranks stand for all; their routes are not drawn
         ends = _ends(topology, plain) if plain and max(plain) < len(topology.links) else None
         if not ends or topology.equal_routes(*ends) == 1:
             found += [way] * flows
@@ -81,7 +81,7 @@ def hashed(
             hops[view, connection] = [found[-flows:], *others]
     bandwidths = program.bandwidths
     if hops:
-        of_calls = np.zeros(program.servers - len(topology.links), bool)  # which only some calls see
+        of_calls = np.zeros(program.servers - len(topology.links), bool)  # links of single calls, which are no trunks
         trunk = np.tile(np.append(topology.trunks, of_calls), program.views)
         load = _load(hops.values())
         fullest = {each: max(some, key=lambda rail: _fullness(rail, trunk, load)) for each, some in hops.items()}
@@ -90,7 +90,7 @@ def hashed(
             found[at : at + flows] = [_by_trunks(own, other, trunk) for own, other in pairs]
         run, served = _load([rail] for rail in fullest.values()), bandwidths.copy()
         even = np.concatenate([np.broadcast_to(each.shares, program.servers) for each in rails])
-        whole = np.rint(bandwidths / even).astype(np.int64)  # of a trunk, for channels by one NIC
+        whole = np.rint(bandwidths / even).astype(np.int64)  # bandwidth of a whole trunk, for channels of one NIC
         for link in run:
             if trunk[link]:
                 served[link] = max(min(1, whole[link]), whole[link] * run[link] // load[link])
@@ -107,7 +107,7 @@ def hashed(
 
 
 def drawable(program: Program, topology: Topology) -> bool:
-    """Whether a program has a way with an equal one, so that draws can change it."""
+    """Return whether a program has a route with equal alternatives, so that draws can change it."""
     _, _, hop, links = program.routes
     firsts, lasts = links[hop[:-1][np.diff(hop) > 0]], links[hop[1:][np.diff(hop) > 0] - 1]
     ends = set(zip((firsts % program.servers).tolist(), (lasts % program.servers).tolist(), strict=True))
@@ -116,7 +116,7 @@ def drawable(program: Program, topology: Topology) -> bool:
 
 
 def _beside(topology: Topology, way: Route, rails: int) -> list[EndNames]:
-    """Return the NICs at the ends of the connections that do the same as a way's own on other rails."""
+    """Return the NICs at both ends of the corresponding connections on other rails, for the connection of a way."""
     kinds, node_of = topology.kinds, topology.node_of
     devices = [device for link in way for device in topology.links[link] if kinds[device] == "nic"]
     if not devices:
@@ -145,7 +145,7 @@ def _by_trunks(own: Route, other: Route, trunk: Array) -> Route:
 
 
 def _viewed(program: Program, way: Route) -> tuple[int, Route]:
-    """Return the offset of link numbers in the view of a way's operation, and the way without the offset."""
+    """Return the offset of a way's link numbers, which is that of its call's view, and the way without the offset."""
     view = way[0] - way[0] % program.servers if way else 0
     return view, tuple(link - view for link in way)
 
@@ -155,7 +155,7 @@ def _ends(topology: Topology, way: Route) -> tuple[str, str]:
 
 
 def _connection(topology: Topology, way: Route) -> tuple[str, str]:
-    """Return the ends of a way's connection: the NICs with rails, else the way's own ends."""
+    """Return the ends of a way's connection: the NICs if routing is by rails, else the way's own ends."""
     outer = way
     if topology.routing == "rails":
         outer = tuple(link for link in way if len(set(map(topology.node_of, topology.links[link]))) > 1)
@@ -163,7 +163,7 @@ def _connection(topology: Topology, way: Route) -> tuple[str, str]:
 
 
 def _turn(way: Array) -> Array:
-    """Return for each transfer its number, in order, among the transfers of its way."""
+    """Return for each transfer how many earlier transfers use its way (route)."""
     order = np.argsort(way, kind="stable")
     first = np.searchsorted(way[order], way[order])
     turn = np.empty(len(way), np.int64)

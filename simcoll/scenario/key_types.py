@@ -56,7 +56,7 @@ PLOTS: Final = {
 
 
 def listed(value: object) -> object:
-    """One value as a list of it."""
+    """Return a single value as a list of one; return lists unchanged."""
     return [value] if isinstance(value, str | dict) else value
 
 
@@ -125,7 +125,7 @@ def _positive(value: object) -> TypeGuard[int]:
 
 
 def weighed(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Check weights of blocks: whole numbers, or for all_to_all one row of them per rank. Raises ValueError."""
+    """Check the key `weights`: whole numbers, or for all_to_all one row of them per rank. Raises ValueError."""
     rows = [row if isinstance(row, list | tuple) else (row,) for row in value]
     for weight in (weight for row in rows for weight in row):
         if not isinstance(weight, int) or isinstance(weight, bool) or weight < 0:
@@ -138,13 +138,13 @@ def weighed(value: tuple[Any, ...]) -> tuple[Any, ...]:
     return value
 
 
-# Values besides None: a Placement or names of devices; a number of groups or nested tuples of ranks.
+# Parsed values: None, a Placement or names of devices; None, a number of groups or nested tuples of ranks.
 Placed = Annotated[Any, PlainValidator(_placement, json_schema_input_type=Placement | list[str])]
 Grouped = Annotated[Any, PlainValidator(_groups, json_schema_input_type=int | list[Any])]
 
 
 def _as_written(value: object) -> object:
-    """Return a release as its text in the file, which may look like a number: `2.3` and `2.30` differ."""
+    """Return a release as the text in the file, because YAML reads `2.3` and `2.30` as one number."""
     if isinstance(value, yaml_tree.WrittenFloat):
         return value.text
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -1,9 +1,9 @@
 """The scenario's key `launch`: how calls are launched, and by which processes. Profiles give the costs.
 
-Benchmarks such as nccl-tests make calls back to back and wait once, at the end. Then a call takes as long as the slower
-of two: the GPUs, or the host that launches. A process launches for its GPUs one after the other, so its time grows with
-their number. A CUDA graph is launched as a whole, so calls in it cost the host nothing, once the first launch has
-brought it to the GPUs.
+Benchmarks such as nccl-tests make calls back to back and wait once, at the end. The time of a call is then the larger
+of two: the GPUs' time, and the host's time to launch. A process launches for its GPUs one after the other, so the
+host's time grows with their number. A CUDA graph is launched as a whole: after the first launch, which uploads it to
+the GPUs, its calls cost the host nothing.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ LaunchWay = Literal["", "graph", "one process"]
 def _gpus(value: object) -> int | Literal["all"] | None:
     if value is None or value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
-    raise ValueError(f"{value!r} is no number of GPUs a process; write 1, 2, …, or all, which are those of a node")
+    raise ValueError(f"{value!r} is no number of GPUs a process; write 1, 2, …, or `all` for all GPUs of a node")
 
 
 class Launch(Model):
@@ -54,47 +54,43 @@ class Launch(Model):
     @model_validator(mode="after")
     def _replays_of_a_graph(self) -> Self:
         if self.replays and not self.graph:
-            raise ValueError("replays are launches of a CUDA graph; add graph: true, or leave replays out")
+            raise ValueError("`replays` counts launches of a CUDA graph; add `graph: true`, or leave out `replays`")
         return self
 
     @model_validator(mode="after")
     def _calls_of_a_loop(self) -> Self:
         if self.calls and not self.paced:
-            cure = "leave calls or graph" if self.graph else "add gpus_per_process, or leave calls"
-            raise ValueError(f"calls are those of a loop in which the host launches each; {cure} out")
+            cure = "leave `calls` or `graph`" if self.graph else "add `gpus_per_process`, or leave `calls`"
+            raise ValueError(f"`calls` counts calls that the host launches one by one in a loop; {cure} out")
         return self
 
     @property
     def paced(self) -> bool:
-        """Whether the host launches each call, by processes whose number of GPUs is known."""
+        """Whether the host launches each call by itself, and the number of GPUs of a process is known."""
         return self.gpus_per_process is not None and not self.graph
 
     @property
     def way(self) -> LaunchWay:
-        """The way of launching, if it is not that of a process for each GPU."""
+        """The way of launching: `graph`, `one process` (it drives several GPUs), or empty for one process per GPU."""
         by_one = self.gpus_per_process not in (None, 1)
         return "graph" if self.graph else "one process" if by_one else ""
 
     @property
     def columns(self) -> dict[str, object]:
-        """The columns of results that describe the launch, as far as the scenario names it."""
+        """The columns `launch.…` of results, for the keys that the scenario sets."""
         named = self.model_fields_set  # mostly none
         return {f"launch.{key}": value for key, value in self if value not in (None, False)} if named else {}
 
 
 class Process(NamedTuple):
-    """The work of a process for a call: kernels that it launches, one for each of its GPUs, and messages
-    that it posts.
-    """
+    """The work of a CPU process for one call: `launches`, one kernel for each of its GPUs, and `messages` to post."""
 
     launches: int
     messages: int
 
 
 def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: int = 0) -> frozenset[Process]:
-    """Return the distinct processes of ranks on these `nodes` for a call; empty where the host does not set
-    the pace.
-    """
+    """Return the distinct `Process`es of one call; `nodes` gives each rank's node. Empty unless `launch.paced`."""
     if not launch.paced:
         return frozenset()
     return frozenset(
@@ -104,26 +100,25 @@ def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: 
 
 
 def uploads(launch: Launch, nodes: Sequence[Hashable]) -> float:
-    """Return to how many GPUs one process brings a graph for each time that it is launched; 0 where it is launched so
-    often that this is nothing."""
+    """Return the number of uploads of a graph to GPUs, per process and launch; 0 without `replays` (many launches)."""
     return max(map(len, _driven(launch, nodes))) / launch.replays if launch.replays else 0.0
 
 
 def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
-    """Return the ranks of each process; one rank a process if the scenario does not say how many."""
+    """Return the ranks of each process; default: one rank per process. Raises RefusedError if a node has fewer."""
     of_node = defaultdict[Hashable, list[int]](list)
     for rank, node in enumerate(nodes):
         of_node[node].append(rank)
     most = max(map(len, of_node.values()))
     many = most if launch.gpus_per_process == "all" else int(launch.gpus_per_process or 1)
     if many > most:
-        problem = f"{many} GPUs a process are more than the ranks of a node, {most}; write all, or fewer"
+        problem = f"{many} GPUs a process are more than the ranks of a node, {most}; write `all`, or fewer"
         raise RefusedError(problem, "launch.gpus_per_process")
     return [ranks[at : at + many] for ranks in of_node.values() for at in range(0, len(ranks), many)]
 
 
 def _posts(collective: str, n: int, root: bool) -> int:
-    """Return how many messages one of `n` ranks sends and receives in a call made of messages; else 0."""
+    """Return how many messages one of `n` ranks posts in a call; 0 unless NCCL builds it from messages."""
     if collective not in _POSTING:
         return 0
     return 2 * (n - 1) if collective == "all_to_all" else 2 if collective == "send_recv" else n - 1 if root else 1

@@ -1,4 +1,4 @@
-"""Profiles: parameters and costs with their source. Here are their keys, and the reading of their files.
+"""Profiles: files with the parameters and costs of calls and their source; their keys, and functions that read them.
 
 A calibrated profile also records the rows that it was fitted to, and the errors of its predictions.
 """
@@ -24,13 +24,13 @@ from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
 
-MOST_COPIES: Final = 256  # more only make a schedule longer: no shipped machine has as many NICs or direct links
+MOST_COPIES: Final = 256  # no shipped machine has as many NICs or direct links, so more copies bring nothing
 
 
 def _blocking(value: object) -> Blocking:
     known: dict[object, Blocking] = {True: "sends-first", False: "no", "even-odd": "even-odd"}
     if not isinstance(value, bool | str) or value not in known:
-        raise ValueError(f"{value!r} is no way of blocking; write true, false or even-odd")
+        raise ValueError(f"{value!r} is no value of `blocking`; write true, false or even-odd")
     return known[value]
 
 
@@ -186,12 +186,13 @@ class HostCosts(Model):
     """The record of the fit: parameters, rows and errors."""
 
     def pace_ps(self, processes: Iterable[Process], further: int = 0) -> int:
-        """Return the time of the slowest process for a call with `further` channels, in ps; 0 if there is none."""
+        """Return the host's time for a call, that of its slowest process, in ps; 0 without processes. `further` is the
+        number of channels beyond the first."""
         launch = self.launch + further * self.channel
         return max((process.launches * launch + process.messages * self.message for process in processes), default=0)
 
     def late_ps(self, processes: Iterable[Process]) -> int:
-        """Return how much later each further block begins, in ps: `block`, if some process drives several GPUs."""
+        """Return the ps by which each further block begins later: `block` if a process drives several GPUs, else 0."""
         return self.block if any(process.launches > 1 for process in processes) else 0
 
 
@@ -222,9 +223,9 @@ class PullCosts(Model):
 
 
 CABLE: Final = "cable"  # the kind of links to NICs
-OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's own collectives
-_UNKNOWN: Final = "{!r} does not say what a launch takes {}"
-_LEARN: Final = "take a profile that does, or fit one: simcoll calibrate TABLE --set launch.{} …"
+OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's collectives
+_UNKNOWN: Final = "profile {!r} has no cost of a launch {}"
+_LEARN: Final = "take a profile that has, or fit one: `simcoll calibrate TABLE --set launch.{} …`"
 
 
 class Profile(Model):
@@ -285,16 +286,17 @@ class Profile(Model):
     """Further tables to which some of its costs were fitted."""
 
     def serves(self, harness: str) -> bool:
-        """Whether it covers a harness. Calls of the library cost the same in all that make them, but for the launch."""
+        """Return whether the profile's costs apply to a harness. All harnesses that call the library's collectives have
+        the same costs, except for the launch."""
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
 
     def knows(self, launch: Launch) -> bool:
-        """Whether the profile has the costs of a way of launching."""
+        """Return whether the profile has the costs of a way of launching."""
         return (self.graph is not None or not launch.graph) and (self.host is not None or not launch.paced)
 
     def check_launch(self, launch: Launch) -> None:
-        """Raise InputError for a way of launching whose cost it does not say."""
+        """Raise InputError for a way of launching whose cost the profile lacks."""
         if launch.graph and self.graph is None:
             raise wrong("launch.graph", _UNKNOWN.format(self.name, "in a CUDA graph"), _LEARN.format("graph=true"))
         if launch.paced and self.host is None:
@@ -302,18 +304,18 @@ class Profile(Model):
             raise wrong("launch.gpus_per_process", unknown, _LEARN.format("gpus_per_process=all"))
 
     def check_pull(self) -> None:
-        """Raise InputError if it does not say what kernels cost that read peers' memory."""
+        """Raise InputError if the profile has no costs of kernels that read peers' memory (`pull`)."""
         if self.pull is None:
-            mistake = f"{self.name!r} does not say what loads of peers' memory cost"
+            mistake = f"profile {self.name!r} has no costs of loads from peers' memory"
             raise wrong(
-                "protocol", mistake, "take a profile that does, or fit one: simcoll calibrate TABLE --free pull.load,…"
+                "protocol", mistake, "take a profile that has, or fit one: `simcoll calibrate TABLE --free pull.load,…`"
             )
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Self:
-        """Return the profile with the fit of a way of launching in place of the profile's record.
+        """Return the profile with the calibration record of a way of launching (`way`) in place of its own.
 
-        Without one the record stays, but covers nothing, as none of its rows went that way; unless both were fitted
-        together.
+        If `way` has no record, the profile's record stays, but covers no rows, because none was launched that way. It
+        stays whole if both were fitted together.
         """
         if way is None:
             return self
@@ -323,16 +325,16 @@ class Profile(Model):
 
     @property
     def as_nccl(self) -> bool:
-        """Whether calls are run as NCCL's kernels run them, so that one channel stands for all."""
+        """Whether calls are simulated as NCCL's kernels (the profile has `kernels`), by one channel for all."""
         return self.kernels is not None
 
 
 @dataclass(frozen=True)
 class CostSetting:
-    """Costs of calls, as a profile or a fit has them.
+    """The costs of calls, from a profile or a fit.
 
-    `params` of the engines override those of the scenario and its profile. `launch` is in ps; `graph` replaces it in a
-    CUDA graph. `links` scales rated links by kind.
+    `params` override the engine parameters of the scenario and its profile. `launch` is in ps; `graph` replaces it in a
+    CUDA graph. `links` has corrections of rated links by kind.
     """
 
     params: Mapping[str, int] = field(default_factory=dict)
@@ -346,22 +348,22 @@ class CostSetting:
 
     @classmethod
     def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> Self:
-        """Costs as a profile has them."""
+        """The costs of a profile."""
         own = profile.launch, profile.links, profile.kernels
         return cls(params or {}, *own, profile.host or HostCosts(), profile.graph, profile.pull, profile.transport)
 
     def efficiency(self, kind: str, network: Profile) -> float:
-        """The share of rated bandwidth that payload reaches on links of a kind; of other kinds `network` says it."""
+        """The share of rated bandwidth that payload reaches on links of a kind, by these costs, else by `network`."""
         scale = self.links.get(kind) or network.links.get(kind)
         return scale.efficiency if scale else 1.0
 
     def launch_ps(self, launch: Launch) -> int:
-        """Launch of one call, in ps."""
+        """The launch time of one call, in ps."""
         return self.graph.launch if launch.graph and self.graph else self.launch
 
     @property
     def launched_free(self) -> Self:
-        """These costs without the launch, and without the time in which blocks begin."""
+        """These costs without the launch, and without the extra launch time of many blocks (`grid`)."""
         kernels = (self.kernels or Kernels()).model_copy(update={"grid": 0})
         return replace(self, launch=0, graph=None, kernels=kernels)
 
@@ -373,12 +375,12 @@ _SHIPPED: Final = dict(sorted((path.stem, path) for path in (Path(__file__).pare
 
 
 def shipped_profiles() -> dict[str, Path]:
-    """The file of every shipped profile, by name."""
+    """Return the file of every shipped profile, by name."""
     return _SHIPPED
 
 
 def find_profile(name: str) -> Path:
-    """The file of a shipped profile, or the path itself; of `GPUS+TRANSPORT` the file of GPUS.
+    """Return the file of a shipped profile, or the path itself; for `GPUS+TRANSPORT`, the file of GPUS.
 
     Raises ValueError with the nearest name.
     """
@@ -400,15 +402,15 @@ def _is_own(name: str) -> bool:
 
 
 def transport_of(name: str) -> str | None:
-    """The name of the transport in `GPUS+TRANSPORT`; None without one."""
+    """Return the name of the transport in `GPUS+TRANSPORT`; None without one."""
     _, plus, transport = name.partition("+")
     return transport if plus and not _is_own(name) else None
 
 
 def files_of(name: str) -> list[Path]:
-    """The files that decide what a profile says: its own, those that it is `like`, and that of its transport.
+    """Return the files from which a profile gets its values: its own, those that it is `like`, and its transport's.
 
-    Raises as `load_network` does.
+    Raises the errors of `load_network`.
     """
     files, profile = [find_profile(name)], load_network(name)
     while profile.like:
@@ -418,7 +420,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """Return the cure for a name that contains a machine's, such as `nccl-h100`: the machine's profile; else None."""
+    """Return the fix for a name with a machine's name in it, such as `nccl-h100`: the machine's profile; else None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile
@@ -428,25 +430,25 @@ def _of_machine(name: str) -> str | None:
 
 
 def load_profile(name: str) -> Profile:
-    """Read a profile of calls, or `GPUS+TRANSPORT`: a profile of GPUs with the transport of another one.
+    """Read a profile of calls, or `GPUS+TRANSPORT`: a profile of GPUs with the transport costs of a second profile.
 
-    Raises InputError for a file that cannot be read, a profile of NICs alone, and a second one without a transport.
+    Raises InputError for an unreadable file, for a profile of NICs alone, and for a second profile without a transport.
     """
     profile, transport, gpus = load_network(name), transport_of(name), name.partition("+")[0]
     if profile.of_nics:
-        problem = f"{gpus!r} says what NICs add between nodes, and nothing of GPUs"
-        raise wrong("profile", problem, f"take a profile of GPUs with it, e.g. nccl+{gpus}")
+        problem = f"{gpus!r} has costs of NICs only, and none of GPUs"
+        raise wrong("profile", problem, f"add a GPU profile, e.g. `profile: nccl+{gpus}`")
     if transport is None:
         return profile
     network = load_network(transport)
     if network.transport is None:
-        raise wrong("profile", f"{transport!r} says nothing of messages between nodes", f"write {gpus}")
+        raise wrong("profile", f"{transport!r} has no costs of messages between nodes", f"write {gpus}")
     links = {**profile.links, CABLE: network.links.get(CABLE, LinkScale())}
     return profile.model_copy(update={"name": name, "transport": network.transport, "links": links})
 
 
 def load_network(name: str) -> Profile:
-    """Read a profile of NICs, or one that has their costs among others. Raises InputError."""
+    """Read a profile of any kind: of NICs, or of calls with or without costs of NICs. Raises InputError."""
     if name in _SHIPPED:
         return yaml_tree.once(_shipped, name)
     try:
@@ -470,8 +472,8 @@ def _parsed(text: str, source: str) -> Profile:
 
 
 def _with_inherited(tree: Node) -> Node:
-    """Return a profile's tree with inherited values: `kernels` of the profile that it is `like`, and missing transport
-    costs of its `family`. Raises InputError if `like` is not a shipped profile or has no `kernels`."""
+    """Add inherited values to a profile's tree: `kernels` of the profile that it is `like`, and missing transport costs
+    of its `family`. Raises InputError if `like` is no shipped profile or has no `kernels`."""
     return _of_like(_of_family(tree))
 
 
@@ -500,21 +502,21 @@ def _of_like(tree: Node) -> Node:
     return yaml_tree.put(tree, "kernels", yaml_tree.over(costs, own) if own else costs)
 
 
-# --- profiles in words, and as they are written ---
+# --- texts of profiles ---
 
 
 def titled(name: str) -> str:
-    """The name of a profile as reports show it: a bound is no prediction."""
+    """Return the name of a profile for reports, which call `ideal` a bound."""
     return f"{name}: a bound, not a prediction" if name == "ideal" else name
 
 
 def described(name: str, transports: Iterable[str] = ()) -> str:
-    """A profile, and transports that were taken with it, each with what it was fitted to, in a line."""
+    """Return one line with the descriptions of a profile and of transports used with it."""
     return " + ".join([f"profile {name}: {load_profile(name).description}", *map(described_transport, transports)])
 
 
 def described_with(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """Profiles, each with the transport that was taken with it or None, in a line."""
+    """Return one line with the descriptions of (profile, transport or None) pairs."""
     taken: dict[str, list[str]] = {}
     for name, transport in dict.fromkeys(pairs):
         taken.setdefault(name, []).extend([transport] if transport else [])
@@ -522,15 +524,15 @@ def described_with(pairs: Iterable[tuple[str, str | None]]) -> str:
 
 
 def described_transport(name: str) -> str:
-    """A transport and its description: which NICs it is of, and what it was fitted to."""
+    """Return the name and description of a transport: its NICs, and the data that it was fitted to."""
     return f"{name}, {load_network(name).description.replace('; ', ', ')}"
 
 
 def costs_by_file(profile: Profile) -> dict[str, list[str]]:
-    """The names of a call's costs, by the profile that writes them: itself first, then those that it is `like`.
+    """Return the names of a call's costs, by the profile whose file has them: itself first, then those it is `like`.
 
-    Costs are the launch, what links keep of their rates, and `kernels`; defaults are not counted. Costs of other
-    launches (`host`, `graph`), of other kernels (`pull`) and of transports are not among them.
+    Costs are the launch, the factors of links, and `kernels`, where they differ from the default. Costs of other
+    launches (`host`, `graph`), of other kernels (`pull`) and of transports do not count.
     """
     chain = [profile]
     while like := chain[-1].like:
@@ -554,7 +556,7 @@ def _kernel_costs(kernels: Kernels) -> dict[str, float]:
 
 
 def params_as_written(params: Params) -> dict[str, object]:
-    """Write parameters as the key `model` of a profile has them, exactly; those equal to `one-port` are left out."""
+    """Return parameters as texts for the key `model` of a profile, exactly, without those equal to `one-port`."""
     plain = Params()
     given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
     return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""Which profile serves which machine: by the generation of its GPUs and the links that join them."""
+"""Choose the profile of a machine, by the generation of its GPUs and the links that join them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from simcoll.topology.topology_builder import described
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.topology.wiring import GPU_LINKS
 
-UNFITTED: Final = "one-port"  # the profile where no other is known
+UNFITTED: Final = "one-port"  # the profile of machines without a fitted one
 
 
 def check_gpus(profile: Profile, system: SystemFile | None) -> None:
-    """Raise InputError for a profile of other GPUs, or of GPUs with other links; the cure names profiles that serve."""
+    """Raise InputError for a profile of other GPUs, or of GPUs with other links; the message names fitting profiles."""
     if system is None:
         return
     if system.gpu and profile.transport and profile.kernels is None:
-        with_gpus = f"take {own}+{profile.name}" if (own := profile_of(system)) else "fit one: simcoll calibrate"
-        raise wrong("profile", f"{profile.name} says what messages between nodes cost, and nothing of GPUs", with_gpus)
+        with_gpus = f"take {own}+{profile.name}" if (own := profile_of(system)) else "fit one with `simcoll calibrate`"
+        raise wrong("profile", f"{profile.name} has costs of messages between nodes only, and none of GPUs", with_gpus)
     if (mismatch := _mismatch(profile, system)) is None:
         return
     own = system.profile if system.profile != profile.name else None
     serving = own or " or ".join(_serving(system))
     problem = f"{profile.name} is for GPUs {mismatch}"
-    raise wrong("profile", problem, f"take {serving}" if serving else "fit one: simcoll calibrate")
+    raise wrong("profile", problem, f"take {serving}" if serving else "fit one with `simcoll calibrate`")
 
 
 def check_named(system: SystemFile, tree: Node) -> None:
-    """Raise InputError, with the place in the file, if a machine's own file names a profile that nobody knows.
+    """Raise InputError, with the place in the file, if a machine's file names an unknown profile.
 
-    It names one of its GPUs, which bounds need whatever profile is asked for, and one of its NICs.
+    Both its profiles are checked: that of the GPUs, which bounds always need, and that of the NICs.
     """
     nic = system.nic.profile if system.nic else None
     for part, name in ((tree, system.profile), (tree.get("nic"), nic)):
@@ -45,26 +45,26 @@ def check_named(system: SystemFile, tree: Node) -> None:
 
 
 def profile_of(system: SystemFile) -> str | None:
-    """The profile that a system's file names, or the only shipped one that serves its GPUs; None otherwise."""
+    """Return the profile that a system's file names, or the only shipped profile for its GPUs; else None."""
     serving = [] if system.profile else _serving(system)
     return system.profile or (serving[0] if len(serving) == 1 else None)
 
 
 def own_profile(spec: TopologySpec | None) -> str:
-    """The profile that a scenario takes by default: of the machine's file, or fitted to its GPUs, or `one-port`."""
+    """Return a scenario's default profile: that of the machine's file, else one fitted to its GPUs, else `one-port`."""
     return ((system := system_of(spec)) and profile_of(system)) or UNFITTED
 
 
 def system_of(spec: TopologySpec | None) -> SystemFile | None:
-    """The file of the machine in a topology; None for bare hosts, and for a file with mistakes."""
+    """Return the file of the machine in a topology; None for bare hosts, and for a file with mistakes."""
     try:
         return described(spec) if spec else None
-    except InputError:  # of the file: building the topology says so, with the place
+    except InputError:  # building the topology reports the mistake, with its place
         return None
 
 
 def _serving(system: SystemFile) -> list[str]:
-    """Return the shipped profiles that serve a system's GPUs: those for its compute capability if any, else all."""
+    """Return the shipped profiles for a system's GPUs: those for its compute capability if any, else for all."""
     if system.gpu is None:
         return []
     known = {name: load_network(name) for name in shipped_profiles()}
@@ -90,7 +90,7 @@ def _mismatch(profile: Profile, system: SystemFile) -> str | None:
 
 
 def peak_of(system: SystemFile) -> str | None:
-    """The name under which `workload.models` has the peak of a machine's GPUs; None where it has none."""
+    """Return the name of a machine's GPUs in `workload.models.gpus`, which has their peak; None if it is not there."""
     model = system.gpu.model.partition(" ")[0].lower() if system.gpu else ""
     from simcoll.workload.models import gpus  # only workloads ask
 

@@ -1,6 +1,6 @@
-"""The keys of a scenario, each a field of `Scenario`, and the rules by which they go together.
+"""The keys of a scenario, each a field of `Scenario`, and checks of their combinations.
 
-A `Scenario` is one point, so that every value is a scalar. `scenario_files` reads a file whose values may be lists and
+A `Scenario` is one point, so every value is a scalar. `scenario_files` reads a file whose values may be lists and
 ranges, and makes a `Scenario` of each combination.
 """
 
@@ -48,7 +48,7 @@ CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
 _VARIED: Final = "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}"
-OF_ONE: Final = {  # keys of one collective, each with the key of a workload's operation that says the same
+OF_ONE: Final = {  # keys of a single collective -> the corresponding key of a workload's operation, if any
     **{key: key for key in ("collective", "algorithm", "size", "root")},
     **dict.fromkeys(("op", "in_place", "weights", "arrivals"), ""),
     "subgroups": "groups",
@@ -66,7 +66,7 @@ NATURAL_LISTS: Final = frozenset(
 
 
 def algorithm_for(collective: str | None, spec: str) -> str:
-    """The algorithm that a scenario asks for, spelt as the registry spells it.
+    """Return the value of the key `algorithm` in the registry's spelling.
 
     `spec` is the file of a schedule, one of CHOSEN, or a name of NCCL's or the registry's. Raises ValueError otherwise.
     """
@@ -83,7 +83,7 @@ def _check_schedule(path: str, collective: str | None) -> None:
     with _first_mistake():
         schedule = schedule_json.read(path)
     if collective and schedule.collective != collective:
-        raise ValueError(f"{path!r} is a schedule of {schedule.collective}, not {collective}; let them agree")
+        raise ValueError(f"{path!r} is a schedule of {schedule.collective}, not {collective}; change `collective`")
 
 
 def _of_registry(collective: str, spec: str) -> str:
@@ -104,7 +104,7 @@ def _every_algorithm() -> set[str]:
 
 @contextlib.contextmanager
 def _first_mistake() -> Iterator[None]:
-    """Turn an InputError into the ValueError that a validator raises: its first mistake, without the key."""
+    """Convert an InputError into the ValueError that a validator raises, with its first mistake, without the key."""
     try:
         yield
     except InputError as error:
@@ -113,7 +113,7 @@ def _first_mistake() -> Iterator[None]:
 
 
 def machine_named(name: str) -> dict[str, Any]:
-    """The mapping that a text at the key `topology` stands for: a file, a shipped system, or keys in braces."""
+    """Convert a text at the key `topology` (a file, a shipped system, or keys in braces) into a mapping."""
     if name.startswith("{"):
         return dict(yaml_tree.parse(name, "topology").plain())
     return {"file" if input_files.names_yaml(name) else "system": name}
@@ -222,7 +222,7 @@ class Scenario(Model):
     def __init__(self, /, *files: object, **keys: Any):
         if files:
             cure = f"write simcoll.load({files[0]!r}), or Sweep({files[0]!r}), for the points of a file or a mapping"
-            raise InputError("a Scenario is made of keys: topology=, collective=, size=, …", cure)
+            raise InputError("Scenario() takes keys only: topology=, collective=, size=, …", cure)
         try:
             super().__init__(**keys)
         except ValidationError as error:
@@ -249,7 +249,7 @@ class Scenario(Model):
                     f"leave it out, or write {OF_ONE[key]} in an entry of operations" if OF_ONE[key] else "leave it out"
                 )
                 if key == "algorithm":  # of all templates
-                    cure = "write it below workload, where it may be a list"
+                    cure = "write it below `workload`, where it may be a list"
                 raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with a workload; {cure}")
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
@@ -317,10 +317,10 @@ class Scenario(Model):
         if value is None:
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         if value > MOST_BYTES:
-            raise ValueError("more than can be counted; write at most '1048576 TiB'")
+            raise ValueError("the size is too large; write at most '1048576 TiB'")
         width = ITEMSIZE[dtype := str(info.data.get("dtype", "int8"))]
         if not value:
-            raise ValueError(f"nothing is to be sent; ask for at least '{width} B'")
+            raise ValueError(f"the size is 0; write at least '{width} B'")
         if value % width:
             above = value - value % width + width
             raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
@@ -330,13 +330,13 @@ class Scenario(Model):
     @classmethod
     def _something_varies(cls, value: Variability | None) -> Variability | None:
         if value is not None and not value.causes:
-            raise ValueError("nothing varies; write e.g. compute_jitter: {sigma: 0.05}")
+            raise ValueError("`variability` is empty; write e.g. `compute_jitter: {sigma: 0.05}`")
         return value
 
     @model_validator(mode="after")
     def _launched_back_to_back(self) -> Self:
         if self.workload and self.launch.paced:
-            problem = "a workload's calls are not made back to back; leave out launch.gpus_per_process"
+            problem = "a workload's calls are not launched back to back; leave out `launch.gpus_per_process`"
             raise yaml_tree.MisplacedKeyError(["launch", "gpus_per_process"], problem)
         return self
 
@@ -345,11 +345,11 @@ class Scenario(Model):
         varies = self.variability is not None or (self.replications is not None and self.faults)
         if bool(varies) != (self.replications is not None):
             there, cure = ("variability", "replications: 200") if self.variability else ("replications", _VARIED)
-            problem = f"variability and replications go together; add e.g. {cure}, or leave both out"
+            problem = f"`variability` and `replications` need each other; add e.g. `{cure}`, or leave out both"
             raise yaml_tree.MisplacedKeyError([there], problem)
         if self.env.NCCL_IB_QPS_PER_CONNECTION and not (self.variability and self.variability.ecmp):
-            cure = "add variability: {ecmp: {}} and replications, or leave it out"
-            problem = f"NCCL_IB_QPS_PER_CONNECTION counts where switches draw routes; {cure}"
+            cure = "add `variability: {ecmp: {}}` and `replications`, or leave it out"
+            problem = f"NCCL_IB_QPS_PER_CONNECTION has an effect only with random ECMP routes; {cure}"
             raise yaml_tree.MisplacedKeyError(["env", "NCCL_IB_QPS_PER_CONNECTION"], problem)
         if self.faults:
             fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
@@ -380,12 +380,12 @@ class Scenario(Model):
         if value is None or profile is None:
             return value
         if not load_profile(profile).as_nccl:
-            raise ValueError(f"{profile!r} has no kernels to run by; take a profile that has, or leave executor out")
+            raise ValueError(f"{profile!r} has no kernels to run by; take one that has, or leave out `executor`")
         if value != "nccl" and collective and algorithm and algorithm in algorithm_names.names(collective):
             try:
                 _of_registry(collective, algorithm)
             except ValueError as error:
-                raise ValueError(f"executor {value} runs schedules, and {error}") from None
+                raise ValueError(f"`executor: {value}` runs only simcoll's schedules: {error}") from None
         return value
 
     @field_validator("library_version")
@@ -400,14 +400,14 @@ class Scenario(Model):
     def _blocks_to_weigh(cls, value: tuple[Any, ...] | None, info: ValidationInfo) -> tuple[Any, ...] | None:
         name = str(info.data.get("collective", "gather"))
         if value is not None and COLLECTIVES[name].blocks(2) == 1:
-            raise ValueError(f"{name} has no blocks to weigh; leave weights out")
+            raise ValueError(f"{name} has no blocks to weight; leave out `weights`")
         return value if value is None else weighed(value)
 
     @field_validator("subgroups")
     @classmethod
     def _ranks_in_subgroups(cls, value: tuple[tuple[int, ...], ...] | None) -> tuple[tuple[int, ...], ...] | None:
         if value is not None and not all((value, *value)):
-            raise ValueError("there is no rank in it; write lists of ranks: [[0, 1], [2, 3]]")
+            raise ValueError("a group is empty; write lists of ranks: [[0, 1], [2, 3]]")
         return value
 
     @field_validator("measured")
@@ -478,12 +478,12 @@ class Scenario(Model):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a scenario file: every scalar may also be a list or a range."""
+    """Return the JSON Schema (2020-12) of a scenario file, in which every scalar may also be a list or a range."""
     known = models()
     for each in known.values():
-        each.model_rebuild()  # pydantic writes defaults, which are models, only by serialisers that are built
+        each.model_rebuild()  # pydantic needs built serialisers to write defaults that are models
     scenario: dict[str, Any] = Scenario.model_json_schema(by_alias=True)
-    scenario["properties"]["collective"]["enum"].append("all")  # which is read as a list of them
+    scenario["properties"]["collective"]["enum"].append("all")  # stands for a list of all collectives
     for model, definition in [("Scenario", scenario), *scenario.get("$defs", {}).items()]:
         texts = field_texts(known[model]) if "properties" in definition else {}
         for name, value in definition.get("properties", {}).items():

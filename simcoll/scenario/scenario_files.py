@@ -1,6 +1,6 @@
 """Load scenarios: read a YAML file and expand its sweep into points.
 
-Any scalar of the file may be a list or a range; `load` multiplies them out in the order of the file, the last key
+Any scalar of the file may be a list or a range. `load` makes a point of each combination, with the last key of the file
 varying fastest, and reports all mistakes of the file at once.
 """
 
@@ -66,12 +66,12 @@ class Point:
 
 ASKED: Final = "give a scenario's file or name, or a collective with --on SYSTEM"
 _MACHINE: Final = (
-    "a machine as another program writes it",
+    "a machine in another program's format",
     "`simcoll import {file} -o machine.yaml`: then --on takes it",
 )
 _SCHEDULE: Final = ("a schedule", "--algorithm {file} takes it, beside a collective and --on SYSTEM")
 _FOREIGN: Final = (
-    "a schedule as another program writes it",
+    "a schedule in another program's format",
     "`simcoll import {file} -o own.json`: --algorithm takes that",
 )
 _RESULTS: Final = (
@@ -91,7 +91,7 @@ _OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as 
 
 
 def find_scenario(name: str) -> Path:
-    """The path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
+    """Return the path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
     path = Path(name)
     known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
     shipped = stem in known and path.parent in (Path(), Path("scenarios"))
@@ -103,7 +103,7 @@ def find_scenario(name: str) -> Path:
         cure = (
             f"name a collective, and the system with --on, e.g. `simcoll predict all_reduce --on {name} --size 64MiB`"
         )
-        raise InputError(f"{name}: a system, and no scenario", cure)
+        raise InputError(f"{name} is a system, not a scenario", cure)
     if (path / "results.csv").is_file():
         raise _refused(path / "results.csv", _RESULTS)
     own = {file.stem: str(file) for file in path.parent.glob("*.yaml") if file.is_file()}
@@ -114,7 +114,7 @@ def find_scenario(name: str) -> Path:
 
 
 def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
-    """Read the file of a scenario; without `name` it is named as the file. See `yaml_tree.read`."""
+    """Read the file of a scenario with `yaml_tree.read`. If the file has no key `name`, add the file's name."""
     path = find_scenario(name)
     try:
         tree = yaml_tree.read(path, str(path), mistakes)
@@ -135,7 +135,7 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
     """
     if name is None:
         if not options:
-            raise InputError("no scenario is named", "name one, or say all with --on SYSTEM and --set PATH=VALUE")
+            raise InputError("no scenario is given", "name one, or give all keys with --on SYSTEM and --set PATH=VALUE")
         return points(Node({}, Place("--set", 1, 1)), options)
     if names_collective(name):
         start = Place(name, 1, 1)
@@ -146,16 +146,16 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
 
 
 def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
-    """The points of a scenario that is given as a tree with places.
+    """Return the points of a scenario that is given as a tree with places.
 
-    Raises InputError with every mistake, and the `mistakes` that reading the tree has found.
+    Raises InputError with every mistake, including the `mistakes` found while the tree was read.
     """
     tree = _assigned(tree, options)
     if not isinstance(tree.value, dict):
         raise InputError("a scenario is a mapping", "write key: value lines", tree.place)
     if not _OF_SCENARIOS & set(tree.value) and _OF_MACHINES & set(tree.value):
         cure = f"give it with --on {tree.place.source}, or as topology: {{file: {tree.place.source}}} of a scenario"
-        raise InputError("this is a machine, and no scenario", cure, tree.place)
+        raise InputError("this file is a machine, not a scenario", cure, tree.place)
     mistakes = [] if mistakes is None else mistakes
     trees = variants(_all_collectives(tree), NATURAL_LISTS, mistakes)
     scenarios = yaml_tree.validate(Scenario, trees, mistakes)
@@ -176,14 +176,14 @@ def _check_tables(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> None:
 
 
 def names_collective(name: str) -> bool:
-    """Whether a name is that of a collective, and not of a file or a shipped scenario."""
+    """Return whether a name is that of a collective, and not of a file or a shipped scenario."""
     return name in COLLECTIVES and not Path(name).exists() and name not in shipped_scenarios()
 
 
 def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
-    """The points of a collective that is named on the command line.
+    """Return the points of a collective that is named on the command line.
 
-    Raises InputError with every mistake; a missing key is called by its option.
+    Raises InputError with every mistake. For a missing key the message names the option, e.g. `--size`.
     """
     tree = _assigned(tree, options)
 
@@ -192,9 +192,9 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
         return node is None or node.value is None
 
     if missing("topology"):
-        raise InputError("nothing says which machine", "add --on SYSTEM, e.g. --on hgx-h100")
+        raise InputError("the machine is missing", "add --on SYSTEM, e.g. --on hgx-h100")
     if missing("size") and tree.value["collective"].value != "barrier":
-        raise InputError("nothing says how large it is", "add e.g. --size 64MiB")
+        raise InputError("--size is missing", "add e.g. --size 64MiB")
     return points(tree)
 
 
@@ -206,7 +206,7 @@ def _assigned(tree: Node, options: Sequence[str]) -> Node:
 
 
 def with_machine(tree: Node) -> Node:
-    """The tree with its `topology`, where it is one text or a list of texts, as the mapping that each stands for."""
+    """Return the tree with each text at the key `topology` converted into a mapping (see `machine_named`)."""
     named = tree.get("topology")
     if named is None or not isinstance(named.value, str | list):
         return tree
@@ -227,7 +227,7 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """Return the points, one for each algorithm if it is `all`. Equal points, as of a barrier's sizes, count once."""
+    """Return the points of scenarios; `algorithm: all` gives one for each algorithm. Equal points count once."""
     expanded: dict[str, Point] = {}
     machines: dict[int, TopologySpec] = {}  # by node of the tree: points with one machine share its keys
     for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
@@ -258,7 +258,7 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """The topology of `simcoll topology show`: a system or a file, changed by `--set topology.…`. Raises InputError."""
+    """Return the topology of `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes
@@ -269,12 +269,12 @@ def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = 
 
 
 def shipped_scenarios() -> dict[str, Path]:
-    """The file of every shipped scenario, by name."""
+    """Return the file of every shipped scenario, by name."""
     return {path.stem: path for path in sorted(yaml_tree.shipped("scenarios").glob("*.yaml"))}
 
 
 def _refuse_other(path: Path) -> None:
-    """Raise InputError if a file is not a scenario but of another known kind."""
+    """Raise InputError if a file is of another known kind, e.g. a schedule or a measured table."""
     from simcoll.formats.importers import recognise  # loads all readers of other programs' files
 
     text = decoded(input_files.bytes_of(path, ASKED))
@@ -287,4 +287,4 @@ def _refuse_other(path: Path) -> None:
 
 def _refused(path: Path, kind: tuple[str, str]) -> InputError:
     what, cure = kind
-    return InputError(f"{path}: {what}, and no scenario", f"{ASKED} ({cure.format(file=path)})")
+    return InputError(f"{path}: {what}, not a scenario", f"{ASKED} ({cure.format(file=path)})")

@@ -1,4 +1,4 @@
-"""Expand lists and ranges: a file with swept values becomes one tree for each combination."""
+"""Expand lists and ranges of values: a file with sweeps becomes one tree for each combination."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from simcoll import units
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, did_you_mean
 
-MAX_VARIANTS: Final = 100_000  # trees at once: each takes 6 kB as a point, so that more would fill a gigabyte
-MAX_RANGE: Final = 10_000  # values: ten for each pixel of a picture
-EXACT_TO: Final = 2**128  # denominators above are rounded to it: the digits of exact powers fill memory
+MAX_VARIANTS: Final = 100_000  # combinations of one file: a point takes 6 kB, so that more would fill a gigabyte
+MAX_RANGE: Final = 10_000  # values of one range: ten for each pixel of a picture
+EXACT_TO: Final = 2**128  # larger denominators are rounded to it, as the digits of exact powers fill memory
 
 
 def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]) -> list[Node]:
     """Return a tree for every combination of the listed values; the last key of the file varies fastest.
 
-    Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range. An
-    empty list, a range that does not grow or of more than MAX_RANGE values, and more than MAX_VARIANTS combinations are
-    entered in `errors`.
+    Below a key of `natural_lists` a list is a value and not a sweep. A mapping with `from` and `to` is a range.
+    Mistakes are appended to `errors`: an empty list, a range that does not grow or has more than MAX_RANGE values, and
+    more than MAX_VARIANTS combinations.
     """
     return _variants(tree, natural_lists, "", errors)
 
@@ -30,7 +30,7 @@ def variants(tree: Node, natural_lists: frozenset[str], errors: list[Diagnostic]
 def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagnostic]) -> list[Node]:
     if isinstance(tree.value, list):
         if not tree.value:
-            errors.append(Diagnostic("an empty list", "give at least one value", path, tree.place))
+            errors.append(Diagnostic("the list is empty", "write at least one value", path, tree.place))
             return [_broken(tree)]
         return [v for i, child in enumerate(tree.value) for v in _variants(child, natural, f"{path}.{i}", errors)]
     if not isinstance(tree.value, dict):
@@ -55,7 +55,7 @@ def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagn
 
 
 def differences(trees: Sequence[Node]) -> list[dict[str, object]]:
-    """Return for each tree the values, by dotted path, in which the trees differ."""
+    """Return for each tree a dictionary, by dotted path, of the values in which the trees differ."""
     leaves = [dict(_leaves(tree, "")) for tree in trees]
     paths = dict.fromkeys(path for of_tree in leaves for path in of_tree)
     varied = [path for path in paths if len({repr(of_tree.get(path)) for of_tree in leaves}) > 1]
@@ -85,7 +85,7 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
             )
     missing = [key for key in ("from", "to") if key not in tree.value]
     if missing:
-        errors.append(Diagnostic(f"a range without {missing[0]!r}", "give from and to", path, tree.place))
+        errors.append(Diagnostic(f"a range needs {missing[0]!r}", "write `from` and `to`", path, tree.place))
     if ("factor" in tree.value) == ("step" in tree.value):
         problem = "a range has either 'factor' or 'step'"
         errors.append(Diagnostic(problem, "write e.g. {from: 1 KiB, to: 1 GiB, factor: 4}", path, tree.place))
@@ -105,14 +105,16 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
     pace, pace_kind = numbers[growth]
     where = tree.value[growth].place
     if kind != stop_kind:
-        errors.append(Diagnostic("from and to are of different kinds", "give both the same unit", path, tree.place))
+        errors.append(
+            Diagnostic("`from` and `to` have different kinds of units", "give both the same unit", path, tree.place)
+        )
     elif growth == "factor" and (pace_kind is not None or pace <= 1):
         errors.append(Diagnostic(f"factor {pace} does not grow", "write a factor above 1", f"{path}.factor", where))
     elif growth == "step" and (pace_kind != kind or pace <= 0):
-        errors.append(Diagnostic("a step that does not grow", "write a step above 0", f"{path}.step", where))
+        errors.append(Diagnostic("the range does not grow", "write a step above 0", f"{path}.step", where))
     elif stop < start or (growth == "factor" and start <= 0):
         problem = "the range is empty" if stop < start else "a range by factor cannot start at 0"
-        errors.append(Diagnostic(problem, "let from be above 0 and at most to", path, tree.place))
+        errors.append(Diagnostic(problem, "write a `from` above 0 and at most `to`", path, tree.place))
     if len(errors) > before:
         return [_broken(tree)]
     values, value = list[Fraction](), start

@@ -1,4 +1,4 @@
-"""The scenario's key `variability`: the differences from run to run, and how replications draw them."""
+"""The scenario's key `variability`: random differences between runs, and their draws for each replication."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pydantic import Field, StrictInt, model_validator
 from simcoll.config.field_types import Duration, Share
 from simcoll.config.yaml_tree import Model
 
-# The place of a cause is part of the seed of its draws: a new cause goes to the end, or all draws change.
+# The index of a cause is part of the seed of its draws. So new causes go to the end, lest draws of others change.
 CAUSES: Final = ("launch_skew", "compute_jitter", "slow", "slow_links", "faults", "ecmp")
 _NEEDS: Final = {"lognormal": ("median", "sigma"), "exponential": ("mean",), "uniform": ("low", "high")}
 
@@ -41,9 +41,9 @@ class Delay(Model):
         needed = _NEEDS[self.distribution]
         given = [key for key in ("median", "sigma", "mean", "low", "high") if getattr(self, key) is not None]
         if set(given) != set(needed):
-            raise ValueError(f"{self.distribution} takes {' and '.join(needed)}, not {given}; write just these")
+            raise ValueError(f"{self.distribution} takes {' and '.join(needed)}, not {given}; write only the former")
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError("low is above high; exchange them")
+            raise ValueError("`low` is above `high`; swap them")
         return self
 
     def draw(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:
@@ -114,13 +114,13 @@ class Variability(Model):
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The causes that the scenario names."""
+        """The causes of variability that the scenario sets."""
         return tuple(cause for cause in CAUSES if getattr(self, cause, None) not in (None, ()))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The draws of one replication, for some `causes`; the draws of each cause do not depend on the others."""
+    """The random draws of one replication for some `causes`; each cause draws independently of the others."""
 
     spec: Variability
     seed: int
@@ -138,36 +138,36 @@ class Drawn:
         return self.spec.launch_skew.draw(self._rng("launch_skew"), count)
 
     def jitter(self, count: int) -> NDArray[Any]:
-        """Draw the factors by which `count` computations take longer."""
+        """Draw the factor on the duration of each of `count` computations."""
         if not self.spec.compute_jitter or "compute_jitter" not in self.causes:
             return np.ones(count)
         return self.spec.compute_jitter.draw(self._rng("compute_jitter"), count)
 
     def slow(self, n: int) -> NDArray[Any]:
-        """Draw the factor by which each of `n` ranks takes longer."""
+        """Draw the factor on the durations of each of `n` ranks."""
         factors = np.ones(n)
         for slow in self._happened("slow", self.spec.slow):
             factors[slow.rank] *= slow.factor
         return factors
 
     def slow_links(self, names: Sequence[str]) -> NDArray[Any]:
-        """Draw the factor by which a byte takes longer on each link."""
+        """Draw the divisor of the bandwidth of each link."""
         factors = np.ones(len(names))
         for slow in self._happened("slow_links", self.spec.slow_links):
             factors[matching(slow.link, names)] *= slow.factor
         return factors
 
     def hashes(self) -> "np.random.Generator":
-        """The generator that chooses among equal routes."""
+        """Return the random generator for choices among equal routes."""
         return self._rng("ecmp")
 
     def felt(self) -> tuple[str, ...]:
-        """The causes, without those of which nothing happened."""
+        """Return the causes with an effect in this replication."""
         could = {"slow": self.spec.slow, "slow_links": self.spec.slow_links, "faults": self.faults}
         return tuple(cause for cause in self.causes if cause not in could or self._happened(cause, could[cause]))
 
     def happened(self) -> list[Any]:
-        """Return the faults that happen."""
+        """Return the faults that happen in this replication."""
         return self._happened("faults", self.faults)
 
     def _happened(self, cause: str, could: Sequence[Any]) -> list[Any]:
@@ -178,5 +178,5 @@ class Drawn:
 
 
 def matching(pattern: str, names: Sequence[str]) -> list[int]:
-    """Return the numbers of the links whose names match."""
+    """Return the numbers of the links whose names match a shell pattern (case counts)."""
     return [number for number, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]

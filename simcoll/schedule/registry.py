@@ -51,8 +51,8 @@ class Request:
             table = np.asarray(self.groups or default_groups(self.n), dtype=np.int64)
         except ValueError:
             raise RefusedError(
-                f"needs groups of equal size at every level, not {_shape(self.groups)}; "
-                "hierarchical_leader and hierarchical_tree serve unequal groups"
+                f"needs equal groups at every level, not {_shape(self.groups)}; "
+                "for unequal groups take hierarchical_leader or hierarchical_tree"
             ) from None
         return table if table.ndim > 1 else table[None, :]
 
@@ -90,13 +90,13 @@ class AnyNumber(tuple[str, ...]):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A registry entry.
+    """A registered algorithm.
 
-    `chunks(request)` is the number of chunks the buffer is cut into. `cost` is the closed-form time of n ranks on a
-    full mesh of links with latency α and β time units per byte, for m bytes: a Python expression in `n, alpha, beta, m`
-    (and `log2`, floor of the logarithm), valid where `cost_for(n)`. `options` names what a user may choose.
-    `needs_agent`: a switch that reduces takes part, or one in each group (`agent_a_group`). `library`: NCCL has it, so
-    `auto` may choose it. `rotation(request)` turns the schedule into itself.
+    `chunks(request)`: number of chunks of the buffer. `cost`: closed-form time of n ranks on a full mesh of links with
+    latency α and β time units per byte, for m bytes. It is a Python expression in `n, alpha, beta, m` (and `log2`, the
+    floor of the logarithm), valid if `cost_for(n)`. `options`: the user's options and their values. `needs_agent`: it
+    needs a switch that reduces, or one in each group (`agent_a_group`). `library`: NCCL has it, so `auto` may choose
+    it. `rotation(request)`: a shift of ranks and chunks that leaves the schedule unchanged.
     """
 
     collective: str
@@ -126,12 +126,12 @@ class Algorithm:
         """Return the schedule step by step. Raises RefusedError if the algorithm does not support the request, and
         InputError for groups that do not hold each rank once."""
         if request.groups and sorted(flat(request.groups)) != list(range(request.n)):
-            raise InputError(f"groups must hold each of the ranks 0 … {request.n - 1} once", "mend the groups")
+            raise InputError(f"groups must contain each of the ranks 0 … {request.n - 1} once", "mend the groups")
         if self.needs_agent and not request.agents:
             reach = "in each group a switch that reduces" if self.agent_a_group else "a switch that reduces"
             raise RefusedError(
-                f"{self.name} needs {reach} in the network and reaches every rank, and there is none; "
-                "ring, tree or hierarchical serve"
+                f"{self.name} needs {reach} in the network that reaches every rank, and there is none; "
+                "take ring, tree or hierarchical"
             )
         with self.named():
             chunks, rotation = self.chunks(request), self.rotation and self.rotation(request)
@@ -161,8 +161,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Turn any error in a user's algorithm into a ScheduleError with the algorithm's name and `file:line`. This is
-        the line that raised, or the line of the function whose schedule is wrong."""
+        """Convert any error in a user's algorithm into a ScheduleError with the algorithm's name and `file:line`: the
+        line that raised, or the line of the function whose schedule is wrong."""
         if self.shipped:
             yield
             return
@@ -248,8 +248,8 @@ def register(
             rotation,
         )
         if library and not entry.shipped:  # if it failed, NCCL's choice would fail with it
-            problem = f"{name} is none of NCCL's algorithms, from which auto chooses"
-            raise InputError(problem, f"leave out library, and ask for algorithm: [auto, {name}]")
+            problem = f"{name} is no algorithm of NCCL, and `auto` chooses among these"
+            raise InputError(problem, f"leave out `library`, and write `algorithm: [auto, {name}]`")
         ALGORITHMS.setdefault(collective, {})[name] = entry
         return steps
 

@@ -1,4 +1,4 @@
-"""The schedule: who sends which chunk to whom. Engines time it, executors run it, formats carry it.
+"""The schedule: who sends which chunk to whom. Engines time schedules, executors run them, formats read and write them.
 
 Words: a *participant* is a rank (0 … n−1) or an in-network agent (n, n+1, …: a switch that reduces and multicasts).
 It holds *slots*, one chunk each: slots 0 … n_chunks−1 are the collective's buffer, higher ones scratch. A *transfer*
@@ -113,9 +113,9 @@ class Schedule(_Named):
             | (np.maximum(self.src, self.dst) >= self.participants)
             | (np.minimum(self.src_slot, self.dst_slot) < 0)
         ):
-            raise ScheduleError(f"{self.name}: no such participant or slot in transfer {i} ({self.row(int(i))})")
+            raise ScheduleError(f"{self.name}: unknown participant or slot in transfer {i} ({self.row(int(i))})")
         if len(self.step) and (self.step[0] < 0 or (np.diff(self.step) < 0).any()):
-            raise ScheduleError(f"{self.name}: steps must never decrease")
+            raise ScheduleError(f"{self.name}: step numbers must not decrease")
         for column in columns:
             column.setflags(write=False)
 
@@ -277,9 +277,9 @@ class StreamedSchedule(_Named):
         rows = part.first
         for low, high in ((rows.src, self.participants), (rows.dst, self.participants)):
             if len(low) and not 0 <= low.min() <= low.max() < high:
-                raise ScheduleError(f"{self.name}: no such participant in a step")
+                raise ScheduleError(f"{self.name}: a step names an unknown participant")
         if rows.transfers and min(rows.src_slot.min(), rows.dst_slot.min()) < 0:
-            raise ScheduleError(f"{self.name}: no such slot in a step")
+            raise ScheduleError(f"{self.name}: a step names an unknown slot")
         return part.in_order()
 
     @property

@@ -46,7 +46,7 @@ class Topology:
     'nvlink'
     """
 
-    spec: Mapping[str, Any] = MappingProxyType({})  # the key `topology` of a scenario that stands for it, if one does
+    spec: Mapping[str, Any] = MappingProxyType({})  # the key `topology` of the scenario that it was built from, if any
 
     def __init__(
         self,
@@ -165,8 +165,7 @@ class Topology:
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
     def _leaves(self, devices: Sequence[str]) -> list[int]:
-        """For each device, the number of its node's leaf switch (see `Machines.leaves`), or the device's own number if
-        there is none."""
+        """For each device, the number of its node's leaf switch (see `Machines.leaves`), or else of the device."""
         numbers, leaves = [self._number[device] for device in devices], self._machines.leaves()
         homes = self._machines.of[numbers].tolist()
         return [leaves.get(home, number) for home, number in zip(homes, numbers, strict=True)]
@@ -273,7 +272,7 @@ class Topology:
         else:
             route = self._router.route(src, dst)
         if route is None:
-            raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give it under routes")
+            raise TopologyError(f"{self.name}: no route {src}->{dst}", "add links, or give the route under `routes`")
         self._routes[src, dst] = route
         return route
 
@@ -363,7 +362,7 @@ class Topology:
             reached = self.wiring.reached(first, way == "to")
             if lost := [rank for rank in self.ranks[1:] if rank not in reached]:
                 pair = f"{first}->{lost[0]}" if way == "to" else f"{lost[0]}->{first}"
-                raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no way {pair}", "add the missing link")
+                raise TopologyError(f"{self.name}: {lost[0]} cannot be reached: no route {pair}", "add the link")
 
     # --- for lower bounds ---
 

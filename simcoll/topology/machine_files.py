@@ -33,7 +33,7 @@ from simcoll.topology.wiring import Link
 LINK_BYTES: Final = 5000
 # Kinds of devices in a node, in the order of shipped files, as NCCL's search takes the first of equal paths.
 NODE_KINDS: Final = ("gpu", "nvswitch", "pcie_switch", "cpu", "nic")
-_ALIKE: Final = "let nodes be alike, or take a profile without kernels, as one-port"
+_ALIKE: Final = "make the nodes alike, or take a profile without kernels, e.g. one-port"
 LEAST_CAPABILITY: Final = 30  # least compute capability that NCCL supports, 3.0, times ten
 
 
@@ -42,7 +42,7 @@ def quantity(kind: units.Unit, least: int = 0) -> BeforeValidator:
 
     def check(value: object) -> object:
         if units.parse_exact(value, kind) < least:
-            raise ValueError(f"{value!r} is nothing; write what the link carries, or leave the link out")
+            raise ValueError(f"{value!r} is no bandwidth; write the link's bandwidth, or leave the link out")
         return "0" if units.is_zero(value) else value
 
     return BeforeValidator(check)
@@ -67,7 +67,7 @@ def _tenfold(value: object) -> object:
     """Refuse a compute capability such as 9.0, as tools print it: topology files write 90."""
     text = str(value).strip()
     if text.replace(".", "", 1).isdigit() and float(text) < LEAST_CAPABILITY:
-        raise ValueError(f"{text} is no compute capability of files; write it tenfold, {10 * float(text):.0f}")
+        raise ValueError(f"{text} is no compute capability; write it tenfold, {10 * float(text):.0f}")
     return value
 
 
@@ -89,8 +89,7 @@ def _of_infiniband(nic: Mapping[str, Any]) -> str:
 class Nic(Model):
     """The NICs: line rate, latency of a link to a switch (`latency`) or between two switches (`trunk_latency`).
     `profile` names the costs of hops between nodes, for profiles without such costs; default: the InfiniBand profile of
-    the nearest rate. `env` are NCCL variables that the NIC's plugin needs. They are set on several nodes, unless the
-    scenario sets them."""
+    the nearest rate. `env`: NCCL variables that the NIC's plugin needs on several nodes, if the scenario has none."""
 
     model: str = ""
     rate: Bandwidth
@@ -119,8 +118,7 @@ class Device(Model):
 
 
 class LinkRule(Model):
-    """Links from all devices that match `from` to all that match `to`, or between `pairs`. `to: self` is memory: a link
-    from each device to itself."""
+    """Links from all devices that match `from` to all that match `to` (`self`: each device's memory), or of `pairs`."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -232,7 +230,7 @@ def _shipped_machine(name: str) -> MachineFile:
 def in_place_of(name: str) -> str:
     """Return the fix for an unknown system name: import the file of that name, or correct the spelling."""
     if input_files.is_file(Path(name)):
-        return f"make a topology file of it (simcoll import {name} -o machine.yaml), and name that"
+        return f"make a topology file of it (`simcoll import {name} -o machine.yaml`), and name that file"
     return did_you_mean(name, _SHIPPED)
 
 
@@ -278,7 +276,7 @@ def _devices(file: SystemFile, hosts: int | None) -> Iterator[tuple[str, dict[st
             yield device.name, {"kind": device.kind, "node": node, "in_network": marked}
         return
     if hosts is not None and "host" not in file.devices:
-        raise InputError("topology: 'hosts' goes with a fabric of bare hosts", "write nodes")
+        raise InputError("topology: `hosts` needs a fabric of bare hosts", "write `nodes`")
     counts = {**file.devices, **({"host": hosts} if hosts else {})}
     number = sum(counts.values())
     check_memory(number * LINK_BYTES, f"{number} devices", "take fewer", "topology")  # at least one link each
@@ -326,14 +324,14 @@ def counted(file: SystemFile) -> CountedMachine:
     """
     if file.gpu is None:
         cure = "add gpu: {model: …, generation: …, compute_capability: …}, to a graph as graph.graph['gpu']"
-        raise TopologyError(f"{file.name} lists its devices, and does not say which GPUs these are", cure)
+        raise TopologyError(f"{file.name} lists its devices, but does not say which GPUs they are", cure)
     plan = template(file)
     home = {device: data["node"] for device, data in plan.devices}
     kinds = {device: data["kind"] for device, data in plan.devices}
     members = grouped(kinds, home.__getitem__)
     between = members.pop(None, [])
     if misplaced := [device for device in between if kinds[device] in NODE_KINDS]:
-        problem = f"{file.name}: {kinds[misplaced[0]]} {misplaced[0]!r} is in no node"
+        problem = f"{file.name}: {kinds[misplaced[0]]} {misplaced[0]!r} has no `node`"
         raise TopologyError(problem, "give it `node`, the number of its machine", about=(misplaced[0],))
     names = _names(file.name, members, kinds)
     inside: dict[int, dict[tuple[str, str], Link]] = {node: {} for node in members}
@@ -383,8 +381,8 @@ def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[st
         for device in devices:
             kind = kinds[device]
             if kind not in NODE_KINDS:
-                problem = f"{machine}: device {device!r} of node {node} is a {kind}, of which NCCL knows nothing"
-                raise TopologyError(problem, f"let it be one of {', '.join(NODE_KINDS)}", about=(device,))
+                problem = f"{machine}: device {device!r} of node {node} is a {kind}, which NCCL does not know"
+                raise TopologyError(problem, f"give it one of the kinds {', '.join(NODE_KINDS)}", about=(device,))
             names[device] = f"{kind}{counts[kind]}"
             counts[kind] += 1
     return names
@@ -401,7 +399,7 @@ def _check_alike(machine: str, first: int, others: Iterable[int], has: Mapping[i
             if more := has[one] - has[other]:
                 what, count = next(iter(more.items()))
                 each = f"{count} more {what}" if count > 1 or has[other][what] else str(what)
-                problem = f"{machine}: node {one} has {each}, and node {other} has not (devices count as listed)"
+                problem = f"{machine}: node {one} has {each}, and node {other} has not (compared in the listed order)"
                 raise TopologyError(problem, _ALIKE)
 
 

@@ -83,8 +83,7 @@ class _Legs:
 
 
 class RouteTables:
-    """Tables of a router's routes, built from legs. `names` are its devices by number, `dims` the sides of a torus of
-    machines, if any."""
+    """Tables of a router's routes, built from legs. `names`: devices by number; `dims`: sides of a torus, if any."""
 
     def __init__(self, router: Router, names: Sequence[str], dims: Sequence[int] = ()):
         self.router, self.net = router, router.net
@@ -357,8 +356,8 @@ class TorusRoutes:
         return found
 
     def _step(self, at: Numbers, left: Array, ways: Array, number: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the axis and direction (0 or 1) of the next step of route `number`, and the number of the route among
-        those that are left after this step."""
+        """Return the axis and direction (0 or 1) of the next step of route `number`, and the route's number among the
+        routes from there on."""
         axes, pairs = left.shape
         either, after = np.logical_and.reduce(ways, axis=1), np.zeros((2 * axes, pairs), np.int64)
         for axis in range(axes):

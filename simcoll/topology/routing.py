@@ -6,8 +6,7 @@ steps from the source. Destinations with a single link to a fabric switch share 
 are found once for all nodes of equal structure.
 
 GPUs and hosts forward traffic only between direct links to their own kind (a cube mesh of NVLinks, a torus of hosts),
-never over PCIe. A route that leaves a node does not come back to it and passes no third node. A route inside a node
-uses no NIC.
+never over PCIe. A route that leaves a node does not return and passes no third node; inside a node it uses no NIC.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from simcoll.config.groups import grouped
 RoutingPolicy = Literal["shortest", "ecmp", "rails", "own-nics"]
 Route = tuple[int, ...]
 SearchState = int
-NextSteps = list[tuple[int, SearchState]]  # the link to take, and what it leads to
+NextSteps = list[tuple[int, SearchState]]  # (link to take, state that it leads to)
 
 POLICIES: Final[tuple[str, ...]] = get_args(RoutingPolicy)
 BY_NICS: Final = ("rails", "own-nics")  # policies for nodes in which each GPU has a NIC
@@ -225,8 +224,7 @@ class DistanceField:
 
 
 class MachineRoutes:
-    """Routes inside a machine, found once for all machines of equal structure. Devices and links are numbered by their
-    positions in the machine."""
+    """Routes inside a machine, found once for all machines of equal structure; numbers are positions in the machine."""
 
     def __init__(
         self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
@@ -373,8 +371,7 @@ class Router:
         return self._ends[last, where, apart]
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
-        """Return the distance field to a device. If the device has a single link from a fabric switch, return the
-        switch's field and that link."""
+        """Return the distance field to a device, or to the only fabric switch before it, with the link from there."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
         shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])

@@ -86,7 +86,7 @@ def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -
     elif spec.file is not None:
         spec, machine = _read_file(spec)
     if spec.routing == "adaptive" and machine and isinstance(machine.file.devices, tuple):
-        raise InputError(f"{machine.file.name} lists its devices: adaptive routing would not change it", "leave it out")
+        raise InputError(f"{machine.file.name} lists its devices: adaptive routing has no effect", "leave it out")
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
     rings = (spec.hosts or spec.nodes or 1,) if spec.fabric == "ring" else ()
     wiring = Wiring(spec.dims or rings or (machine.file.dims if machine else ()))
@@ -127,7 +127,7 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
             raise InputError(f"topology: {error}") from None
         return spec, read_machine(tree)
     if tree.get("file") is not None:
-        raise InputError(f"{path}: names another topology file", "name that one in the scenario")
+        raise InputError(f"{path}: names another topology file", "name that file in the scenario")
     if not isinstance(tree.value, dict | None):
         raise InputError("a topology is a mapping", "write key: value lines", tree.place)
     over = yaml_tree.parse(yaml_tree.dump(given), "topology")
@@ -204,8 +204,8 @@ def _check_listed(file: SystemFile, nodes: int, there: int) -> None:
     """Raise InputError for more nodes than a file lists."""
     if nodes > there:
         some = f"{there} nodes" if there > 1 else "1 node"
-        problem = f"{file.name} lists its devices by name, {some} of them, and is no machine to multiply"
-        raise InputError(problem, "leave out nodes, or ask for fewer")
+        problem = f"{file.name} lists the devices of {some}, so it cannot have more nodes"
+        raise InputError(problem, "leave out `nodes`, or write fewer")
 
 
 def _first_nodes(
@@ -231,7 +231,7 @@ def _join(plan: FabricPlan, spec: TopologySpec, file: SystemFile, nodes: int) ->
         if data["kind"] == "nic":
             nics[data["node"]].append(device)
     if file.nic is None or not nics[0]:
-        raise InputError(f"{file.name} has no NICs, so its nodes cannot be joined", "write nodes: 1")
+        raise InputError(f"{file.name} has no NICs, so its nodes cannot be joined", "write `nodes: 1`")
     port = Link(
         units.parse(file.nic.rate, "bandwidth"), latency_ps=units.parse(file.nic.latency, "duration"), kind="cable"
     )
@@ -268,8 +268,7 @@ def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
 
 
 def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> dict[str, Link]:
-    """Return links by name (`u->v`) after all matching changes, applied in order. Raises InputError for a pattern
-    without a match."""
+    """Return links by name (`u->v`) after all matching changes, in order; InputError for a pattern without a match."""
     changed = dict(links)
     for pattern, override in overrides.items():
         name = pattern.replace(" ", "")

@@ -115,7 +115,7 @@ class TopologySpec(Model):
     @classmethod
     def _has_a_name(cls, file: str | None) -> str | None:
         if file == "":
-            raise ValueError("an empty path; give that of a YAML file, or leave file out")
+            raise ValueError("the path is empty; give the path of a YAML file, or leave out `file`")
         return file
 
     @model_validator(mode="after")
@@ -156,21 +156,21 @@ def check_keys(spec: TopologySpec, machine: bool) -> None:
         )
     for key, wanted in _GOES_WITH.items():
         if getattr(spec, key) is not None and fabric not in wanted:
-            raise ValueError(f"{key!r} goes with the fabric {' or '.join(wanted)}, not with {fabric}; leave it out")
+            raise ValueError(f"{key!r} works with the fabric {' or '.join(wanted)}, not with {fabric}; leave it out")
     if spec.routing == "adaptive" and fabric not in _GOES_WITH["spines"]:
-        raise ValueError(f"adaptive routing goes with {' or '.join(_GOES_WITH['spines'])}, not with {fabric}")
+        raise ValueError(f"adaptive routing works with {' or '.join(_GOES_WITH['spines'])}, not with {fabric}")
     if fabric == "torus" and spec.dims is None:
-        raise ValueError("a torus without 'dims'; add e.g. dims: [4, 4]")
+        raise ValueError("a torus needs 'dims'; add e.g. dims: [4, 4]")
     (_check_cluster if machine else _check_hosts)(spec, fabric)
 
 
 def _check_cluster(spec: TopologySpec, fabric: str) -> None:
     if spec.hosts_per_leaf is not None:
-        raise ValueError("'hosts_per_leaf' goes with a fabric of bare hosts; write nodes_per_leaf")
+        raise ValueError("'hosts_per_leaf' is for a fabric of bare hosts; write nodes_per_leaf")
     if fabric in fabrics.DIRECT and spec.link is None and (spec.nodes or 1) > 1:
-        raise ValueError(f"a {fabric} of nodes without 'link'; add link: {{bandwidth: 50 GB/s, latency: 1 us}}")
+        raise ValueError(f"a {fabric} of nodes needs 'link'; add link: {{bandwidth: 50 GB/s, latency: 1 us}}")
     if spec.link is not None and isinstance(spec.link.bandwidth, Spread):
-        raise ValueError("a spread goes with a fabric of bare hosts; change single links by links")
+        raise ValueError("a spread is for a fabric of bare hosts; change single links with `links`")
     if spec.dims is not None and math.prod(spec.dims) != (spec.nodes or 1):
         raise ValueError(
             f"dims {list(spec.dims)} make {math.prod(spec.dims)} nodes, not {spec.nodes or 1}; let them agree"
@@ -180,12 +180,12 @@ def _check_cluster(spec: TopologySpec, fabric: str) -> None:
 def _check_hosts(spec: TopologySpec, fabric: str) -> None:
     for key in ("nodes", "nodes_per_leaf"):
         if getattr(spec, key) is not None:
-            raise ValueError(f"{key!r} goes with a system; write {key.replace('nodes', 'hosts')}")
+            raise ValueError(f"{key!r} is for a system; write {key.replace('nodes', 'hosts')}")
     if fabric == "rail-optimised":
         raise ValueError("bare hosts have no rails; choose another fabric, or name a system")
     if spec.hosts is None and spec.dims is None:
-        raise ValueError(f"a {fabric} without 'hosts'; add e.g. hosts: 8")
+        raise ValueError(f"a {fabric} needs 'hosts'; add e.g. hosts: 8")
     if spec.link is None:
-        raise ValueError(f"a {fabric} of bare hosts without 'link'; add link: {{bandwidth: 50 GB/s, latency: 0.5 us}}")
+        raise ValueError(f"a {fabric} of bare hosts needs 'link'; add link: {{bandwidth: 50 GB/s, latency: 0.5 us}}")
     if spec.dims is not None and spec.hosts not in (None, math.prod(spec.dims)):
         raise ValueError(f"dims {list(spec.dims)} make {math.prod(spec.dims)} hosts, not {spec.hosts}; let them agree")

@@ -47,9 +47,9 @@ class Link:
         latency_ps: int | None = None,
     ):
         if latency is not None and latency_ps is not None:
-            raise TopologyError("a link has `latency` and `latency_ps`", "give one of them")
+            raise TopologyError("a link has both `latency` and `latency_ps`", "give one of them")
         if latency is None and latency_ps is None:
-            raise TopologyError("a link without a latency", "give it, e.g. Link('25 GB/s', '1 us'); 0 for none")
+            raise TopologyError("a link has no latency", "give it, e.g. Link('25 GB/s', '1 us'); 0 for none")
         late = _latency(latency) if latency_ps is None else _whole("latency_ps", "ps", latency_ps)
         object.__setattr__(self, "bandwidth", _bandwidth(bandwidth))
         object.__setattr__(self, "latency_ps", max(1, late))
@@ -263,5 +263,5 @@ def _check_device(device: object, data: Mapping[str, Any]) -> None:
     node = data.get("node")
     if node is not None and (isinstance(node, bool) or not isinstance(node, int) or node < 0):
         raise TopologyError(
-            f"device {device!r}: node {node!r} is no index", "give 0, 1, …, or leave it out", about=about
+            f"device {device!r}: node {node!r} is no node number", "give 0, 1, …, or leave it out", about=about
         )

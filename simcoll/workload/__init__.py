@@ -1,5 +1,4 @@
 """Plan training and inference jobs: computations and collectives on streams.
 
-Takes the key `workload` of a scenario. Gives a `WorkloadPlan`: operations, the ranks that do them, and what each waits
-for.
+From a scenario's key `workload` the package makes a `WorkloadPlan`: operations with ranks, streams and dependencies.
 """

@@ -1,4 +1,4 @@
-"""Named models: the tensors and multiply-adds of their layers, from `models.yaml`, and the peak speeds of GPUs."""
+"""Named neural networks: the tensors and multiply-adds of their layers, and the peak speeds of GPUs (`models.yaml`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ModelRow(NamedTuple):
-    """A module: elements of each tensor, multiply-adds of a forward pass over one sample, and its block's number from
-    0, or None."""
+    """A module of a named model: the number of elements of each tensor, the multiply-adds of a forward pass over one
+    sample, and the number (from 0) of its block or None."""
 
     name: str
     tensors: tuple[int, ...]
@@ -26,7 +26,8 @@ class ModelRow(NamedTuple):
 
 
 class NamedModel(NamedTuple):
-    """A model: its layers in forward order, their source, and the elements that a block hands on for one sample."""
+    """A named model: its layers in forward order, their source, the number of parameters, and `activations`: the number
+    of elements that a block passes on for one sample."""
 
     name: str
     source: str

@@ -14,8 +14,8 @@ NONE: Final = -1  # no operation
 
 
 class CollectiveCall(NamedTuple):
-    """A collective of some ranks: `nbytes` as nccl-tests counts it, `root` an index among them. `protocol` None means
-    the scenario's."""
+    """A collective of some ranks. `nbytes` is the size as nccl-tests counts it, `root` an index among these ranks.
+    `protocol` None means the scenario's."""
 
     collective: str
     algorithm: str
@@ -26,9 +26,9 @@ class CollectiveCall(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One operation: a `call`, or a computation of `time_ps`, one time for all ranks or one for each.
+    """One operation: a collective (`call`), or a computation of `time_ps` (one time for all ranks, or one for each).
 
-    `before` numbers the operations that each of the `ranks` must have finished, if it takes part in them.
+    `before` lists the numbers of earlier operations. Each of `ranks` must have finished those in which it takes part.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Work(NamedTuple):
 class WorkloadPlan:
     """Operations on `n` ranks, in the order of their launch.
 
-    On each rank, operations of one stream follow each other in that order. Operations of different streams run side by
-    side, unless one waits for the other (`after`). None is launched before those that it waits for.
+    On each rank, operations of one stream run one after another in that order. Operations of different streams run at
+    the same time, unless one waits for the other (`after`). An operation is launched after those that it waits for.
     """
 
     def __init__(self, n: int):
@@ -61,7 +61,7 @@ class WorkloadPlan:
         after: Iterable[int] = (),
         stream: str = COMPUTE,
     ) -> int:
-        """Let ranks (default: all) compute; return the operation's number, for others to wait for."""
+        """Add a computation of some ranks (default: all); return its number, for the `after` of other operations."""
         time = time_ps if isinstance(time_ps, int) else tuple(time_ps)
         return self._add(name, stream, ranks, time, None, after)
 
@@ -74,7 +74,7 @@ class WorkloadPlan:
         ranks: Iterable[int] | None = None,
         after: Iterable[int] = (),
     ) -> int:
-        """Let ranks (default: all) run a collective; return the operation's number."""
+        """Add a collective of some ranks (default: all); return its number, for the `after` of other operations."""
         return self._add(name, stream, ranks, 0, call, after)
 
     def _add(
@@ -98,13 +98,13 @@ class WorkloadPlan:
         return number
 
     def last(self, rank: int) -> int:
-        """Return the newest computation of a rank. Raises KeyError if there is none."""
+        """Return the number of a rank's last computation. Raises KeyError if it has none."""
         if COMPUTE not in self._last or self._last[COMPUTE][rank] == NONE:
             raise KeyError(rank)
         return int(self._last[COMPUTE][rank])
 
     def computed_ps(self) -> list[int]:
-        """Return the total time that each rank computes, in ps."""
+        """Return the total computation time of each rank, in ps."""
         totals = np.zeros(self.n, np.int64)
         for work in self.works:
             if work.call is None:

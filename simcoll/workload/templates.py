@@ -1,4 +1,4 @@
-"""The plan of each template of a workload: training steps, small programs, and operations that the user lists."""
+"""Make the plan of each template of a workload: training steps, small programs, and operations that the user lists."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from simcoll.workload.workload_keys import (
 
 
 def buckets(nbytes: Sequence[int], cap: int, first: int) -> list[list[int]]:
-    """Assign gradients to buckets; returns positions in `nbytes`, whose order is that in which gradients become ready.
+    """Assign gradients to buckets; return for each bucket the positions of its gradients in `nbytes`, which lists their
+    sizes in the order in which they become ready.
 
-    A bucket is closed by the gradient with which it reaches its limit, so it may be larger: `first` bytes for the first
-    bucket, `cap` for the others. Without a limit (0) each gradient is a bucket. The rule is that of
-    `compute_bucket_assignment_by_size` in PyTorch's reducer, as applied when buckets are rebuilt after the first step.
+    A bucket is closed by the gradient with which it reaches its limit: `first` bytes for the first bucket, `cap` for
+    the others. So it may be larger. With a limit of 0 each gradient is a bucket. PyTorch's reducer has the same rule
+    (`compute_bucket_assignment_by_size`, when buckets are rebuilt after the first step).
 
     >>> buckets([4, 4, 4, 4, 4], cap=8, first=1)
     [[0], [1, 2], [3, 4]]
@@ -45,13 +46,13 @@ def buckets(nbytes: Sequence[int], cap: int, first: int) -> list[list[int]]:
     return [*closed, held] if held else closed
 
 
-LOCAL: Final = "local"  # the computation of each rank
+LOCAL: Final = "local"  # name of the computation of each rank
 STREAM: Final = "collectives"
 
 STEPS: Final[dict[str, tuple[str, ...]]] = {
     "mean": (LOCAL, "all_reduce", LOCAL),  # sum, sum over ranks, divide
     "softmax": (LOCAL, "all_reduce", LOCAL, "all_reduce", LOCAL),  # max, then exp and sum, then divide
-    "argmax": (LOCAL, "all_reduce", LOCAL, "all_gather", LOCAL),  # max, who has it, the first of them
+    "argmax": (LOCAL, "all_reduce", LOCAL, "all_gather", LOCAL),  # max, the ranks that have it, the first of these
     "scatter": ("scatter", LOCAL),  # a dataset
     "gather": (LOCAL, "gather"),  # predictions
     "broadcast": ("broadcast", LOCAL),  # parameters at the start
@@ -59,7 +60,7 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def composition(spec: Composition, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Plan a small program: computations and collectives in turn."""
+    """Plan a small program of computations and collectives, by STEPS; return the plan and no columns for results."""
     plan, last = WorkloadPlan(n), list[int]()
     for step in STEPS[spec.template]:
         if step == LOCAL:
@@ -71,7 +72,7 @@ def composition(spec: Composition, n: int, itemsize: int) -> tuple[WorkloadPlan,
 
 
 def operations(spec: Operations, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Plan the operations of the file, in the order of the file."""
+    """Plan the operations that the file lists, in its order; return the plan and no columns for results."""
     plan, known = WorkloadPlan(n), dict[str, list[int]]()
     for operation in spec.operations:
         after = [number for name in operation.after for number in known[name]]
@@ -85,7 +86,7 @@ def _groups(operation: OperationSpec, n: int) -> tuple[tuple[int, ...], ...]:
     if any(rank >= n for rank in everyone):
         raise wrong("workload", f"{operation.name!r}: there is no rank {max(everyone)}", f"write 0 … {n - 1}")
     if len(set(everyone)) < len(everyone):
-        raise wrong("workload", f"{operation.name!r}: a rank stands twice", "let each rank be in one group")
+        raise wrong("workload", f"{operation.name!r}: a rank is in several groups", "put it into one")
     return groups
 
 
@@ -101,11 +102,11 @@ def _placed(
     return plan.call(operation.name, call, stream=operation.stream or STREAM, ranks=ranks, after=after)
 
 
-GRADIENTS: Final = "gradients"  # streams: one for each communicator
+GRADIENTS: Final = "gradients"  # names of streams, one for each communicator
 SHARDS: Final = "shards"
 TENSOR: Final = "tensor"
 EXPERTS: Final = "experts"
-UNITS: Final = 10_000  # of tokens: shares are whole numbers, like weights of blocks, within 0.01 %
+UNITS: Final = 10_000  # shares of tokens are whole numbers of 1 / UNITS, like weights of blocks
 
 Facts = dict[str, object]  # columns that a template adds to the results
 Ready = list[tuple[int, int]]  # bytes of each gradient, and the operation that computes it
@@ -128,8 +129,8 @@ def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 def _all_reduces(
     plan: WorkloadPlan, spec: Bucketed, ready: Ready, groups: GroupsOfRanks, itemsize: int
 ) -> list[list[int]]:
-    """All-reduce gradients in buckets, in each group of ranks that hold the same; return each bucket's calls, one per
-    group."""
+    """Add all-reduces of gradients in buckets, within each group of ranks that hold the same parameters. Return the
+    numbers of each bucket's calls, one call per group."""
     if len(groups[0]) == 1:
         return []
     over = plan.last(groups[0][0])  # the backward pass
@@ -147,14 +148,15 @@ def _all_reduces(
 
 
 def _whole(nbytes: int, unit: int) -> int:
-    """Round up to a multiple of `unit`, at least one."""
+    """Return `nbytes` rounded up to a multiple of `unit`, at least one unit."""
     return max(1, -(-nbytes // unit)) * unit
 
 
 def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[list[int]]]:
-    """Return groups of `degree` neighbouring ranks, and the groups of ranks at the same place in each."""
+    """Return the groups of `degree` consecutive ranks, and for each position in a group the ranks with that position.
+    Raises InputError, which names `key`, if `degree` does not divide n."""
     if n % degree:
-        raise wrong("workload", f"{n} ranks are no whole groups of {degree}", f"let {key} divide the number of ranks")
+        raise wrong("workload", f"{n} ranks are no multiple of {degree}", f"change `{key}` or the number of ranks")
     inside = [list(range(first, first + degree)) for first in range(0, n, degree)]
     return inside, [list(range(place, n, degree)) for place in range(degree)]
 
@@ -165,8 +167,8 @@ def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[li
 def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
     """Plan fully sharded training: gather and compute, gather again in the backward pass, then reduce and scatter.
 
-    All calls share one communicator, in the order of their launch: the block `prefetch` ahead is requested before a
-    block is computed.
+    All calls share one communicator and run in the order of their launch. Before a block is computed, the block
+    `prefetch` blocks ahead is gathered.
     """
     plan, blocks, ahead = WorkloadPlan(n), spec.blocks(itemsize), spec.prefetch
     passed: dict[int, int] = {}  # block -> the operation that ends the pass over it
@@ -177,7 +179,7 @@ def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
         return plan.call(f"{collective} {block.name}", call, stream=SHARDS, after=after)
 
     def gather(number: int, freed: int) -> None:
-        """Gather block `number`, once the pass over block `freed` is over."""
+        """Add the all-gather of block `number`, after the pass over block `freed`."""
         if 0 <= number < len(blocks) and blocks[number].nbytes and number not in gathered:
             gathered[number] = moved("all_gather", blocks[number], [passed[freed]] if freed in passed else [])
 
@@ -207,7 +209,8 @@ def _some(operations: dict[int, int], key: int) -> list[int]:
 
 
 def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
-    """Return the time of a block's forward pass: `forward` is split in proportion to blocks' times, or evenly."""
+    """Return the time in ps of a block's forward pass. If `spec.forward` is set, it is split over all blocks in
+    proportion to their own times, or evenly if these are 0."""
     if spec.forward is None:
         return block.forward
     whole = sum(each.forward for each in blocks)
@@ -220,7 +223,7 @@ def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
 def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
     """Plan tensor parallelism: split each pass over a block into two halves, each followed by an all-reduce.
 
-    The all-reduce runs among the ranks that share a block; gradients are reduced among those that hold the same share.
+    The all-reduce runs among the ranks that share a block. Gradients are reduced among ranks with the same share.
     """
     plan, degree, blocks = WorkloadPlan(n), spec.degree, spec.blocks(itemsize)
     inside, across = _neighbours(n, degree, "degree")
@@ -247,13 +250,13 @@ def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[Worklo
 
 
 def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan a pipeline: every stage works on its microbatches in the order 1F1B, and sends results on while it computes.
+    """Plan a pipeline: every stage runs its microbatches in the order 1F1B, and sends results while it computes.
 
-    The ranks of a stage are neighbours, and each sends to the one at its place in the next stage.
+    The ranks of a stage are consecutive. Each sends to the rank with its position in the next stage.
     """
     plan, stages, blocks = WorkloadPlan(n), spec.stages, spec.blocks(itemsize)
     if len(blocks) < stages:
-        raise wrong("workload", f"{len(blocks)} blocks do not fill {stages} stages", "take fewer stages")
+        raise wrong("workload", f"{len(blocks)} blocks are fewer than {stages} stages", "take fewer stages")
     inside, _ = _neighbours(n, stages, "stages")  # groups of `stages` ranks: as many as a stage has ranks
     _, across = _neighbours(n, len(inside), "stages")
     ranks = [[place[stage] for place in across] for stage in range(stages)]
@@ -291,7 +294,8 @@ def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts
 
 
 def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    """Order the steps of a stage (1F1B): a forward for each later stage, then one forward and one backward in turn."""
+    """Return the steps of a stage in the order 1F1B, as (`forward` or `backward`, microbatch): first one forward step
+    for each later stage, then forward and backward steps alternately."""
     early = min(stages - 1 - stage, microbatches)
     steps = [("forward", k) for k in range(early)]
     for k in range(microbatches):
@@ -301,9 +305,9 @@ def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, i
 
 
 def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan a mixture of experts: around the experts of a block, tokens go to the ranks of their experts and come back.
+    """Plan a mixture of experts: in each block, tokens are sent to the ranks of their experts and back.
 
-    The gradients of everything except the experts are reduced among all ranks.
+    All gradients but those of the experts are reduced among all ranks.
     """
     plan, degree, blocks = WorkloadPlan(n), spec.degree or n, spec.blocks(itemsize)
     inside, _ = _neighbours(n, degree, "degree")
@@ -312,7 +316,7 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
     busy = [spec.experts * degree * shares[rank % degree] // sum(shares) for rank in range(n)]
 
     def exchanged(name: str, computed: int, factor: int) -> list[int]:
-        """Send tokens to the experts, compute, and send them back."""
+        """Add the steps of the experts after `computed`: send tokens, compute `factor` times `experts`, send back."""
         sent = [plan.call(name, out, stream=EXPERTS, ranks=ranks, after=[computed]) for ranks in inside]
         worked = plan.compute(name, [factor * time for time in busy], after=sent)
         return [plan.call(name, back, stream=EXPERTS, ranks=ranks, after=[worked]) for ranks in inside]
@@ -333,10 +337,10 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 
 
 def _all_to_alls(spec: Moe, shares: list[int], nbytes: int, itemsize: int) -> tuple[CollectiveCall, CollectiveCall]:
-    """Return the call that sends tokens by `shares`, and the call that brings them back.
+    """Return the all-to-all that sends tokens to the experts, and the one that sends them back.
 
-    On the way back a rank with many tokens sends more. Weights need rows with equal sums, so blocks that a rank sends
-    to itself, which cost nothing, fill up the other rows.
+    `shares` are the ranks' shares of tokens. On the way back a rank with many tokens sends more. Rows of weights must
+    have equal sums, so a rank with few tokens gets a larger block to itself, which costs nothing.
     """
     if len(set(shares)) == 1:
         even = CollectiveCall("all_to_all", spec.algorithm, _whole(nbytes, itemsize * len(shares)))

@@ -33,8 +33,8 @@ First = Annotated[int | None, parsed("size", {"same": None, "none": 0}), text("2
 
 
 class Layer(NamedTuple):
-    """A layer of a rank: bytes of each tensor, time of its forward and backward pass in ps, and the number of its
-    block, if any: blocks are split or sharded as a whole."""
+    """A layer on a rank: bytes of each tensor, times of its forward and backward pass in ps, and the number of its
+    block or None. Blocks are split or sharded as a whole."""
 
     name: str
     tensors: tuple[int, ...]
@@ -44,7 +44,7 @@ class Layer(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all its tensors."""
+        """The bytes of all tensors together."""
         return sum(self.tensors)
 
 
@@ -85,9 +85,9 @@ class Training(Model):
     @model_validator(mode="after")
     def _layers_or_model(self) -> Training:
         if (self.layers is None) == (self.model is None):
-            raise ValueError("it needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
+            raise ValueError("a workload needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
         if self.layers == ():
-            raise ValueError("no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
+            raise ValueError("the list has no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
         return self
 
     def timed(self, itemsize: int) -> list[Layer]:
@@ -101,7 +101,7 @@ class Training(Model):
                 Layer(f"layer{i}", (la.parameters,) if la.parameters else (), la.forward, la.backward, i)
                 for i, la in enumerate(given)
             ]
-        speed = gpus()[self.gpu or ""] * self.efficiency  # multiply-adds count twice, a backward pass twice a forward
+        speed = gpus()[self.gpu or ""] * self.efficiency  # a multiply-add is two FLOP, a backward pass two forward ones
         layers = []
         for row in load_model(self.model).layers:
             forward = round(2 * row.macs * self.batch * PS_PER_S / speed)
@@ -111,7 +111,7 @@ class Training(Model):
         return layers
 
     def blocks(self, itemsize: int) -> list[Layer]:
-        """Return the layers with those of each block merged into one."""
+        """Return the layers, with all layers of a block merged into one."""
         merged: list[Layer] = []
         for layer in self.timed(itemsize):
             if merged and layer.block is not None and layer.block == merged[-1].block:
@@ -165,11 +165,11 @@ class Split(Bucketed):
     @model_validator(mode="after")
     def _something_is_sent(self) -> Split:
         if self.activations is None and not (self.model and load_model(self.model).activations):
-            raise ValueError("it does not know what a block hands on; add e.g. activations: 64 MiB")
+            raise ValueError("the size of a block's activations is missing; add e.g. activations: 64 MiB")
         return self
 
     def handed_on(self, itemsize: int) -> int:
-        """Return the bytes that a block hands on."""
+        """Return the bytes of activations that a block passes on, for a `dtype` of `itemsize` bytes."""
         if self.activations is not None or self.model is None:
             return self.activations or 0
         return load_model(self.model).activations * self.batch * itemsize
@@ -261,11 +261,11 @@ class OperationSpec(Model):
         if (self.time is None) == (self.collective is None):
             raise ValueError("an operation has either a 'time' or a 'collective'; write one of them")
         if self.collective not in (None, "barrier") and not self.size:
-            raise ValueError("a collective without 'size'; add e.g. size: 64 MiB")
+            raise ValueError("a collective needs 'size'; add e.g. size: 64 MiB")
         if self.ranks is not None and self.groups is not None:
-            raise ValueError("both 'ranks' and 'groups'; keep one of them")
+            raise ValueError("an operation has both 'ranks' and 'groups'; keep one of them")
         if () in (self.ranks, self.groups, *(self.groups or ())):
-            raise ValueError("nobody is in it; write e.g. ranks: [0, 1], or leave it out: all ranks")
+            raise ValueError("the list has no rank; write e.g. ranks: [0, 1], or leave it out for all ranks")
         unused = self.model_fields_set & {"size", "algorithm", "protocol", "root"}
         if self.time is not None and unused:
             raise ValueError(f"a computation has no {min(unused)!r}; leave it out, or write a collective")
@@ -287,15 +287,15 @@ class Operations(Model):
         known: list[str] = []
         all_names = [operation.name for operation in self.operations]
         if not self.operations:
-            raise ValueError("no operation; write at least one, e.g. {name: a, time: 1 ms}")
+            raise ValueError("the list has no operation; write at least one, e.g. {name: a, time: 1 ms}")
         for i, operation in enumerate(self.operations):
             for j, name in enumerate(operation.after):
                 problem = f"{operation.name!r} comes after {name!r}"
                 if name not in all_names:
                     cure = did_you_mean(name, {*all_names})
-                    raise BelowError(["operations", i, "after", j], f"{problem}, and no operation is called so; {cure}")
+                    raise BelowError(["operations", i, "after", j], f"{problem}, which names no operation; {cure}")
                 if name not in known:
-                    raise BelowError(["operations", i, "after", j], f"{problem}, which is not before it; order them")
+                    raise BelowError(["operations", i, "after", j], f"{problem}, which is listed later; list it first")
             if operation.name in known:
                 problem = f"two operations are called {operation.name!r}; rename one"
                 raise BelowError(["operations", i, "name"], problem)
@@ -318,7 +318,7 @@ def _known(value: object) -> object:
     if isinstance(value, dict) and "operations" in value:
         value = {"template": "operations", **value}
     if not isinstance(value, dict) or "template" not in value:
-        raise ValueError("it needs a template; write e.g. workload: {template: ddp, model: gpt2, gpu: h100}")
+        raise ValueError("a workload needs a template; write e.g. workload: {template: ddp, model: gpt2, gpu: h100}")
     if value["template"] not in TEMPLATES:
         raise ValueError(f"{value['template']!r} is no template; {did_you_mean(str(value['template']), TEMPLATES)}")
     return value
@@ -338,8 +338,8 @@ Workload = Annotated[
 
 
 def with_algorithm(spec: Any, algorithm: str, protocol: str = "none") -> Any:
-    """Return a plan whose collectives all use `algorithm`, even those that name their own; they keep their protocols
-    unless one is named."""
+    """Return a copy of a workload in which all collectives use `algorithm`, even those with an algorithm of their own.
+    Their own protocols are removed unless `protocol` is `none`."""
     changed: dict[str, Any] = {"algorithm": algorithm}
     if isinstance(spec, Operations):
         own = {"algorithm": None, **({} if protocol == "none" else {"protocol": None})}

@@ -237,8 +237,8 @@ def test_the_fit_begins_at_a_profile(lab: Path):
 @pytest.mark.parametrize(
     ("free", "sets", "told"),
     [
-        ("o_send,latency.cable", ["ranks=[2, 4]"], "latency.cable: these rows cannot tell it from o_send"),
-        ("launch,o_send", ["ranks=4"], "o_send: these rows cannot tell it from launch"),
+        ("o_send,latency.cable", ["ranks=[2, 4]"], "latency.cable: these rows cannot distinguish it from o_send"),
+        ("launch,o_send", ["ranks=4"], "o_send: these rows cannot distinguish it from launch"),
         ("gamma,launch", ["collective=broadcast", "algorithm=chain"], "gamma: changes none of these rows"),
     ],
 )
@@ -469,7 +469,7 @@ def test_a_profile_serves_one_harness(lab: Path, of_a_ring: tuple[dict[str, Any]
     Path("p.yaml").write_text(both.text, encoding="utf-8")
     found = simcoll("compare", "system=star.yaml", "b.csv", "--set", "profile=p.yaml")
     assert (found.status, found.out) == (2, "")
-    assert "p.yaml serves the harness p2p, and the table has rows of library" in found.err
+    assert "p.yaml is fitted to the harness p2p, but the table has library" in found.err
     assert simcoll("compare", "system=star.yaml", "a.csv", "--set", "profile=p.yaml").status == 0
 
 
@@ -477,7 +477,7 @@ def test_rows_that_nobody_can_predict_are_left_out(lab: Path):
     """An unknown algorithm, and more ranks than places, are told of and left out; nothing left is an error."""
     good, strange = rows(SIZES), [{**row, "algorithm": "magic"} for row in rows(SIZES)]
     found = calibrate([table("t.csv", [*good, *strange, {**good[0], "ranks": 99}])], "star.yaml")
-    assert any("18 rows: all_reduce/magic is not known here" in note for note in found.document["notes"])
+    assert any("18 rows: all_reduce/magic is not known" in note for note in found.document["notes"])
     assert any("1 rows: 99 ranks do not fit" in note for note in found.document["notes"])
     with pytest.raises(InputError, match="none of 18 rows can be predicted"):
         calibrate([table("t.csv", strange)], "star.yaml")
@@ -503,7 +503,7 @@ def test_columns_of_a_sweep_are_heeded(lab: Path):
         (["--free", "o_sent"], "--free: 'o_sent' is no parameter; did you mean 'o_send'?"),
         (["--free", "latency.fibre"], "is no parameter; "),
         (["--fit", "rank=2"], "--fit: no column 'rank'; did you mean 'ranks'?"),
-        (["--fit", "ranks=3"], "--fit names no row"),
+        (["--fit", "ranks=3"], "--fit selects no row"),
         (["--fit", "ranks"], "--fit 'ranks' is not COL=VALUE"),
         (["--where", "rank=2"], "--where: no column 'rank'"),
         (["--where", "ranks=3"], "--where ranks=3 keeps no row"),

@@ -72,7 +72,7 @@ def test_rows_are_told_apart_by_what_was_asked_for():
     auto, ring = (predicted(asked=how, algorithm="ring", time_us=us) for how, us in (("auto", 12), ("ring", 13)))
     assert [point.predicted_us for point in join(rows, [ring, auto], {})] == [12, 13]
     again = parse_measured(text.format(12, "ring", 1.4739), "t")[0]
-    assert complaints([rows[1], again], [ring])[0].endswith("(--where cannot tell them apart)")
+    assert complaints([rows[1], again], [ring])[0].endswith(", which --where cannot distinguish")
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_a_named_cost_may_be_hidden_where_the_fit_begins(folder: Path):
     slow = of_nodes("t.csv", np.random.default_rng(1), (2,), MANY, cable="65 %")
     (cable,) = fitted(slow, "nodes=2", free=["efficiency.cable"]).document["parameters"]
     assert cable["low"] <= 65 <= cable["high"] and cable["value"] == pytest.approx(65, abs=3)
-    with pytest.raises(InputError, match=r"efficiency.cable: changes none of these rows where it stands, as something"):
+    with pytest.raises(InputError, match=r"efficiency.cable: near its present value it changes none of these rows"):
         fitted(of_nodes("t.csv", np.random.default_rng(1), (2,), MANY), "nodes=2", free=["efficiency.cable"])
 
 
@@ -348,9 +348,9 @@ def test_equal_calls_that_disagree_are_told_apart(folder: Path):
 
     assert notes(("ofi", 1.0), ("ofi", 1.02)) == []
     (note,) = notes(("ofi", 1.0), ("tcp", 7.0))
-    assert "up to 7x apart" in note and "; told apart by by: keep one, e.g. --where by=" in note
+    assert "up to 7x apart" in note and "; they differ in by: keep one value, e.g. --where by=" in note
     (note,) = notes(("a{}", 1.0), ("b{}", 7.0))  # a name of each row groups nothing
-    assert "no other column separates them" in note
+    assert "they differ in no other column" in note
 
 
 def test_a_unit_is_not_hidden_by_a_network() -> None:
@@ -399,7 +399,7 @@ def test_a_table_of_another_machine_is_refused(folder: Path, factor: float, said
         return ",".join(cells)
 
     table.write_text("\n".join([head, *map(times, lines)]), encoding="utf-8")
-    with pytest.raises(InputError, match=f"the rows take .*{said}.*best fit on .* in the median; see that the unit"):
+    with pytest.raises(InputError, match=f"the rows take .*{said}.*best fit on .* in the median; check that the unit"):
         fitted("t.csv", "ranks=2,8")
 
 
@@ -411,7 +411,7 @@ def test_a_parameter_at_its_limit_is_an_error(folder: Path):
     table = measured(
         law, "t.csv", chance, 0.0, "collective=all_gather", "ranks=[2, 4]", "size={from: 64 MiB, to: 8 GiB, factor: 2}"
     )
-    with pytest.raises(InputError, match=r"efficiency.nvlink: the rows ask for more than 200 %, its limit"):
+    with pytest.raises(InputError, match=r"efficiency.nvlink: the best fit is more than its limit, 200 %"):
         fitted(table, free=["efficiency"])
 
 
@@ -423,7 +423,7 @@ def test_a_cost_may_not_be_there_where_calls_go_without(gone: str, refused: bool
     none = {"launch": "0 us"} if refused else {"kernels": {**law["kernels"], gone: "0 us"}}
     table = measured({**law, **none}, "t.csv", np.random.default_rng(5), 0.0, "collective=all_reduce", "ranks=[2, 8]")
     if refused:
-        with pytest.raises(InputError, match=f"{gone}: the rows ask for less than 0 us, its limit"):
+        with pytest.raises(InputError, match=f"{gone}: the best fit is less than its limit, 0 us"):
             fitted(table, free=[gone])
     else:
         (found,) = fitted(table, free=[gone]).document["parameters"]

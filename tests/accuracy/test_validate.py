@@ -167,7 +167,7 @@ def test_what_cannot_be_carried_out_is_told(studies: Path):
     ("text", "what"),
     [
         ("title: x\nplace: moon\ncases: [{case: star}]\n", "validation/studies/star.yaml:2:8: place: "),
-        ("title: x\nplace: lab\ncases: []\n", "validation/studies/star.yaml:1:1: a study has cases"),
+        ("title: x\nplace: lab\ncases: []\n", "validation/studies/star.yaml:1:1: a study needs cases"),
         ("title: x\nplace: lab\ncases: [{case: sta}]\n", "did you mean 'star'"),
         ("title: x\nplace: lab\ncases: [{table: star.csv}]\n", "neither a case nor a table"),
         (STUDY + "profile: idea\n", "did you mean 'ideal'"),

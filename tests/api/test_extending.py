@@ -274,6 +274,6 @@ def test_shipped_algorithms_are_not_replaced(collective: str, name: str, complai
 
 def test_what_auto_chooses_from_is_what_nccl_has():
     """An algorithm of one's own is none of these: an error of it would stop questions that do not name it."""
-    with pytest.raises(simcoll.SimcollError, match=r"none of NCCL's .*; leave out library, .*\[auto, claimed\]"):
+    with pytest.raises(simcoll.SimcollError, match=r"no algorithm of NCCL.*; leave out `library`, .*\[auto, claimed\]"):
         simcoll.register("all_reduce", "claimed", library=True)(lambda request: iter(()))
     assert "claimed" not in ALGORITHMS["all_reduce"]

@@ -89,7 +89,7 @@ def test_fewer_nodes_than_are_listed_are_the_first(tmp_path: Path) -> None:
     for command in (["predict", "all_reduce", "--size", "1MiB"], ["tune"]):
         found = simcoll(*command, "--on", path, "--nodes", "3")
         assert found.status != 0
-        assert "lists its devices by name, 2 nodes of them" in found.err
+        assert "lists the devices of 2 nodes, so it cannot have more" in found.err
     assert "on 16 ranks" in simcoll("tune", path).out
 
 
@@ -168,8 +168,8 @@ WRONG: Mapping[str, tuple[Callable[[Any], object], str]] = {
     "a link less": (lambda g: g.remove_edge("GPUa of 1", "NVSWITCHa of 1"), "node 0 has nvlink gpu0->nvswitch0"),
     "a GPU less": (lambda g: g.remove_node("GPUh of 1"), "node 0 has 8 gpu|node 0 has 1 more gpu"),
     "an unknown device": (lambda g: g.add_node("x", kind="bridge", node=0), "is a bridge"),
-    "a homeless GPU": (lambda g: g.nodes["GPUa of 0"].pop("node"), "is in no node"),
-    "an unknown kind": (lambda g: g.nodes["GPUa of 1"].update(kind="GPU"), "is a GPU, of which NCCL knows nothing"),
+    "a homeless GPU": (lambda g: g.nodes["GPUa of 0"].pop("node"), "has no `node`"),
+    "an unknown kind": (lambda g: g.nodes["GPUa of 1"].update(kind="GPU"), "is a GPU, which NCCL does not know"),
     "a switch that does not reduce": (lambda g: g.nodes["NVSWITCHa of 1"].pop("in_network"), "with in_network"),
     "a cable less": (
         lambda g: g.remove_edges_from([e for e in [*g.edges] if "NICc of 1" in e and g.edges[e]["kind"] == "cable"]),
@@ -177,7 +177,7 @@ WRONG: Mapping[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a capability as tools print it": (lambda g: g.graph["gpu"].update(compute_capability=9.0), "tenfold, 90"),
     "half a NIC": (lambda g: g.graph.update(nic={"rate": "400 Gb/s", "latency": "1 us"}), "'trunk_latency'"),
-    "no capability": (lambda g: g.graph["gpu"].pop("compute_capability"), "does not say which GPUs these are"),
+    "no capability": (lambda g: g.graph["gpu"].pop("compute_capability"), "does not say which GPUs they are"),
     "a misspelt key": (lambda g: g.graph["gpu"].update(modle="H100"), "unknown key 'modle'"),
     "no mapping": (lambda g: g.graph.update(gpu=3), "not a mapping"),
     "no YAML": (lambda g: g.graph.update(gpu="{model: "), "gpu"),

@@ -143,7 +143,7 @@ def test_ways_to_ask_are_one() -> None:
 P = {"on": "hgx-h100", "size": "1 MiB"}
 ROWS = [{"collective": "all_reduce", "ranks": 8 * n, "nodes": n, "size_bytes": 2**20, "time_us": 60} for n in (1, 2)]
 ODD: list[tuple[Any, str]] = [
-    (lambda: sc.predict(object()), "object is no question; give a collective"),  # type: ignore[arg-type]
+    (lambda: sc.predict(object()), "object is no scenario; give a collective"),  # type: ignore[arg-type]
     (lambda: sc.run("all_reduce", on="hgx-h100", size=float("nan")), "nan is no whole number"),
     (lambda: sc.run("all_reduce", on="hgx-h100", size=float("inf")), "inf is no whole number"),
     (lambda: sc.run("all_reduce", jobs=0, **P), "jobs=0 means nothing; give 1, 2"),
@@ -153,9 +153,12 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.compare(3, on="hgx-h100"), "int is no measured table; give a file"),
     (lambda: sc.build("all_reduce", "ring", 0), "0 is no number of ranks"),
     (lambda: sc.build("all_reduce", "ring", "4"), "'4' is no number of ranks"),  # type: ignore[arg-type]
-    (lambda: sc.export(sc.build("all_reduce", "ring", 4), "msccl", rank=4), "rank= is no option; did you mean 'ranks'"),
+    (
+        lambda: sc.export(sc.build("all_reduce", "ring", 4), "msccl", rank=4),
+        "rank= is no option of `export`; did you mean 'ranks'",
+    ),
     (lambda: sc.measure("all_reduce", backend="mpi", **P), "backend='mpi' is not known; give 'gloo'"),  # type: ignore[arg-type]
-    (lambda: sc.recommend("all_reduce", among="x", **P), "^among=: 'x' does not serve here"),
+    (lambda: sc.recommend("all_reduce", among="x", **P), "^among=: 'x' cannot run this call"),
     (lambda: sc.compare(ROWS, on="hgx-h100", nods=2), "^nods=:1:1: nods: unknown key 'nods'"),
     (lambda: sc.compare(ROWS, on="hgx-h100", where={"ranks": 3}), r"^where=\{'ranks': '3'\} keeps no row"),
     (lambda: sc.run("all_reduce", **P, algorithm=["ring", "tree"]).plot(x="nodes", group=[]), "filter=.'algorithm': "),
@@ -163,7 +166,7 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.run("all_reduce", **P).where(algorithm="tree"), "no row has algorithm tree; there is ring"),
     (lambda: sc.run("all_reduce", on="hgx-h100", size={2**20}), "has no order; give a list"),
     (lambda: sc.run("all_reduce", on="hgx-h100", size=itertools.count(1)), "a count of more than 100000 values"),
-    (lambda: sc.Link("25 GB/s"), r"a link without a latency; give it, e.g. Link\('25 GB/s', '1 us'\); 0 for none"),  # type: ignore[call-arg]
+    (lambda: sc.Link("25 GB/s"), r"a link has no latency; give it, e.g. Link\('25 GB/s', '1 us'\); 0 for none"),  # type: ignore[call-arg]
     (lambda: sc.Link("25 GB/s", "1 us", latency_ps=3), "`latency` and `latency_ps`; give one of them"),
     (lambda: sc.Scenario("d.yaml"), r"write simcoll.load\('d.yaml'\)"),
     (lambda: sc.run("quickstart", algoritm="ring"), r"algoritm=.*did you mean 'algorithm'"),
@@ -172,12 +175,12 @@ ODD: list[tuple[Any, str]] = [
     (lambda: sc.run("allreduce", on="hgx-h100", size="1 MiB"), "did you mean 'all_reduce'"),
     (
         lambda: sc.run("quickstart", size=np.logspace(3, 4, 4)),
-        r"is no whole number; give whole bytes \(`.astype\(int\)",
+        r"is no whole number; give whole bytes \(convert an array by `.astype\(int\)",
     ),
     (lambda: sc.predict("quickstart", size="1 MiB"), "5 points"),
     (lambda: sc.run(sc.load("quickstart"), size="1 MiB"), "keys change a sweep"),
     *(
-        (lambda ask=ask: ask("h100_sxm_nccl-2.27.3.csv"), "nothing says what it was measured on; add on=")
+        (lambda ask=ask: ask("h100_sxm_nccl-2.27.3.csv"), "the measured machine is missing; add on=")
         for ask in (sc.diagnose, sc.compare, sc.calibrate)
     ),
     *(
@@ -289,7 +292,7 @@ def test_no_message_names_a_temporary_file(ask: Any) -> None:
     with pytest.raises(sc.SimcollError) as error:
         points = ask({"topology": dead, "collective": "all_reduce", "size": "1 KiB"})
         sc.run(points)
-    assert str(error.value).startswith("own graph: links.0.bandwidth: '0 B/s' is nothing; ")
+    assert str(error.value).startswith("own graph: links.0.bandwidth: '0 B/s' is no bandwidth; ")
 
 
 def test_a_schedule_is_an_algorithm() -> None:
@@ -394,7 +397,7 @@ def test_results_go_where_python_takes_them(tmp_path: Path) -> None:
 def test_the_advice_on_rows_that_differ_helps(keys: dict[str, Any], column: str) -> None:
     """The column that the message names sets rows apart, and a topology goes before what follows from it."""
     rows = sc.run("all_reduce", algorithm="ring", protocol="Simple", size=["1 MiB", "2 MiB"], **keys)
-    with pytest.raises(InputError, match=f"make {column} the group or the facet"):
+    with pytest.raises(InputError, match=f"use {column} as group or facet"):
         rows.plot()
     assert rows.plot(group=["algorithm", column])
 

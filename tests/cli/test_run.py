@@ -60,7 +60,7 @@ def test_a_results_csv_of_others_is_not_overwritten(scenario: Path, tmp_path: Pa
     for words in (["run", scenario], ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 KiB"]):
         found = simcoll(*words, "-o", table.parent)
         assert (found.status, found.out) == (2, "")
-        assert f"{table} is no results.csv of simcoll's, and would be overwritten; move it" in found.err
+        assert f"{table} is no results.csv of simcoll, and this run would overwrite it; move it" in found.err
     assert table.read_text(encoding="utf-8") == "student,grade\nanna,1\n"
     table.unlink()
     words = ["run", scenario, "-q", "-o", table.parent, "--set", "size=1 MiB", "--set", "plots=[]"]
@@ -123,8 +123,8 @@ def test_a_collective_is_asked_for_by_its_name(command: str, tmp_path: Path):
     keys = "{name: all_gather, topology: {system: hgx-h100, nodes: 2}, collective: all_gather, size: 1 MiB}"
     (tmp_path / "keys.yaml").write_text(keys, encoding="utf-8")
     assert asked.json == simcoll(command, tmp_path / "keys.yaml", "--json").json
-    assert simcoll(*words).err == "nothing says how large it is; add e.g. --size 64MiB\n"
-    assert simcoll(command, "all_gather", "--size", "1MiB").err.startswith("nothing says which machine; add --on")
+    assert simcoll(*words).err == "--size is missing; add e.g. --size 64MiB\n"
+    assert simcoll(command, "all_gather", "--size", "1MiB").err.startswith("the machine is missing; add --on")
 
 
 @pytest.mark.parametrize(

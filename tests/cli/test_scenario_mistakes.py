@@ -166,12 +166,12 @@ def test_a_file_of_another_kind_is_called_by_its_kind(
         (out, "results of simcoll"),
         (out / "results.csv", "results of simcoll"),
         (measured, "a table of measured times"),
-        (program, "a schedule as another program writes it"),
+        (program, "a schedule in another program's format"),
         (own, "a schedule"),
     ):
         refused = simcoll(command, file)
         assert refused.status == 2
-        assert f": {what}, and no scenario; give a scenario's file or name, or a collective" in refused.err
+        assert f": {what}, not a scenario; give a scenario's file or name, or a collective" in refused.err
         for words in re.findall(r"`simcoll ([^`]*)`", refused.err):
             known = {"MEASURED.csv": str(measured), "SYSTEM": "hgx-h100"}
             proposed = [known.get(word, word) for word in words.split()]

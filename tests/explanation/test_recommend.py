@@ -106,7 +106,7 @@ def test_only_protocols_that_are_named_are_recommended() -> None:
     both = recommended({**keys, "protocol": ["Simple", "LL"]}, among)
     best = [found["sizes"][0]["time_us"] for found in (free, *forced, both)]
     assert best[4] == min(best[1:3]) >= best[0]
-    with pytest.raises(RefusedError, match="protocol LL needs a profile with kernels"):
+    with pytest.raises(RefusedError, match="protocol LL needs a profile with NCCL kernels"):
         recommended({**keys, "protocol": "LL", "profile": "ideal"})
 
 

@@ -123,7 +123,7 @@ _EDGE = '<edge source="b" target="s">'
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (_HOST, f'{_HOST}<data key="n">-4</data>', "8:5: device 'a': node -4 is no index"),
+        (_HOST, f'{_HOST}<data key="n">-4</data>', "8:5: device 'a': node -4 is no node number"),
         (_HOST, f'{_HOST}<data key="n">fast</data>', "8:67: a: node is 'fast', and its key says int"),
         (_HOST, '<data key="k"> </data>', "8:5: device 'a' has no kind"),
         ('<node id="b"', '<node id=" "', "9:5: a device is named ' '"),
@@ -132,7 +132,7 @@ _EDGE = '<edge source="b" target="s">'
             "soon</data></edge>\n  </g",
             "12:61: b->s: latency is 'soon'",
         ),
-        ("25 GB/s", "0 GB/s", "11:5: a->s: a bandwidth of 0 is nothing"),
+        ("25 GB/s", "0 GB/s", "11:5: a->s: a link cannot have a bandwidth of 0"),
         ("25 GB/s", "fast", "11:5: a->s: a link's bandwidth: 'fast' is not a bandwidth"),
         (_EDGE, '<edge source="b" target="q">', "12:5: device 'q' has no kind"),
         (_EDGE, '<edge source="s" target="a">', "12:5: 2 links from "),
@@ -178,7 +178,7 @@ def test_torch_measurements(results: Path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["all_reduce/ring", "--to", "msccl"], "nothing says of how many ranks; add --ranks N"),
+        (["all_reduce/ring", "--to", "msccl"], "the number of ranks is missing; add --ranks N"),
         (["all_reduce/ring", "--to", "mscl", "--ranks", 4], "'mscl' is no format; did you mean 'msccl'?"),
         (["hgx-h100", "--to", "goal", "--ranks", 4], "'hgx-h100' is not COLLECTIVE/ALGORITHM"),
         (["all_reduce/ring", "--to", "goal", "--ranks", 4, "--size", "8"], "--size: '8' has no unit"),

@@ -381,7 +381,7 @@ def test_a_log_within_a_page(tmp_path: Path) -> None:
     assert simcoll("import", page, "-o", tmp_path / "a.csv").status == 0
     assert read_measured(tmp_path / "a.csv") == parse_measured(new(), "log")
     page.write_text("<html><body><pre>hello</pre></body></html>", encoding="utf-8")
-    assert "not known what this is" in simcoll("import", page).err
+    assert "the kind of this file is not recognised" in simcoll("import", page).err
 
 
 def test_a_table_that_says_that_all_was_right() -> None:
@@ -401,7 +401,7 @@ def test_a_row_that_is_cut_off_is_said(columns: int) -> None:
     rows = parse_measured(text, "log")
     (remark,) = remarks(text, "log", rows)
     assert rows == parse_measured(new(), "log")[:1] and "a line looks like a row and was not read (line" in remark
-    assert complaints("\n".join(new().splitlines()[:15]))[0].startswith("t.csv: holds no measurement but a header")
+    assert complaints("\n".join(new().splitlines()[:15]))[0].startswith("t.csv: holds no measurement: it has a header")
 
 
 @pytest.mark.parametrize(("code", "version"), [("22902", "2.29.2"), ("21805", "2.18.5"), ("2708", "2.7.8")])
@@ -639,7 +639,7 @@ def test_files_of_rccl_tests():
     own = "size (B),type,time (us),algbw,busbw\n1024,half,10.5,1,1.75\n"
     assert only(own, collective="all_reduce", ranks=8).time_us == 10.5
     assert complaints(own, ranks=8) == [
-        "t.csv:2:1: nothing says which collective this is; give collective=NAME, with --collective NAME"
+        "t.csv:2:1: the file does not say which collective this is; give collective=NAME, with --collective NAME"
     ]
 
 

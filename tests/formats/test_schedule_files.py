@@ -108,7 +108,7 @@ def test_one_of_several_programs_in_a_file(tmp_path: Path):
     ring, pairs = (re.search(r'name="(.*?)"', text)[1] for text in (foreign.RING, foreign.ALL_PAIRS))  # type: ignore[index]
     done = simcoll("import", tmp_path / "both.xml")
     assert done.status == 2
-    cure = f"say which by its number, --set program=2, or by its name: --set name={ring}"
+    cure = f"choose one by its number, --set program=2, or by its name: --set name={ring}"
     assert f"2 programs, 1: {ring}, 2: {pairs}; {cure}" in done.err
     done = simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}")
     assert schedule_json.parse(done.out, "x") == read(foreign.ALL_PAIRS)
@@ -116,7 +116,7 @@ def test_one_of_several_programs_in_a_file(tmp_path: Path):
     line = foreign.RING.count("\n") + foreign.ALL_PAIRS[: foreign.ALL_PAIRS.index('type="')].count("\n") + 1
     assert f":{line}:" in simcoll("import", tmp_path / "both.xml", "--set", f"name={pairs}").err
     (tmp_path / "both.xml").write_text(foreign.RING + foreign.RING)
-    assert f"2 programs, 1: {ring}, 2: {ring}; say which" in simcoll("import", tmp_path / "both.xml").err
+    assert f"2 programs, 1: {ring}, 2: {ring}; choose one" in simcoll("import", tmp_path / "both.xml").err
 
 
 def test_programs_of_one_name_are_told_apart_by_their_numbers(tmp_path: Path):
@@ -129,7 +129,10 @@ def test_programs_of_one_name_are_told_apart_by_their_numbers(tmp_path: Path):
         assert schedule_json.parse(done.out, "x") == read(text)
     for words in (["name", name], ["program", "3"], ["program", "0"], ["program", "x"]):
         done = simcoll("import", tmp_path / "both.xml", "--set", "=".join(words))
-        assert (done.status, f"1: {name}, 2: {name}; say which by its number, --set program=2" in done.err) == (2, True)
+        assert (done.status, f"1: {name}, 2: {name}; choose one by its number, --set program=2" in done.err) == (
+            2,
+            True,
+        )
 
 
 def test_groups_of_thread_blocks_move_each_chunk_once():
@@ -154,7 +157,7 @@ def test_groups_of_thread_blocks_move_each_chunk_once():
     assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
     together["gpus"][1]["threadblocks"].pop()
     with pytest.raises(
-        InputError, match=r"gpus\.1\.threadblocks\.0\.ops\.0: 3 thread blocks do this together, and 2 come"
+        InputError, match=r"gpus\.1\.threadblocks\.0\.ops\.0: 3 thread blocks share this operation, but only 2 reach"
     ):
         read(json.dumps(together), mscclpp)
 
@@ -176,7 +179,7 @@ def test_plans_of_another_form_are_refused_with_their_place():
     plan = json.loads(json.dumps(foreign.switched_plan()))
     plan["gpus"][1]["channels"] = plan["gpus"][1]["channels"][:1]
     with pytest.raises(
-        InputError, match=r"gpus\.1\.threadblocks\.0: it names a channel or a buffer that is not listed"
+        InputError, match=r"gpus\.1\.threadblocks\.0: it names a channel or a buffer that the plan does not list"
     ):
         read(json.dumps(plan), mscclpp)
     plan = json.loads(json.dumps(foreign.switched_plan()))
@@ -259,7 +262,7 @@ def test_a_missing_wait_is_found():
 def test_goal_of_others_is_read_with_its_collective(tmp_path: Path):
     """Who talks to whom, with whole buffers: proved as the collective that is named; without one it is refused."""
     (tmp_path / "g").write_text(foreign.GOAL)
-    assert "say with --collective" in simcoll("import", tmp_path / "g", "-o", tmp_path / "o.json").err
+    assert "name its collective with --collective" in simcoll("import", tmp_path / "g", "-o", tmp_path / "o.json").err
     done = simcoll("import", tmp_path / "g", "--collective", "allreduce", "-o", tmp_path / "o.json")
     assert done.status == 0 and "proved: 4 steps, 6 messages" in done.out
     assert "1 computations are left out" in done.out
@@ -271,7 +274,7 @@ def test_a_scenario_says_what_does_not_fit(tmp_path: Path):
     path, _ = brought(tmp_path, foreign.RING)
     base = ["run", "quickstart", "--set", f"algorithm={path}", "--set", "size=1 MiB"]
     told = simcoll(*base, "--set", "ranks=5", "--json").json["points"]
-    assert {row["status"] for row in told} == {f"refused: {path} is a schedule of 4 ranks, not 5; ask for ranks: 4"}
+    assert {row["status"] for row in told} == {f"refused: {path} is a schedule of 4 ranks, not 5; write `ranks: 4`"}
     assert "is a schedule of all_reduce, not broadcast" in simcoll(*base, "--set", "collective=broadcast").err
     lost = simcoll("run", "quickstart", "--set", "algorithm=lost.json")
     assert lost.status == 2 and "lost.json: cannot be read" in lost.err

@@ -39,7 +39,9 @@ def test_what_could_not_be_used_is_not_written(tmp_path: Path, text: str, wrong:
     (tmp_path / "given").write_text(text)
     done = simcoll("import", tmp_path / "given", "-o", tmp_path / wrong)
     assert (done.status, done.out, list(tmp_path.iterdir())) == (2, "", [tmp_path / "given"])
-    assert done.err.startswith(f"{tmp_path / wrong}: no name for a ") and done.err.endswith(f"; end it in {right}\n")
+    assert done.err.startswith(f"{tmp_path / wrong}: wrong ending for a ") and done.err.endswith(
+        f"; end its name in {right}\n"
+    )
 
 
 def test_a_matrix_of_nvidia_smi_is_a_machine(tmp_path: Path):
@@ -207,7 +209,7 @@ def test_amd_machines_answer_as_the_shipped_one(tmp_path: Path):
     for kind, speed in (("gfx906", 24), ("gfx90a", 36), ("gfx942", 48)):
         path, done = brought(tmp_path, foreign.mi300x(kind))
         assert bandwidth(topology_of(path), "gpu0", "gpu1") == speed
-        assert ("no profile for such GPUs" in done.out) == (speed != 48)
+        assert ("no profile fits such GPUs" in done.out) == (speed != 48)
 
 
 def test_graph_files_become_machines_and_graphs(tmp_path: Path):
@@ -242,18 +244,18 @@ def test_infragraph_is_expanded(tmp_path: Path):
 
 MISTAKES = [
     (foreign.MATRIX, "PXB\tSYS\tNODE\t0-31\t0\t\tN/A\nGPU1", "PXX\tSYS\tNODE\t0-31\t0\t\tN/A\nGPU1",
-     "x:2:25: 'PXX' is no way between devices; cells are X, NV#"),
+     "x:2:25: 'PXX' is no connection of devices; cells are X, NV#"),
     (foreign.MATRIX, "NIC1\tSYS\t", "NICX\tSYS\t", "x:1:1: there is no row for NIC1"),
     (foreign.MATRIX, "GPU3\tNV12\t", "GPU3\tNV11\t", "x:1:1: GPU0 to GPU3 is NV12, and back NV11"),
     (foreign.TOPOLOGY, 'link_width="16"', 'link_width="wide"', "x:5:5: pci: link_width='wide' is no whole number"),
-    (foreign.TOPOLOGY, "<system", "<sistem", "x: not known what this is"),
+    (foreign.TOPOLOGY, "<system", "<sistem", "x: the kind of this file is not recognised"),
     (foreign.TOPOLOGY, "<cpu", "<cqu", "not XML: mismatched tag"),
     (foreign.TOPOLOGY, '<system version="1">', '<!DOCTYPE s [<!ENTITY e "x">]><system version="1">',
      "a document type is not read"),
     (foreign.RING, 'type="rrs"', 'type="rrq"', "x:5:1: step: type='rrq' is not known; did you mean"),
     (foreign.RING, 'type="rrcs"', 'type="rcs"', "it does not do what its collective promises"),
-    (foreign.RING, 'recv="3"', 'recv="2"', "waits here for ever; for a message that is never sent"),
-    (foreign.RING, 'srcoff="3"', 'srcoff="9"', "chunk 9 of buffer 'i', which has 4; let offset and cnt fit"),
+    (foreign.RING, 'recv="3"', 'recv="2"', "waits here for ever; send the message"),
+    (foreign.RING, 'srcoff="3"', 'srcoff="9"', "chunk 9 of buffer 'i', which has 4; mend offset or cnt"),
     (foreign.RING, 'coll="allreduce"', 'coll="custom"', "coll='custom' is no collective"),
     (foreign.RING, 'cnt="1"', 'cnt="2"', "receives 1 chunks, and 2 are sent"),
     (foreign.GOAL, "s requires g", "s requires h", "x:22:1: there is no 'h' above"),
@@ -265,11 +267,11 @@ MISTAKES = [
     (json.dumps(foreign.switched_plan()), '[0, 1, 2, 3]', '[0]', "a switch joins two or more ranks, not [0]"),
     (json.dumps(foreign.switched_plan()), '[0, 1, 2, 3]', '[0, 1, 2]', "does not do what its collective promises"),
     (json.dumps(foreign.gather_plan()), '"signal"', '"nop"', "wait waits here for ever"),
-    (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: nothing says which collective this is; give collective=NAME"),
-    (foreign.OSU, "", "", "x:3:1: nothing says how many ranks took part; give ranks=N, with --where ranks=N"),
-    ('{"traceEvents": []}', "", "", "x: a trace, as PyTorch, Chakra and simcoll write them, which is not read"),
+    (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: the file does not say which collective this is; give collective"),
+    (foreign.OSU, "", "", "x:3:1: the file does not say how many ranks took part; give ranks=N, with --where ranks=N"),
+    ('{"traceEvents": []}', "", "", "x: a trace, as PyTorch, Chakra and simcoll write them, which simcoll cannot read"),
     ("\n\x07\n\x050.0.4H\x08\x01R\x0e\n\tis_cpu_op", "", "", "x: a trace, as PyTorch, Chakra and simcoll write them"),
-    ("hello", "", "", "x: not known what this is; give nvidia-smi topo -m"),
+    ("hello", "", "", "x: the kind of this file is not recognised; give nvidia-smi topo -m"),
 ]  # fmt: skip
 
 

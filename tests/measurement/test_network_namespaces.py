@@ -111,7 +111,7 @@ def test_links_overridden_are_built_so():
     ("spec", "what"),
     [
         ({"system": "dgx-a100", "link": None}, "has a gpu"),
-        ({"fabric": "fat-tree", "levels": 2, "hosts": 8, "spines": 2}, "two ways from"),
+        ({"fabric": "fat-tree", "levels": 2, "hosts": 8, "spines": 2}, "two routes from"),
         ({"fabric": "single-switch", "hosts": 300}, "has 301 devices"),
         ({"fabric": "single-switch", "hosts": 3, "links": {"host0->*": {"bandwidth": "0 B/s"}}}, "is down"),
     ],

@@ -178,8 +178,8 @@ def test_calls_back_to_back(rows: list[dict[str, Any]]):
     [
         ({"measure": {"harness": "graph"}}, "a CUDA graph holds calls of NCCL only; add --backend nccl"),
         ({"launch": {"registered": True}, "measure": {"harness": "library"}}, "registered for calls of NCCL only"),
-        ({"launch": {"registered": True}, "measure": {"harness": "p2p"}}, "registered for calls of NCCL only"),
-        ({"measure": {"harness": "nccl-tests", "buckets": 2}}, "calls back to back are whole"),
+        ({"launch": {"registered": True}, "measure": {"harness": "p2p"}}, "only NCCL registers buffers"),
+        ({"measure": {"harness": "nccl-tests", "buckets": 2}}, "calls back to back have no buckets"),
     ],
 )
 def test_what_means_cannot_be(asked: dict[str, Any], said: str):
@@ -310,10 +310,10 @@ MISTAKES = [
     (["--set", "measure.repeat=3"], 2, "did you mean 'repeats'?"),
     (["--set", "measure.repeats=0"], 2, "measure.repeats"),
     (["--ranks", "9"], 1, "9 ranks do not fit 8 places of loopback"),
-    (["--set", "measure.buckets=4"], 1, "buckets are of the library's collectives"),
+    (["--set", "measure.buckets=4"], 1, "buckets need the library's collectives"),
     (["--set", "measure.harness=library", "--set", "op=avg", "--set", "dtype=int32"], 1, "gloo has no avg of int32"),
-    (["--set", "model.barrier=true"], 1, "a real run has no barriers between steps; leave model.barrier out"),
-    (["--one-gpu"], 2, "--one-gpu is of NCCL's ranks; add --backend nccl"),
+    (["--set", "model.barrier=true"], 1, "a real run has no barriers between steps; leave out `model.barrier`"),
+    (["--one-gpu"], 2, "--one-gpu works with NCCL only; add --backend nccl"),
     (["--ranks", "2", "--prefix", "no-such-program"], 2, "rank 0 cannot be started: no-such-program: No such file"),
 ]
 
@@ -493,7 +493,7 @@ def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
     assert not real_run.is_member()
     monkeypatch.setenv("SLURM_PROCID", "1")  # in a batch script that starts no tasks
     assert not real_run.is_member()
-    with pytest.raises(InputError, match="no rank is set; start this with torchrun or srun"):
+    with pytest.raises(InputError, match="the environment sets no rank; start this with torchrun or srun"):
         real_run.membership()
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     monkeypatch.setenv("SLURM_LOCALID", "0")

@@ -81,16 +81,16 @@ def test_a_prediction_computes_what_was_measured(tmp_path: Path) -> None:
     found = compared(str(scenario), table, "table", [], [])
     assert len(found["points"]) == 3
     assert [point["error"] for point in found["points"]] == [0, 0, 0]
-    with pytest.raises(InputError, match="other computations than ddp has"):
+    with pytest.raises(InputError, match="does not fit the computations of the template ddp"):
         compared(str(scenario), table.replace("7000 2500 500 500 0", "7000 2500 500 0"), "table", [], [])
 
 
 @pytest.mark.parametrize(
     ("workload", "more", "said"),
     [
-        ({"template": "ddp", "model": "gpt2", "gpu": "h100"}, {}, "give layers"),
-        ({**STEP, "template": "fsdp"}, {}, "is simulated only; take ddp"),
-        ({**STEP, "overlap": False}, {}, "leave overlap out"),
+        ({"template": "ddp", "model": "gpt2", "gpu": "h100"}, {}, "give `layers`"),
+        ({**STEP, "template": "fsdp"}, {}, "can only be simulated; take ddp"),
+        ({**STEP, "overlap": False}, {}, "leave out `overlap`"),
         (STEP, {"dtype": "int32"}, "take dtype: float32"),
         ({"template": "gather", "size": "1000 B"}, {"ranks": 3}, "a size of ranks × whole elements"),
         (
@@ -136,7 +136,7 @@ def test_measure_prints_every_template(template: str, tmp_path: Path, monkeypatc
     done = simcoll("measure", written(tmp_path, template), "--ranks", 2, "--quiet", "-o", tmp_path / "made.csv")
     if template not in ("ddp", *SMALL):
         assert done.status
-        assert "is simulated only; take ddp, mean" in done.err
+        assert "can only be simulated; take ddp, mean" in done.err
         return
     assert done.status == 0
     assert done.out.startswith(f"Measured over gloo: {template} on 2: 2.5 ms;")

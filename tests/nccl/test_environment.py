@@ -96,8 +96,8 @@ def test_levels(written: object) -> None:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({"NCCL_FOO": 1, "NCCL_ALGO": "Tree"}, ("'NCCL_FOO': no effect is known", "NCCL_PROTO", "NCCL_P2P_LEVEL")),
-        ({"NCCL_NET": "Socket"}, ("'NCCL_NET': no effect is known; for sockets take `profile: PROFILE+tcp`",)),
+        ({"NCCL_FOO": 1, "NCCL_ALGO": "Tree"}, ("'NCCL_FOO': not modelled", "NCCL_PROTO", "NCCL_P2P_LEVEL")),
+        ({"NCCL_NET": "Socket"}, ("'NCCL_NET': not modelled; for sockets take `profile: PROFILE+tcp`",)),
         ({"NCCL_ALGO": "Trew"}, ("'Trew' is no algorithm", "did you mean 'tree'?")),
         ({"NCCL_PROTO": "LL;x:LL"}, ("'x' is no collective",)),
         ({"NCCL_P2P_LEVEL": "NODE"}, ("'NODE' is no distance", "PHB")),
@@ -120,7 +120,7 @@ def test_wrong_values(env: dict[str, Any], words: tuple[str, ...]) -> None:
     ("env", "why"),
     [
         ({"NCCL_ALGO": "PAT"}, "NCCL runs no all_reduce here under NCCL_ALGO=PAT"),
-        ({"NCCL_IB_HCA": "=mlx5"}, "NCCL_IB_HCA==mlx5 leaves no NIC of mlx5_0 … mlx5_7"),
+        ({"NCCL_IB_HCA": "=mlx5"}, "NCCL_IB_HCA==mlx5 matches no NIC of mlx5_0 … mlx5_7"),
     ],
 )
 def test_what_leaves_nothing_or_is_not_followed_is_refused(env: dict[str, Any], why: str) -> None:

@@ -158,7 +158,7 @@ def test_what_was_fitted_talked_directly() -> None:
 
 def test_env_needs_kernels() -> None:
     """A profile that knows no kernels has nothing to say of it."""
-    with pytest.raises(RefusedError, match="needs a profile with kernels"):
+    with pytest.raises(RefusedError, match="needs a profile with NCCL kernels"):
         call("l40s-pcie", 4096, 4, profile="one-port", protocol="none", env={"NCCL_P2P_LEVEL": "LOC"})
 
 

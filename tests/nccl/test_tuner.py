@@ -345,12 +345,12 @@ def test_newer_releases_follow_the_newest_rules(library: tuner_constants.Library
     for version in ("2.31.1", "2.99", "3.0"):
         ours, known = (tuner_constants.read(library, v).model_dump() for v in (version, newest))
         assert {**ours, "release": newest} == known
-        assert f"{library.upper()} {version} is not known: by the rules of {newest}" in str(
+        assert f"{library.upper()} {version} is not known, so the rules of {newest}" in str(
             tuner_constants.newer_than_known(version, library)
         )
-    assert "# RCCL 2.22.3 is not known: by the rules of 2.21" in simcoll("tune", "mi300x", "--version", "2.22.3").out
+    assert "# RCCL 2.22.3 is not known, so the rules of 2.21" in simcoll("tune", "mi300x", "--version", "2.22.3").out
     words = ["predict", "all_reduce", "--on", "hgx-h100", "--size", "1 MiB", "--set", "library_version=2.99"]
-    assert "# NCCL 2.99 is not known: by the rules of 2.30" in simcoll(*words).out
+    assert "# NCCL 2.99 is not known, so the rules of 2.30" in simcoll(*words).out
 
 
 STEP = "{template: ddp, forward: 1 ms, layers: [{parameters: 1 MiB, backward: 1 ms}], optimizer: 0 us, algorithm: ring}"
@@ -368,7 +368,7 @@ STEP = "{template: ddp, forward: 1 ms, layers: [{parameters: 1 MiB, backward: 1 
 )
 def test_every_door_says_that_a_release_is_newer_than_all_known(words: list[str]) -> None:
     """Law: whatever is asked of a release that is newer than all whose rules are known, the answer says so, once."""
-    said = "# RCCL 2.22 is not known: by the rules of 2.21"
+    said = "# RCCL 2.22 is not known, so the rules of 2.21"
     assert simcoll(*words, "--on", "mi300x", "--set", "library_version=2.22").out.count(said) == 1
     assert said not in simcoll(*words, "--on", "mi300x").out
 
@@ -380,7 +380,7 @@ def test_python_says_that_a_release_is_newer_than_all_known() -> None:
         results = sc.run(keys, library_version=version)
         single = sc.predict(keys, size="1 MiB", library_version=version)
         for shown in (str(results), str(results[:1]), str(results.where(size_bytes=1024)), str(single)):
-            assert ("NCCL 2.99 is not known: by the rules of 2.30" in shown) == said
+            assert ("NCCL 2.99 is not known, so the rules of 2.30" in shown) == said
         assert ("NCCL 2.99" in results._repr_html_()) == said
 
 
@@ -393,7 +393,7 @@ def test_a_table_of_a_newer_release_is_said(command: str, tmp_path: Path) -> Non
         rows = "".join(f"{version},all_reduce,8,{size},{time}\n" for size, time in ((1024, 19), (4096, 20), (8192, 21)))
         table.write_text(f"library_version,collective,ranks,size_bytes,time_us\n{rows}")
         printed = simcoll(command, table, "--on", "mi300x", *words).out
-        assert ("RCCL 2.27 is not known: by the rules of 2.21" in printed) == warned
+        assert ("RCCL 2.27 is not known, so the rules of 2.21" in printed) == warned
 
 
 # --- NCCL_ALGO, NCCL_PROTO ---
@@ -483,7 +483,7 @@ def test_graph_files_take_the_place_of_stored_graphs(tmp_path: Path) -> None:
     ("change", "error"),
     [
         (("<graphs", "<graps"), "x.xml:2:1: graps: is not the root of a graph file"),
-        (('nchannels="2"', 'nchannels="3"'), "x.xml:4:3: graph: nchannels='3', but channels: 2; let them agree"),
+        (('nchannels="2"', 'nchannels="3"'), "x.xml:4:3: graph: nchannels='3', but channels: 2; write how many"),
         (('pattern="4"', 'pattern="9"'), "x.xml:4:3: graph: pattern='9' is not known; choose from"),
         (('pattern="4" ', ""), "x.xml:4:3: graph: no attribute 'pattern'; add it"),
         (('speedintra="12"', 'speedintra="nan"'), "speedintra='nan' is no number from 0 to a million"),
@@ -491,12 +491,12 @@ def test_graph_files_take_the_place_of_stored_graphs(tmp_path: Path) -> None:
         (('typeintra="PHB"', 'typeintra="PHX"'), "typeintra='PHX' is not known; did you mean"),
         (('id="1"', 'id="0"'), "x.xml:9:3: graph: id='0' is not known, or stands twice"),
         (('id="0"', 'id="2"'), "x.xml:2:1: graphs: has no ring (id 0) with channels"),
-        (('<gpu dev="3"/>', '<gpu dev="0"/>'), "x.xml:6:5: channel: has no GPU, or one of them twice"),
+        (('<gpu dev="3"/>', '<gpu dev="0"/>'), "x.xml:6:5: channel: has no GPU, or one GPU twice"),
         (('<gpu dev="3"/>', '<gpu dev="x"/>'), "x.xml:6:42: gpu: dev='x' is no number"),
         (("?>", ' encoding="none"?>'), "x.xml:1:1: not XML: unknown encoding: none; write it in UTF-8"),
         (("?>", ' encoding="big5"?>'), "x.xml:1:1: not XML: multi-byte encodings are not supported"),
-        (('<gpu dev="3"/>', ""), "x.xml:4:3: graph: channels of different numbers of GPUs"),
-        (('<gpu dev="3"/>', "<nic/>"), "nic: does not belong into <channel>"),
+        (('<gpu dev="3"/>', ""), "x.xml:4:3: graph: channels have different numbers of GPUs"),
+        (('<gpu dev="3"/>', "<nic/>"), "nic: is not allowed in <channel>"),
         (('<gpu dev="3"/>', "<gpu dev='3'><a/></gpu>"), "a: too many or too deeply nested elements"),
     ],
 )
@@ -566,15 +566,15 @@ def test_small_calls_get_few_channels() -> None:
     ("words", "error"),
     [
         ("hgx-h10", "'hgx-h10' is no shipped system; did you mean"),
-        ("loopback", "loopback has no GPUs that its file describes"),
+        ("loopback", "loopback does not describe its GPUs"),
         ("hgx-h100 --version 2.1", "NCCL 2.1: the constants of this release are not known"),
-        ("hgx-h100 --nodes 2 --ranks 5", "5 ranks on 2 nodes are not as many on each; take a multiple of 2"),
+        ("hgx-h100 --nodes 2 --ranks 5", "5 ranks on 2 nodes are not equally many on each; take a multiple of 2"),
         ("hgx-h100 --ranks 16", "hgx-h100 has 8 GPUs a node, not 16"),
-        ("hgx-h100 --nodes 4 --ranks 2", "2 ranks on 4 nodes are not as many on each"),
-        ("hgx-h100 --algo pat", "no pair of algorithm and protocol is left"),
+        ("hgx-h100 --nodes 4 --ranks 2", "2 ranks on 4 nodes are not equally many on each"),
+        ("hgx-h100 --algo pat", "--algo and --proto exclude all pairs"),
         ("hgx-h100 --graph no-such.xml", "no-such.xml: cannot be read"),
-        ("hgx-h100 --on dgx-a100", "one system is asked for; name it: simcoll tune SYSTEM"),
-        ("--nodes 2", "one system is asked for; name it"),
+        ("hgx-h100 --on dgx-a100", "`simcoll tune` takes exactly one system; name it: simcoll tune SYSTEM"),
+        ("--nodes 2", "`simcoll tune` takes exactly one system; name it"),
         ("hgx-h100 --nodes 0", "--nodes: '0' is no number of nodes; give 1, 2"),
     ],
 )

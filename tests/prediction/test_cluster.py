@@ -150,7 +150,7 @@ def test_a_point_that_kills_its_workers(cluster: Cluster, folder: Path):
     words = ["run", "s.yaml", "-o", "out", "--set", "algorithm=[ring, own]", "--cluster", cluster.address]
     found = _own(folder, "os.kill(os.getpid(), signal.SIGKILL)", *words)
     assert (found.returncode, found.stdout) == (1, "")
-    assert "workers that took a point up died" in found.stderr
+    assert "workers of a point died" in found.stderr
     assert "Traceback" not in found.stderr
     assert _rows(folder / "out") == 4
 
@@ -163,7 +163,9 @@ def test_a_scheduler_that_dies(folder: Path, tmp_path_factory: pytest.TempPathFa
         kill = f"os.kill({cluster.scheduler.pid}, signal.SIGKILL)"
         found = _own(folder, kill, *words, "--cluster", cluster.address)
     assert (found.returncode, found.stdout) == (1, "")
-    assert re.fullmatch(rf"--cluster {cluster.address}: [^\n]*finished rows are kept, run it again\n", found.stderr)
+    assert re.fullmatch(
+        rf"--cluster {cluster.address}: [^\n]*finished rows are saved; run the same command again\n", found.stderr
+    )
     kept = _rows(folder / "out")
     assert kept <= 4
     assert json.loads(_own(folder, "", *words, "--json").stdout)["reused"] == kept

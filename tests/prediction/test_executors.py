@@ -122,13 +122,19 @@ def test_a_schedule_that_nccl_has_is_its_own_unless_another_is_named(keys: dict[
     ("keys", "why"),
     [
         ({"profile": "one-port", "executor": "msccl"}, "'one-port' has no kernels"),
-        ({"collective": "broadcast", "algorithm": "ring", "executor": "msccl"}, "executor msccl runs schedules"),
+        (
+            {"collective": "broadcast", "algorithm": "ring", "executor": "msccl"},
+            "executor: msccl` runs only simcoll's schedules",
+        ),
         ({"algorithm": "two_shot", "executor": "nccl"}, "NCCL has no two_shot for all_reduce"),
         ({"algorithm": "ring", "protocol": "pull", "executor": "nccl"}, "do not read peers' memory"),
-        ({"protocol": "pull", "nodes": 2}, "within a node"),
-        ({"collective": "all_gather", "algorithm": "nvls", "protocol": "pull"}, "add loads in an all_reduce"),
+        ({"protocol": "pull", "nodes": 2}, "within one node"),
+        (
+            {"collective": "all_gather", "algorithm": "nvls", "protocol": "pull"},
+            "NVSwitches reduce only some dtypes of an all_reduce",
+        ),
         ({"algorithm": "nvls", "protocol": "pull", "op": "product"}, "not all_reduce of float32 by product"),
-        ({"executor": "p2p", "protocol": "LL"}, "choose their protocol"),
+        ({"executor": "p2p", "protocol": "LL"}, "sends and receives take no protocol"),
         ({"ranks": 1}, "two ranks or more"),
     ],
 )
@@ -142,7 +148,7 @@ def test_a_profile_without_costs_of_loads_names_them(tmp_path: Path):
     """Kernels alone do not say what a load costs."""
     own = tmp_path / "own.yaml"
     own.write_text("name: own\nkernels: {LL: {hop: 1 us, rate: 5 GB/s}}\n")
-    with pytest.raises(InputError, match="does not say what loads of peers' memory cost"):
+    with pytest.raises(InputError, match="has no costs of loads from peers' memory"):
         ran(profile=str(own), protocol="pull")
 
 

@@ -450,7 +450,7 @@ def test_a_transport_by_name_is_judged_as_that_of_the_nics() -> None:
     ends = ("time_us", "low_us", "high_us", "median_low_us", "confidence")
     assert [own[end] for end in ends] == [named[end] for end in ends]
     assert own["low_us"] < own["time_us"] < other["time_us"] < other["high_us"]
-    with pytest.raises(InputError, match=r"nothing of GPUs.*nccl-hopper\+tcp"):
+    with pytest.raises(InputError, match=r"none of GPUs.*nccl-hopper\+tcp"):
         call("hgx-h100", "all_reduce", 1 << 20, nodes=2, profile="tcp")
 
 

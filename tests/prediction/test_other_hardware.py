@@ -69,5 +69,5 @@ def test_measured_tables_are_not_judged_by_it(command: str, tmp_path: Path) -> N
     assert len(found.err.strip().splitlines()) == 1
     if command == "diagnose":
         found = simcoll(command, tmp_path / "t.csv", "--on", "dgx-a100", "--profile", "ideal")
-        assert "ideal does not say what calls take" in found.err
+        assert "profile ideal has no costs of calls" in found.err
         assert "take nccl-ampere" in found.err

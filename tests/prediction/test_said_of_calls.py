@@ -108,16 +108,16 @@ def test_releases_choose_otherwise() -> None:
     [
         ({"subgroups": [[0, 1], [2, 3]]}, "one group with equal blocks"),
         ({"collective": "all_gather", "weights": [1, 2, 1, 1, 1, 1, 1, 1]}, "one group with equal blocks"),
-        ({"nodes": 2, "ranks": 12}, "12 ranks are not as many on each node"),
-        ({"collective": "barrier", "executor": "nccl"}, "kernels for barrier are not modelled"),
-        ({"collective": "barrier", "algorithm": "tree", "executor": "nccl"}, "kernels for barrier are not"),
+        ({"nodes": 2, "ranks": 12}, "12 ranks are not equally many on each node"),
+        ({"collective": "barrier", "executor": "nccl"}, "NCCL kernel costs exist for no barrier"),
+        ({"collective": "barrier", "algorithm": "tree", "executor": "nccl"}, "NCCL kernel costs exist for no barrier"),
         ({"algorithm": "naive", "executor": "nccl"}, "NCCL has no naive for all_reduce; it has ring, tree, nvls,"),
         ({"algorithm": "nvls", "protocol": "LL"}, "NCCL runs no all_reduce by nvls with LL here; it has tree (LL,"),
         ({"system": "dgx-a100", "algorithm": "nvls"}, "NCCL runs no all_reduce by nvls here; it has tree (LL,"),
         ({"nodes": 2, "ranks": 16, "algorithm": "nvls"}, "NCCL runs no all_reduce by nvls here; it has tree (LL,"),
-        ({"profile": "one-port", "protocol": "LL"}, "protocol LL needs a profile with kernels"),
+        ({"profile": "one-port", "protocol": "LL"}, "protocol LL needs a profile with NCCL kernels"),
         ({"topology": {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}},
-         "has no GPUs: kernels run on systems"),
+         "has no GPUs to run NCCL kernels"),
     ],
 )  # fmt: skip
 def test_what_kernels_do_not_serve(more: dict[str, Any], why: str) -> None:

@@ -141,7 +141,7 @@ def test_shares_that_are_none(share: str, scenario: Path, tmp_path: Path):
     """Wrong input: exit 2, nothing on stdout, nothing written."""
     found = simcoll("run", scenario, "-o", tmp_path / "out", "--shard", share)
     assert (found.status, found.out) == (2, "")
-    assert f"--shard: {share!r} is no share" in found.err
+    assert f"--shard: {share!r} names no shard" in found.err
     assert not (tmp_path / "out").exists()
 
 

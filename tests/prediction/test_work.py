@@ -32,7 +32,7 @@ STAR = {"fabric": "single-switch", "hosts": HOSTS, "link": CABLE}
 TREE = {"fabric": "fat-tree", "hosts": HOSTS, "link": CABLE}
 RING = {"collective": "all_reduce", "algorithm": "ring", "size": "4 MB", "topology": STAR}
 KERNELS = {"profile": "nccl-hopper", "topology": {"system": "hgx-h100", "nodes": 2048}}
-REASONS = r"GB of memory, and this machine has|(h|min) of a processor, and at most"
+REASONS = r"GB of memory, and this machine has|(h|min) of processor time, and the limit is"
 TOO_LARGE: dict[str, dict[str, Any]] = {
     "one step of all pairs": {"algorithm": "all_pairs"},
     "an exchange": {"collective": "all_to_all", "algorithm": "direct"},
@@ -131,7 +131,7 @@ def test_more_ranks_than_places_are_refused_where_they_stand(door: str, tmp_path
     command, *options = door.split()
     asked = simcoll(command, path, *options, *(["-o", tmp_path / "out"] if command == "run" else []))
     told = " ".join((asked.out + asked.err).split()).replace(" # ", " ")
-    assert ":1:12: ranks: 9 ranks do not fit 8 places of hgx-h100; ask for 8 at most" in told
+    assert ":1:12: ranks: 9 ranks do not fit 8 places of hgx-h100; write at most 8 ranks" in told
 
 
 def test_recommend_ends_when_its_runs_take_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,8 +111,8 @@ def test_a_picture_has_the_name_it_is_given(tmp_path: Path) -> None:
     assert refused.status == 2 and "is one picture, and there are" in refused.err and "give a folder" in refused.err
     assert not (tmp_path / "b.png").exists()
     for name, asked, said in (
-        ("c.gif", [], ".gif is no kind of picture; end a picture in .png, .svg or .pdf, or name a folder"),
-        ("c.xyz", [], ".xyz is no kind of picture; end a picture in .png, .svg or .pdf, or name a folder"),
+        ("c.gif", [], ".gif is no kind of picture; end a picture's name in .png, .svg or .pdf, or name a folder"),
+        ("c.xyz", [], ".xyz is no kind of picture; end a picture's name in .png, .svg or .pdf, or name a folder"),
         ("c.png", ["--format", "pdf"], "contradict each other"),
         ("out/results.csv", [], ".csv is no kind of picture"),
     ):

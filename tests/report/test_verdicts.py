@@ -120,7 +120,7 @@ def test_a_schedule_without_a_proof_is_said() -> None:
     """A note says it of an own schedule whose proof is turned off; shipped ones are known."""
     own = {"on": "hgx-h100", "size": "1 MiB", "algorithm": sc.build("all_reduce", "ring", 8)}
     assert any(
-        "proof is off" in note and "ring.json" in note for note in sc.run("all_reduce", **own, proof="off").notes
+        "`proof: off`" in note and "ring.json" in note for note in sc.run("all_reduce", **own, proof="off").notes
     )
     assert not sc.run("all_reduce", **own).notes
     assert not sc.run("all_reduce", **{**own, "algorithm": "ring"}, proof="off").notes

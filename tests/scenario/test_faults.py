@@ -191,16 +191,19 @@ DOWN = {"link": OUT, "kind": "down", "at": "1 us"}
     ("fault", "said"),
     [
         ({**DOWN, "at": "-1 us"}, "is negative"),
-        ({**DOWN, "until": "0.5 us"}, "until is not after at"),
-        ({**DOWN, "until": "700 s"}, "back after the time-out"),
+        ({**DOWN, "until": "0.5 us"}, "`until` must be later than `at`"),
+        ({**DOWN, "until": "700 s"}, "recovers after `timeout`"),
         ({**DOWN, "kind": "dwon"}, "'dwon' is not known"),
         ({**DOWN, "kind": "slow"}, "slow needs factor"),
         ({**DOWN, "factor": 2}, "down takes no factor"),
-        ({**DOWN, "detection": "1 ms"}, "detection is of on_failure: reroute"),
+        ({**DOWN, "detection": "1 ms"}, "`detection` needs `on_failure: reroute`"),
         ({**DOWN, "kind": "flap"}, "flap needs down_for and period"),
-        ({**DOWN, "kind": "flap", "down_for": "2 us", "period": "1 us", "times": 2}, "down_for is not below period"),
-        ({**DOWN, "kind": "flap", "down_for": "1 us", "period": "2 us"}, "either until or times"),
-        ({**DOWN, "probability": "50 %"}, "faults with a probability need replications"),
+        (
+            {**DOWN, "kind": "flap", "down_for": "2 us", "period": "1 us", "times": 2},
+            "`down_for` must be less than `period`",
+        ),
+        ({**DOWN, "kind": "flap", "down_for": "1 us", "period": "2 us"}, "either `until` or `times`"),
+        ({**DOWN, "probability": "50 %"}, "faults with a `probability` need replications"),
         ({**DOWN, "lnik": 1}, "did you mean 'link'"),
     ],
 )
@@ -231,17 +234,19 @@ def test_what_no_memory_holds_is_refused_before_its_topology_is_built(
 
 
 def test_links_that_fail_do_not_go_with_one_channel_that_stands_for_all() -> None:
-    """A profile with kernels takes links that are slow all the time, and no others."""
-    with pytest.raises(InputError, match="slow all the time, and no others"):
+    """A profile with kernels takes links that are slow in the whole run."""
+    with pytest.raises(InputError, match="slow in the whole run"):
         given(DOWN, **RING, profile="nccl-hopper")
 
 
 def test_replications_of_faults_that_are_the_same_in_each_are_told() -> None:
     """What is refused is named, and not what was written as it should be."""
     lasting = {"link": "*", "kind": "slow", "factor": 2, "at": "0 us"}
-    with pytest.raises(InputError, match="the same faults in all replications; leave out replications") as refused:
+    with pytest.raises(
+        InputError, match="faults are the same in all replications; leave out `replications`"
+    ) as refused:
         given(lasting, **RING, profile="nccl-hopper", replications=20)
-    assert "write kind: slow" not in str(refused.value)
+    assert "write `kind: slow`" not in str(refused.value)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])

@@ -148,8 +148,8 @@ def test_routes_of_a_workload_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        ((f"topology={{fabric: ring, hosts: 4, routing: adaptive, link: {LINK}}}",), "adaptive routing goes with"),
-        (("env={NCCL_IB_QPS_PER_CONNECTION: 4}",), "counts where switches draw routes"),
+        ((f"topology={{fabric: ring, hosts: 4, routing: adaptive, link: {LINK}}}",), "adaptive routing works with"),
+        (("env={NCCL_IB_QPS_PER_CONNECTION: 4}",), "has an effect only with random ECMP routes"),
         (("env={NCCL_IB_QPS_PER_CONNECTION: 0}",), "write a number at least 1"),
         (("variability={ecmp: {flows: 0}}", "replications=5"), "write a number at least 1"),
     ],
@@ -164,8 +164,8 @@ def test_routes_that_are_not_hashed_are_not_drawn() -> None:
     """On a torus routes are fixed; calls in buckets are predicted one by one."""
     torus = f"topology={{fabric: torus, dims: [2, 4], hosts: 8, link: {LINK}}}"
     for sets, words in (
-        ((torus,), "routes that are the shortest are not hashed"),
-        ((TREE, "measure={buckets: 2}", "collective=all_reduce"), "leave out ecmp or buckets"),
+        ((torus,), "routing: shortest hashes no routes"),
+        ((TREE, "measure={buckets: 2}", "collective=all_reduce"), "leave out `ecmp` or `buckets`"),
     ):
         point = asked(
             "profile=one-port", "algorithm=auto", "size=1 MiB", "variability={ecmp: {}}", "replications=3", *sets
@@ -217,4 +217,4 @@ def test_draws_that_cannot_differ_are_refused() -> None:
     """Where no message has an equal route the key has no effect, which one error says."""
     for tree in ("{system: hgx-h100, nodes: 2}", LEAVES.replace("spines: 8", "routing: adaptive")):
         point = asked(f"topology={tree}", *RING, "size=1 MiB", "variability={ecmp: {}}", "replications=3")
-        assert "no message has equal routes" in run_point(point)["status"]
+        assert "no message has several equal routes" in run_point(point)["status"]

@@ -278,15 +278,15 @@ def test_a_loop_of_calls_changes_only_chains() -> None:
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
-        (["launch.calls=5"], "in which the host launches each; add gpus_per_process, or leave calls out"),
-        (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or all"),
+        (["launch.calls=5"], "the host launches one by one in a loop; add `gpus_per_process`, or leave `calls` out"),
+        (["launch.gpus_per_process=0"], "0 is no number of GPUs a process; write 1, 2, …, or `all`"),
         (["launch.gpus_per_process=true"], "True is no number of GPUs a process; write"),
         (["launch.gpus_per_process=every"], "'every' is no number of GPUs a process; write"),
         (["launch.graph=7"], "launch.graph"),
         (["launch=graph"], "launch"),
-        (["launch.replays=2"], "replays are launches of a CUDA graph; add graph: true, or leave replays out"),
-        (["profile=nccl", "launch.gpus_per_process=2"], "'nccl' does not say what a launch takes of the"),
-        (["profile=nccl", "launch.graph=true"], "'nccl' does not say what a launch takes in"),
+        (["launch.replays=2"], "`replays` counts launches of a CUDA graph; add `graph: true`, or leave out `replays`"),
+        (["profile=nccl", "launch.gpus_per_process=2"], "profile 'nccl' has no cost of a launch of the"),
+        (["profile=nccl", "launch.graph=true"], "profile 'nccl' has no cost of a launch in"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_clear_error(law: Path, sets: list[str], says: str) -> None:
@@ -303,7 +303,7 @@ def test_more_gpus_than_a_node_has_ranks_are_refused(law: Path) -> None:
     rows = json.loads(simcoll(*asked(law, "ranks=[2, 8]", gpus(4)), "--json").out)["points"]
     assert [row["status"] == "ok" for row in rows] == [False, True]
     assert rows[0]["status"].startswith("refused: ")
-    assert "4 GPUs a process are more than the ranks of a node, 2; write all" in rows[0]["status"]
+    assert "4 GPUs a process are more than the ranks of a node, 2; write `all`" in rows[0]["status"]
 
 
 @pytest.mark.parametrize(("way", "said"), [
@@ -419,7 +419,10 @@ def test_what_a_first_launch_takes_is_no_part_of_the_launch(tmp_path: Path) -> N
     values = {p["name"]: p["value"] for p in found["parameters"]}
     assert values == pytest.approx({"graph.launch": GRAPHED / 1e6, "graph.upload": UPLOAD / 1e6}, rel=0.1)
     _, err = calibrated(tmp_path, text, *sets, "--where", "ranks=8", status=2)
-    assert "graph.launch: 'law' does not say what graph.upload takes, which would be taken for a part of it" in err
+    assert (
+        "graph.launch: 'law' has no cost graph.upload, so the fit would count that cost as a part of graph.launch"
+        in err
+    )
     (tmp_path / "knows.yaml").write_text(LAW + UPLOADED.replace(f"launch: {GRAPHED}", "launch: 1000000"))
     profile = ("--set", f"profile={tmp_path}/knows.yaml")
     found, _ = calibrated(tmp_path, text, *sets, "--where", "ranks=8", *profile)
@@ -451,7 +454,7 @@ def test_what_rows_do_not_tell_of_launches(tmp_path: Path) -> None:
     text = table(LAW + KNOWN, [gpus("all")], sizes=(64, 128, 256, 512, 1024, 4096), noise=0)
     alone = ["--where", "collective=all_to_all", "--where", "ranks=8"]
     _, err = calibrated(tmp_path, text, "--set", gpus("all"), *alone, status=2)
-    assert "host.message: these rows cannot tell it from host.launch; fit fewer, or add rows" in err
+    assert "host.message: these rows cannot distinguish it from host.launch; fit fewer, or add rows" in err
     assert "--free" not in err
 
 

@@ -150,9 +150,9 @@ def test_the_result_is_the_same_for_any_number_of_jobs() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"variability": {}}, "nothing varies"),
-        ({"variability": {"launch_skew": SKEW}, "replications": None}, "add e.g. replications: 200"),
-        ({}, r"replications: variability and replications go together; add e.g. variability: \{launch_skew: "),
+        ({"variability": {}}, "`variability` is empty"),
+        ({"variability": {"launch_skew": SKEW}, "replications": None}, "add e.g. `replications: 200"),
+        ({}, r"replications: `variability` and `replications` need each other; add e.g. `variability: \{launch_skew: "),
         ({"variability": {"launch_skew": {"distribution": "lognormal", "mean": "3 us"}}}, "takes median and sigma"),
         ({"variability": {"launch_skew": {**SKEW, "distribution": "normall"}}}, "'normall' is not known"),
         ({"variability": {"slow": [{"rank": 1, "factor": 0.5}]}}, "out of range"),

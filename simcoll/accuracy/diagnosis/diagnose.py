@@ -88,12 +88,12 @@ def diagnosed(
     asked, refused = _predicted_rows(rows, asking, tell)
     if not asked.rows:
         problem = f"{source}: none of {refused.total()} measured rows can be predicted"
-        raise InputError(problem, next(iter(refused), "give rows of collectives that are known here"))
+        raise InputError(problem, next(iter(refused), "give rows of collectives that `simcoll list algorithms` shows"))
     if all(scenario.profile in WITHOUT_COSTS for scenario in asked.scenarios):
         given = " and ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios))
-        problem = f"{given} does not say what calls take, so times on {system} cannot be judged by it"
+        problem = f"profile {given} has no costs of calls, so it cannot judge times on {system}"
         cure = f"take {asking.profile}" if asking.profile else "take a profile fitted to such machines"
-        raise InputError(problem, f"{cure}, or fit one: simcoll calibrate")
+        raise InputError(problem, f"{cure}, or fit one with `simcoll calibrate`")
     table, names = _table(asked)
     base = ranking.healthy(table)
     ranked = ranking.ranked(table, base, tell)
@@ -122,7 +122,7 @@ def _predicted_rows(
     for number, row in enumerate(selected):
         points = asking.points(with_schedule_name(row))
         if len(points) > 1:
-            raise InputError("--set sweeps", "give one value")
+            raise InputError("--set gives several values", "give one value")
         if points:
             asked[number] = replace(points[0], scenario=_forced(points[0], row))
     begun = itertools.count()
@@ -139,7 +139,7 @@ def _predicted_rows(
         if result and result.status == "ok":
             predicted.append((row, asked[number].scenario, result))
         else:
-            refused[result.status if result else f"{row.algorithm} is not known"] += 1
+            refused[result.status if result else f"simcoll has no algorithm {row.algorithm!r}"] += 1
     rows, scenarios, results = zip(*predicted, strict=True) if predicted else ((), (), ())
     return _DiagnosedRows(rows, scenarios, results), refused
 
@@ -169,7 +169,7 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
-    """Return the factors from a prediction to the ends of the range of healthy rows; None if the profile has none.
+    """Return the range of times on a healthy machine as two factors of the prediction; None if the profile has none.
 
     The range comes from errors on the machine that the profile was fitted to. It is narrower than the prediction's
     interval, which also allows for differences between machines. For calls between nodes that a profile of GPUs never
@@ -188,9 +188,9 @@ def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tup
 
 
 def _adds_bytes(scenario: Scenario, profile: Profile) -> bool:
-    """Return whether a call adds elements of one byte, and the profile was fitted to other dtypes only. One-byte adds
-    take more instructions for each byte: a measured reduce_scatter of int8 takes 3 to 10 % longer than one of float16,
-    an all_gather as long."""
+    """Return whether a call reduces elements of one byte, while the profile was fitted to larger types only. One-byte
+    reductions take more instructions per byte: a measured reduce_scatter of int8 takes 3 to 10 % longer than one of
+    float16; an all_gather takes no longer."""
     known = profile.calibration
     fitted = [text.partition("=")[2].split(",") for text in (known.where if known else ()) if text.startswith("dtype=")]
     adds = COLLECTIVES[scenario.collective].reduces and ITEMSIZE[scenario.dtype] == 1

@@ -84,7 +84,7 @@ class Hypothesis:
 
 
 def _both(first: Callable[[T], T], second: Callable[[T], T], none: Callable[[T], T]) -> Callable[[T], T]:
-    """Return a change that applies both changes. If one is `none`, return the other itself, the key of kept times."""
+    """Return a change that applies both changes. If one is `none`, return the other itself, the key of cached times."""
     if none in (first, second):
         return second if first is none else first
     return lambda value: second(first(value))
@@ -148,7 +148,7 @@ def candidates(
 
 
 def _by_the_host(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
-    """Yield hosts that launch calls at another pace than the profile's host. A quicker host is possible only if the
+    """Yield hypotheses of a host with another launch rate than the profile's. A faster host is possible only if the
     table names processes of several GPUs."""
     text = "each call takes longer by a constant: launched one by one, or by many processes"
     yield Hypothesis("launch", text, assumes=2, launch=True, host="adds")
@@ -170,7 +170,7 @@ def _by_processes(scenario: Scenario) -> Scenario:
 
 
 def _launched_otherwise(scenarios: Sequence[Scenario], reduces: bool) -> Iterator[Hypothesis]:
-    """Yield other ways of launching whose costs the profiles know, if the table does not name a way. `reduces`: the
+    """Yield hypotheses of other launch modes whose costs are in the profiles, if the table names none. `reduces`: the
     GPUs share a switch that reduces, so registered buffers matter."""
     windows = "buffers are registered as windows, so that nothing is copied"
     registered = (
@@ -262,7 +262,7 @@ def _first_links(scenarios: Sequence[Scenario]) -> dict[str, dict[str, Edge]]:
 
 
 def _slow_gpus() -> Iterator[Hypothesis]:
-    """Yield slower kernels on links of full speed."""
+    """Yield hypotheses of slower kernels on links of full bandwidth."""
     text = "kernels slower than they should be: a GPU with low clocks, or one that others use"
     for share in SHARES:
         slower = functools.partial(_with_slower_blocks, share=share)
@@ -350,7 +350,7 @@ def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
 
 
 def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
-    """Return whether some GPUs reach each other without the host: behind one PCIe switch, or all in a small call."""
+    """Return whether some GPUs exchange data without the host: behind one PCIe switch, or all in a small call."""
     asked = {(nodes_of(scenario.topology), scenario.ranks) for scenario in scenarios}
     communicators = [communicator(system, *nodes_and_ranks) for nodes_and_ranks in asked]
     by_switch = "pcie_switch" in system.devices

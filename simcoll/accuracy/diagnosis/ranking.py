@@ -42,7 +42,7 @@ ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
 class HypothesisTimes:
-    """Times of a table's points under hypotheses, in us; each point is bound only once under each change."""
+    """Computes the times of a table's points under hypotheses, in us; each point is bound once for each change."""
 
     def __init__(self, table: MeasuredTable):
         self._table = table
@@ -302,13 +302,13 @@ def by_themselves(table: MeasuredTable, fits: Sequence[Fit], base: Fit) -> dict[
 
 
 def sure(fits: Sequence[Fit], base: Fit) -> str:
-    """Return how surely the first fit is better than the next that is not as good: clear, likely or open."""
+    """Return how certainly the first fit is better than the next one that is not as good: clear, likely or open."""
     good = as_good(fits, base)
     return next((fit.behind(fits[0]) for fit in fits[1:] if not any(fit is each for each in good)), "clear")
 
 
 def _under(hypothesis: Hypothesis, times: HypothesisTimes, table: MeasuredTable) -> Fit | None:
-    """Return the fit of a hypothesis with the launch that the small sizes show.
+    """Return the fit of a hypothesis, with the launch time estimated from the small sizes.
 
     None if it cannot be simulated, or if it is about launches and these are as short as they should be.
     """

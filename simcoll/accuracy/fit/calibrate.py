@@ -112,7 +112,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class Beginning:
-    """All of a profile except the fitted values: the start of the fit, and the sources of its rows.
+    """The start of a fit: all of the profile except the fitted values, and the sources of its rows.
 
     `file` is the profile's file as plain data. `network` has the costs of NICs that `profile` does not give.
     `generations` are the generations of the measured GPUs.
@@ -179,7 +179,7 @@ def fitted(
         estimated = posterior_estimate.estimate(fitting, begin.whole, begin.params, begin.known, tell)
     left = int((chosen & ~used).sum())
     notes = [*notes, *([f"{left} rows took longer than larger sizes did, and were not fitted"] if left else [])]
-    lone = ["no row is held out: nothing shows how wrong this is elsewhere; --fit says what to fit"] * bool(
+    lone = ["no row is held out, so errors on other rows are unknown; choose the rows to fit with --fit"] * bool(
         chosen.all()
     )
     return _written(data, chosen, estimated, begin, begin.about(seed), [*notes, *lone, *estimated.notes])
@@ -253,7 +253,7 @@ def _written(
 
 
 def _ends(name: str, estimated: Estimate) -> tuple[float, float]:
-    """Return the ends of an interval as costs, first the end that is shown as the lower number."""
+    """Return the ends of an interval as costs, first the end that is printed as the lower number."""
     low, high = estimated.low[name], estimated.high[name]
     return (high, low) if parameters.falls(name) else (low, high)
 
@@ -358,8 +358,8 @@ def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[D
 
 
 def _former(profile: Profile, moved: Collection[str]) -> list[Document]:
-    """Return the series of the former fit that still hold: all if no cost moved, those on one node if only costs of the
-    network moved, else none."""
+    """Return the series of the former fit that stay valid: all if no cost changed, those on one node if only network
+    costs changed, else none."""
     if profile.calibration is None or not all(map(prior.of_network, moved)):
         return []
     series = [each for each in profile.calibration.covers if not moved or (each.nodes or 1) == 1]

@@ -36,27 +36,28 @@ AT_LIMIT: Final = 0.999  # a cost beyond this share of a limit counts as at the 
 NEW: Final[dict[Kind, str]] = {"ranks": "ranks", "collectives": "collective", "nodes": "nodes"}
 
 NO_EFFECT: Final = "changes none of these rows"
-HIDDEN: Final = "changes none of these rows where it stands, as something else is slower"
+HIDDEN: Final = "near its present value it changes none of these rows, because something else is slower"
 NO_SIGN: Final = "these rows show no sign of another value"
 
 
 class Shown(NamedTuple):
-    """Median errors (logarithms) of the zones of left-out groups, and the number of groups."""
+    """Errors of the cross-validation: the median log error of each zone (rows of one series with similar sizes) of the
+    groups left out of the fit, and the number of these groups."""
 
     errors: list[float]
     groups: int
 
     def and_of(self, other: Shown) -> Shown:
-        """Return these errors and groups together with others."""
+        """Return the errors and groups of both."""
         return Shown(self.errors + other.errors, self.groups + other.groups)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left`, and remarks.
+    """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left` out; and remarks.
 
-    `scatter` is the standard deviation of the logarithms of times due to the parameters; `shown` are the errors on rows
-    that were left out.
+    `scatter` is the standard deviation of the logarithms of times due to the parameters; `shown` are the errors of the
+    cross-validation.
     """
 
     costs: Mapping[str, float]
@@ -92,12 +93,12 @@ def starting_costs(samples: Samples, start: Profile, params: Params, free: Seque
         else [*parameters.candidates(samples.kinds, reduces, start.kernels is not None), *launches]
     )
     if LAUNCH in names and UPLOAD not in names and any(samples.uploads) and not (start.graph and start.graph.upload):
-        why = f"{start.name!r} does not say what {UPLOAD} takes, which would be taken for a part of it"
+        why = f"{start.name!r} has no cost {UPLOAD}, so the fit would count that cost as a part of {LAUNCH}"
         cure = f"fit {UPLOAD} too, to rows of several launch.replays or numbers of GPUs a process"
         raise InputError([Diagnostic(why, cure, LAUNCH)])
     given = {key.removeprefix("model.") for row in samples.rows for key in row.others if key.startswith("model.")}
     if clash := [name for name in names if name in given and free]:
-        raise InputError(f"--free: {clash[0]} is given by the table's column model.{clash[0]}", "leave it out")
+        raise InputError(f"--free: {clash[0]} is given by the table's column `model.{clash[0]}`", "leave it out")
     return {name: parameters.cost(name, start, params) for name in names if name not in given}
 
 
@@ -119,8 +120,8 @@ def check_limits(names: Sequence[str], values: Floats, bounds: Bounds, null: Map
         if fast or cost > AT_LIMIT * most:
             more, how = "more" if fast == parameters.falls(name) else "less", "faster" if fast else "slower"
             limit = parameters.text(name, least if fast else most)
-            why = f"the rows ask for {more} than {limit}, its limit: they are {how} than the model allows"
-            cure = "see whether --topology is the machine and times are in us, without a factor, or leave such rows out"
+            why = f"the best fit is {more} than its limit, {limit}: the rows are {how} than the model allows"
+            cure = "check that --topology names the machine and that times are in us, or leave such rows out"
             wrong.append(Diagnostic(why, cure, name))
     if wrong:
         raise InputError(wrong)
@@ -230,7 +231,7 @@ class _Estimating(Fitting):
                 continue
             name, alike = self.names[parameter.number], " and ".join(self.names[i] for i in parameter.alike)
             none = HIDDEN if name in self.felt else NO_EFFECT
-            reasons[name] = f"these rows cannot tell it from {alike}" if alike else none
+            reasons[name] = f"these rows cannot distinguish it from {alike}" if alike else none
         if reasons and self.asked:
             cure = "fit fewer, or add rows of other rank counts, algorithms or sizes"
             raise InputError(Diagnostic(why, cure, name) for name, why in reasons.items())
@@ -310,7 +311,7 @@ class _Estimating(Fitting):
         with np.errstate(invalid="ignore"):  # a parameter that does not move has no correlation
             together = np.corrcoef(draws, rowvar=False).reshape(len(self.names), len(self.names))
         return [
-            f"{a} and {b} hang together (correlation {together[i, j]:.2f}): their sum is surer than either"
+            f"{a} and {b} are correlated ({together[i, j]:.2f}): their sum is known better than either"
             for i, a in enumerate(self.names)
             for j, b in enumerate(self.names[:i])
             if abs(together[i, j]) > LINKED
@@ -319,7 +320,7 @@ class _Estimating(Fitting):
     def _ineffective(self, line: Line) -> list[str]:
         """Return remarks on values without effect."""
         return [
-            f"{name} has no effect from where it stands on: something else is slower"
+            f"{name} has no effect beyond its present value: something else is slower"
             for j, name in enumerate(self.names)
             if self._stuck(line, j)
         ]
@@ -331,9 +332,10 @@ class _Estimating(Fitting):
 def errors_left_out(
     line: Line, rows: Sequence[MeasuredRow], measured: Floats, bounds: Bounds, belief: Belief
 ) -> dict[Kind, Shown]:
-    """Return the errors on each group of rows that is left out of a fit in turn, for each kind of novelty of a call.
+    """Return the errors of the cross-validation by kind of novelty (a new rank count, collective, node count or size):
+    each group of rows is predicted by a fit to the other rows.
 
-    Where the other rows say nothing, a fit to them stays as near to the whole fit as `belief` has it.
+    Where the other rows determine nothing, the fit stays near the fit to all rows, as far as `belief` holds it.
     """
     odd = noise_of(np.log(measured / line.times), rows)[1]
     near, wide = belief._replace(values=line.values), least_squares.width(line, measured)
@@ -368,7 +370,8 @@ def errors_held_out(off: Floats, rows: Sequence[MeasuredRow], fitted: NDArray[np
 
 
 def own_errors(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Kind, int]]:
-    """Return for each kind the spread of the model's own error, and the number of groups that show it; 0 if none."""
+    """Return for each kind of novelty the spread of the model's error, and the number of groups it is estimated from; 0
+    if there are none."""
     seen = {kind: each for kind, each in shown.items() if each.errors}
     spreads = {kind: float(np.sqrt(np.mean(np.square(each.errors)))) for kind, each in seen.items()}
     groups = {kind: each.groups for kind, each in seen.items()}

@@ -39,7 +39,7 @@ MANY_LAUNCHES: Final = 3  # the bootstrap draws launches only of rows with at le
 class RetimedPoint:
     """A point that is bound once and timed under many settings of costs, for fits.
 
-    If a fit cannot know the library's choice, each possible choice is bound, and the quickest counts.
+    If the library's choice depends on the fitted costs, each possible choice is bound, and the fastest one counts.
     """
 
     def __init__(self, scenario: Scenario):
@@ -57,7 +57,7 @@ class RetimedPoint:
 
     @cached_property
     def _links(self) -> list[Numbers]:
-        """For each choice, the links that carry bytes."""
+        """For each possible choice of the library, the links that carry bytes."""
         return [np.flatnonzero(choice.totals.carried) for choice in self.choices]
 
     @property
@@ -80,7 +80,7 @@ class RetimedPoint:
 
     @property
     def processes(self) -> frozenset[Process]:
-        """The work of the host's processes for the call; empty if the scenario does not ask for it."""
+        """The work that CPU processes of the host do for the call; empty if the scenario does not model host work."""
         return self._calls[0].processes
 
     @property
@@ -119,7 +119,7 @@ class Samples:
 
     @property
     def launches(self) -> list[str]:
-        """The names of the launch parameters that these rows can show, of the host and of CUDA graphs."""
+        """The names of the launch parameters that these rows can determine, of the host and of CUDA graphs."""
         processes = {process for point in self.points for process in point.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
@@ -128,12 +128,12 @@ class Samples:
 
     @property
     def uploads(self) -> set[float]:
-        """The distinct numbers of uploads for a launch of a graph; two or more show the cost of an upload."""
+        """The distinct numbers of uploads per graph launch; two or more let a fit determine the cost of an upload."""
         return {point.uploads for point in self.points if point.scenario.launch.graph}
 
     @property
     def least_a_launch(self) -> float:
-        """The least quotient of a row's time and a process's launches for it, in ps; 0 if no launches are known."""
+        """The least time per launch in ps: a row's time over the number of launches of a process; 0 if unknown."""
         most = [max((process.launches for process in point.processes), default=0) for point in self.points]
         pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
         return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
@@ -194,7 +194,7 @@ def read(
     if not rows:
         table_join.kept(all_rows, where, ", ".join(map(str, files)))
         cure = "give tables with rows, or another --where"
-        raise InputError("no measured row is left", cure)
+        raise InputError("no measured row is left to fit", cure)
     kept, notes = _one_harness(rows)
     notes += table_join.apart(rows)
     notes += [remark for name, data, of in tables for remark in remarks(decoded(data), name, of)]
@@ -217,10 +217,10 @@ def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
         return next(iter(counts)), []
     if "p2p" not in counts:
         names = ", ".join(sorted(counts))
-        raise InputError(f"the rows are of several harnesses ({names}), and a profile serves one",
+        raise InputError(f"the rows are of several harnesses ({names}), and a profile is fitted to one",
                          f"choose, e.g. with --where harness={min(counts)}")  # fmt: skip
     others = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()) if name != "p2p")
-    return "p2p", [f"left out are rows of other harnesses ({others}); --where harness=… takes them"]
+    return "p2p", [f"rows of other harnesses are left out ({others}); --where harness=… selects them"]
 
 
 def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:
@@ -232,13 +232,13 @@ def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples,
     refused: Counter[str] = Counter()
     for row in rows:
         if row.others.get("buckets", "1") not in ("", "1"):
-            refused["they are calls in buckets, of which a fit of whole calls knows nothing"] += 1
+            refused["they are calls in buckets, and the fit models whole calls only"] += 1
             continue
         points = asking.points(row)
         if len(points) == 1:
             pairs.append((row, points[0].scenario))
         else:
-            unknown = f"{row.collective}/{row.algorithm} is not known here: name it as `simcoll list algorithms` does"
+            unknown = f"{row.collective}/{row.algorithm} is not known: name it as `simcoll list algorithms` does"
             refused["--set gives several points" if points else unknown] += 1
     return of_pairs(pairs, refused)
 
@@ -277,7 +277,7 @@ def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[n
     if fit:
         chosen = np.array(table_join.among(samples.rows, fit, "--fit"))
         if not chosen.any():
-            raise InputError("--fit names no row", "see the columns and values of the tables")
+            raise InputError("--fit selects no row", "choose columns and values that the tables contain")
         return chosen, "--fit " + " --fit ".join(f"{column}={','.join(texts)}" for column, texts in fit.items())
     return np.array(every_second(samples.rows)), EVERY_SECOND
 

@@ -128,8 +128,8 @@ def near(values: Floats, bounds: Bounds) -> Floats:
 
 
 def felt(model: ModelFunction, here: Line, bounds: Bounds) -> Line:
-    """Return the line; costs without effect nearby get slopes over steps of their own size. Something slower may hide
-    small changes.
+    """Return the line; costs whose small changes have no effect, as a slower part hides them, get slopes over steps of
+    their own size.
     """
     hidden = ~_effects(here, bounds)
     steps = np.where(hidden, np.maximum(here.values, bounds.scale), near(here.values, bounds))
@@ -171,7 +171,7 @@ def fit(
 
 
 def _polished(model: ModelFunction, here: Line, measured: Floats, bounds: Bounds, width: float) -> Line:
-    """Search on with small steps of the model itself, from a bend of the times where lines lead no further."""
+    """Improve values by small steps with the model itself, where times bend and linear steps lead no further."""
     goal, scale = np.log(measured), np.maximum(here.values, 0.01 * bounds.scale)
     lower, upper = bounds.lower / scale, bounds.upper / scale
     solution = scipy.optimize.least_squares(
@@ -343,8 +343,8 @@ def posterior(here: Line, measured: Floats, belief: Belief) -> Floats:
 
 
 def variances(here: Line, measured: Floats, belief: Belief, alike: Sequence[Hashable], asked: Floats) -> Floats:
-    """Return the variances (sums,) of sums of the values given the rows. `asked` (sums, terms, parameters) has the
-    factors of each term; a sum's variance adds those of its terms.
+    """Return the variances (sums,) of sums of the values given the rows. `asked` (sums, terms, parameters) holds the
+    factors of each term; the variance of a sum is the sum of its terms' variances.
 
     Rows with equal labels in `alike` have correlated errors of unknown correlation, so together they count as one row,
     with the weights that determine the sum best. So more rows never make a sum less sure. The weights are those of a

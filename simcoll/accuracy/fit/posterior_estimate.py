@@ -52,23 +52,23 @@ BOLDNESS: Final = (0.1, 0.3, 1.0)  # factors of the believed widths that are tri
 # Number of believed widths over which slopes are taken at first: costs are seldom hidden over more. Blocks of rings
 # hide cables down to 78 % of their rate.
 REACH, REACH_OF_CABLES = 2.0, 3.0
-MOST_OUTLIERS: Final = 0.25  # share of rows that may be far off by chance; more are off for a reason, and count whole
-BETTER: Final = 0.9  # a fit must reach this share of the error before it: less gain may be luck
-# Share of the left-out groups' mean gain that one group may lose, for costs of the network and of GPUs. On 71 splits of
-# published tables on several nodes, a half gives the least error for the network. With no loss at all, fits of machines
-# that were made from the shipped tables by moving costs do not follow: a group that loses 0.2 points vetoes 20.
+MOST_OUTLIERS: Final = 0.25  # share of rows that may be far off by chance; if more are, they count fully
+BETTER: Final = 0.9  # a fit must lower the error to this share of the earlier error: a smaller gain may be chance
+# One group's error may grow by this share of the groups' mean gain, for costs of the network and of GPUs. On 71 splits
+# of published tables on several nodes, a half gives the least error for the network. If no error may grow, fits do not
+# find the costs of synthetic machines (shipped tables with changed costs): a loss of 0.2 points vetoes a gain of 20.
 OF_NETWORK, OF_GPUS = 0.5, 0.05
 SHARES: Final[Mapping[Part, float]] = {"launches": OF_NETWORK, "network": OF_NETWORK, "GPUs": OF_GPUS}
-# For costs of the network a group may lose the model's own error as well: without the one collective that shows a slow
-# cable, the others explain its rows by anything else, and that is no sign against the cable. If rows are not of all
-# zones of sizes, calls of another zone will be asked, and nothing may be lost.
+# For network costs, a group's error may also grow by the model's own error. Without the one collective on which a
+# slow cable has an effect, the fit explains its rows by other costs, which is no evidence against the slow cable. If
+# rows lack a zone of sizes (small, middle, large), predictions will be for that zone, too, and no error may grow.
 SLACK: Final = least_squares.OWN_ERROR
 
 
-_Ways = Sequence[Sequence[NDArray[np.int64]]]  # ways to leave rows out: the row numbers of each group of each way
-NO_BETTER: Final = "rows that are left out are predicted no better with another value"
-HARDLY: Final = "these rows tell hardly anything of it"
-MESSAGES: Final = "messages cannot tell it from P2P.reach; add rows of other collectives"
+_Ways = Sequence[Sequence[NDArray[np.int64]]]  # partitions for cross-validation: row numbers by partition and group
+NO_BETTER: Final = "another value does not improve predictions of left-out rows"
+HARDLY: Final = "these rows hardly determine it"
+MESSAGES: Final = "messages cannot distinguish it from `P2P.reach`; add rows of other collectives"
 
 
 def estimate(
@@ -124,7 +124,7 @@ class _FromPrior(Fitting):
         self.names = [name for name in every if name in moved]
         if not moved:
             self.names = every
-            kept = self._at(first, known, ["what the fit begins with predicts rows left out best: nothing is changed"])
+            kept = self._at(first, known, ["the values before the fit predict left-out rows best: nothing is changed"])
             return replace(kept, costs={}, low={}, high={})
         belief = self._belief
         belief = belief._replace(widths=belief.widths * [moved[name] for name in self.names])
@@ -152,7 +152,7 @@ class _FromPrior(Fitting):
     # --- the model ---
 
     def _line(self, values: Floats) -> Line:
-        """Return the line at `values`; network costs step by believed widths, as something slower may hide them."""
+        """Return the line at `values`. Network costs change by their believed widths: other costs may hide them."""
         near, far = least_squares.near(values, self.bounds), self._belief.widths
         return least_squares.line(
             self.model, values, self.bounds, np.where(list(map(prior.of_network, self.names)), far, near)
@@ -198,7 +198,7 @@ class _FromPrior(Fitting):
         return line if hardly.all() else self._leaving(line, hardly, HARDLY)
 
     def _leaving(self, line: Line, which: NDArray[np.bool_], why: str) -> Line:
-        """Return the line without the flagged parameters, which keep their values; record why."""
+        """Return the line without the flagged parameters, which keep their values; record the reason."""
         self.left |= {name: why for name, leave in zip(self.names, which.tolist(), strict=True) if leave}
         self.names = [name for name in self.names if name not in self.left]
         return Line(line.values[~which], line.times, line.slopes[:, ~which])
@@ -265,7 +265,7 @@ class _FromPrior(Fitting):
 
 
 def _kept(belief: Belief, boldness: float) -> Belief:
-    """Return the belief with narrower widths and no tails: a less bold fit stays near the profile."""
+    """Return the belief with narrower widths and no tails, with which a fit stays nearer to the profile."""
     return belief if boldness == 1 else belief._replace(widths=belief.widths * boldness, tails=False)
 
 
@@ -287,12 +287,12 @@ def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
 
 
 def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
-    """Return the ways to leave rows out: by rank count, collective, node count and part of the sizes, if there are
-    several.
+    """Return the partitions of rows for cross-validation: by rank count, by collective, by node count and by size, each
+    if it has several groups.
 
-    Sizes are left out by zones, except for costs of the network if rows are in all zones. Such costs show only in some
-    zones, and later questions lie between the rows' sizes, so every second doubling is left out. A group with none or
-    all of the rows that show the network is dropped.
+    Sizes are grouped in zones (small, middle, large). For costs of the network, if rows are in all zones, every second
+    doubling of the size is left out instead: these costs have an effect in some zones only, and predictions will be for
+    sizes between the rows' sizes. A group with none or all of the rows on which the network has an effect is dropped.
     """
     zones = [_zone(row) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in NEW.values()]
@@ -316,8 +316,8 @@ def _in_all_zones(rows: Sequence[MeasuredRow]) -> bool:
 
 
 def _off(times: Sequence[Floats], measured: Floats, ways: _Ways, most: float) -> Floats:
-    """Return the mean error of each group of each way to leave rows out, by that way's times; a row's error is at most
-    `most`."""
+    """Return the mean error of each group of each partition, from that partition's times; a row's error counts as at
+    most `most`."""
     errors = [np.minimum(np.abs(np.log(of_way / measured)), most) for of_way in times]
     return np.array([each[group].mean() for each, groups in zip(errors, ways, strict=True) for group in groups])
 

@@ -61,7 +61,7 @@ def belief(
 
 
 def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:
-    """Return a belief around a line's costs, as wide as the differences between machines; each row counts whole."""
+    """Return a belief around a line's costs, as wide as the differences between machines; each row counts fully."""
     widths = [_width(name, cost, None) for name, cost in zip(names, line.values.tolist(), strict=True)]
     return Belief(line.values, np.maximum(widths, OF_RATES * bounds.scale), 1.0)
 
@@ -77,12 +77,12 @@ def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
 
 
 def independent(rows: Sequence[MeasuredRow]) -> int:
-    """Return the number of zones of the rows; rows of a zone count as one."""
+    """Return the number of independent rows: rows of one zone (see `zone`) count as one."""
     return len(set(map(zone, rows)))
 
 
 def zone(row: MeasuredRow) -> tuple[object, ...]:
-    """Return the key of rows on which the model errs alike: one series, and sizes within a factor of ALIKE."""
+    """Return the key of a row's zone, in which errors are similar: one series, and sizes within a factor of ALIKE."""
     return *series(row), int(np.log(max(1, row.size_bytes)) // np.log(ALIKE))
 
 

@@ -40,7 +40,7 @@ def check_believable(points: Sequence[Document], topology: str) -> None:
     share = f"{factor:.3g} times as long as" if middle > 0 else f"1/{factor:.3g} of"
     raise InputError(
         f"the rows take {share} what the best fit on {topology} takes, in the median",
-        "see that the unit of the times, the system, the profile and the launch (launch.gpus_per_process) are those of "
+        "check that the unit of times, the system, the profile and the launch (`launch.gpus_per_process`) are those of "
         "the table",
     )
 

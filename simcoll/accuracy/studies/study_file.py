@@ -107,7 +107,7 @@ class Study(Model):
     @model_validator(mode="after")
     def _has_cases(self) -> Study:
         if not self.cases:
-            raise ValueError("a study has cases; write cases: [{case: NAME}]")
+            raise ValueError("a study needs cases; write `cases: [{case: NAME}]`")
         return self
 
 
@@ -150,7 +150,7 @@ def system_of(text: str, table: Path) -> str:
     words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}
     fits = [name for name, word in words.items() if word in plain]
     if not fits:
-        raise InputError(f"{table}: which system {text!r} is, is not known", f"name one of {', '.join(words)}")
+        raise InputError(f"{table}: no shipped system matches the machine {text!r}", f"name one of {', '.join(words)}")
     return max(fits, key=lambda name: len(words[name]))
 
 

@@ -98,8 +98,8 @@ def _held(finding: Finding) -> list[Scored]:
 
 
 def _unseen(finding: Finding, held: Sequence[Scored]) -> Sequence[Scored]:
-    """Return the rows of cases without any fitted row, or `held` if there are none: other held-out rows set the width
-    of intervals.
+    """Return the rows of cases without any fitted row, or `held` if there are none. (The other held-out rows determined
+    the width of intervals.)
     """
     touched = {row.case for row in finding.scored if row.fitted}
     return [row for row in held if row.case not in touched] or held
@@ -251,7 +251,7 @@ def _beside_no_fit(finding: Finding) -> Iterator[str]:
 
 
 def _lost(finding: Finding) -> float | None:
-    """Return the most percentage points by which a fit raised the error on held-out rows above its start's error."""
+    """Return by how many percentage points a fit at most raised the error on held-out rows, from start to end."""
     ways = [[way["mape"] for way in fit.document["beside"][-2:]] for _, fit in finding.fits]
     return max((max(0.0, pair[1] - pair[0]) for pair in ways if len(pair) == 2), default=None)
 
@@ -509,5 +509,5 @@ def check(findings: Sequence[Finding]) -> list[Goal]:
     """Return the goals that were missed. Raises InputError if no study could be carried out."""
     if all(finding.why_not for finding in findings):
         reasons = "; ".join(f"{finding.study.name}: {finding.why_not}" for finding in findings)
-        raise InputError(f"no study can be carried out here: {reasons}", "name others, or take --reuse")
+        raise InputError(f"no study can be carried out here: {reasons}", "name other studies, or add --reuse")
     return [goal for finding in findings if not finding.why_not for goal in goals(finding) if not goal.met]

@@ -253,7 +253,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     ]
     rows, notes = fit_rows.of_pairs(pairs)
     if len(rows) != len(pairs):
-        raise InputError(f"{study.name}: {notes[0]}", "leave such points out of the case")
+        raise InputError(f"{study.name}: {notes[0]}", "remove such points from the case")
     gpus = [load_system(m.used.system).gpu for m, _ in fitted if m.used.system]
     begin = Beginning(
         name=study.name,
@@ -293,7 +293,7 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
             predicted = sweep.run_point(dataclasses.replace(point, scenario=asked), related=True)
             joined = table_join.join([row], [predicted], {})
             if not joined:
-                raise InputError(f"{material.used.name}: {predicted.status}", "leave such points out of the case")
+                raise InputError(f"{material.used.name}: {predicted.status}", "remove such points from the case")
             spread = row.others.get("spread")
             scatter = float(spread) if spread else None
             swept = {column: text for column, text in row.others.items() if "." in column}

@@ -2,8 +2,7 @@
 
 A channel sends one transfer at a time, so flows are numbered by channel. A link that only one channel takes is left out
 of `records.Paths`: nothing is shared there, and it only caps the rate of that channel's flow. This cap is the flow's
-`narrowest` link, the lowest number among equals. It may be a shared link, which never gives a flow more than its
-bandwidth.
+`narrowest` link, the lowest number among equals. It may be a shared link, which limits a flow anyway.
 """
 
 from __future__ import annotations

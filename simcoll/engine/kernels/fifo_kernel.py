@@ -20,8 +20,7 @@ value = waits.value
 
 @jit
 def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Serve chunks in the order of (arrival of the head, key). Return how many transfers ended, and the latest time in
-    ps.
+    """Serve chunks in the order of (arrival of the head, key). Return how many transfers ended, and the latest time.
 
     The parts of the network run one after the other, each alone as long as no event in another part can affect it. So
     its heap is short, and its columns stay in the processor's cache. Without `changes`, numba omits their code.

@@ -51,8 +51,7 @@ class Repeats(NamedTuple):
 
 class Plan(NamedTuple):
     """By row: the way, the index of the size (`kind`), the receive side, and whether it reduces. By size: the number of
-    loops in which a whole piece is sent (`whole`), empty if rows are sent whole. `piece` is the index of the size of a
-    whole piece."""
+    loops in which a whole piece is sent (`whole`), empty if rows are sent whole. `piece` is the index of its size."""
 
     way: Column
     kind: Column
@@ -204,8 +203,7 @@ class Progress(NamedTuple):
 
 class Turns(NamedTuple):
     """Reroutes: at each turn, counted from 1, a link is found dead `at` some time. `force[turn * ways + way]` is the
-    way taken from then on in place of `way`; `taken` the way that each transfer took; `passed` the current turn,
-    (1,)."""
+    way taken from then on in place of `way`; `taken` the way that each transfer took; `passed` the last turn, (1,)."""
 
     at: Column
     force: Column

@@ -1,7 +1,7 @@
-"""Measured tables: CSV; what nccl-tests and rccl-tests print or write as JSON; what OSU's and Intel's MPI benchmarks
-print.
+"""Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, output of OSU's and Intel's MPI benchmarks.
 
-A reader turns text into located cells (column → text and place); `measured_row.rows` checks them, whoever read them.
+A reader converts text into cells: for each row, column → (text, place in the file). `measured_row.rows` checks the
+cells of every reader.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _FAILED: Final = re.compile(r"Out of bounds values\s*:\s*[0-9]+\s+FAILED")
-_READERS: Final = (nccl_tests_json, rccl_tests, mpi_benchmarks, nccl_tests)  # the last reads whatever has its header
+_READERS: Final = (nccl_tests_json, rccl_tests, mpi_benchmarks, nccl_tests)  # the last accepts any text with its header
 
 
 def looks(text: str) -> bool:
@@ -55,9 +55,9 @@ def find_measured(name: Path | str) -> Path:
 
 
 def read_measured(path: Path | str) -> list[MeasuredRow]:
-    """Read a measured table (CSV), or the output of nccl-tests or rccl-tests.
+    """Read a measured table (CSV), or the output of a benchmark, e.g. nccl-tests.
 
-    Raises InputError with every mistake, located.
+    Raises InputError with every mistake and its place.
     """
     return read_file(path)[1]
 
@@ -65,21 +65,21 @@ def read_measured(path: Path | str) -> list[MeasuredRow]:
 def read_file(
     path: Path | str, defaults: Mapping[str, object] | None = None, chosen: bool = False
 ) -> tuple[bytes, list[MeasuredRow]]:
-    """Read a table as `read_measured` does, with the options of `parse_measured`; also return the bytes of the file."""
+    """Return the bytes of a file, and its rows as `read_measured`; for the options see `parse_measured`."""
     data = input_files.bytes_of(Path(path), "give the path of a measured table")
     return data, parse_measured(decoded(data, str(path)), str(path), defaults, chosen)
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Return remarks on a text and its `rows`: wrong data, lines like rows that could not be read, scattered runs."""
+    """Return remarks on a text and its rows: wrong results, unreadable lines like rows, runs of a point that differ."""
     found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 
 
 def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
-    """Return a remark if the harness found wrong elements in the results of the `rows`; else None.
+    """Return a remark if the benchmark found wrong elements in its results; else None.
 
-    Versions of nccl-tests without the column `#wrong` report wrong elements of the whole text below the table.
+    Versions of nccl-tests without the column `#wrong` report wrong elements of all rows below the table.
     """
     said = None if "#wrong" in text else _FAILED.search(text)
     whole = f"the check of what was computed failed ({said[0]!r})" if said else None
@@ -87,7 +87,7 @@ def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
 
 
 def _unread(text: str) -> list[str]:
-    """Return a remark if lines of nccl-tests look like rows and could not be read; else nothing."""
+    """Return one remark if some lines of nccl-tests look like rows and could not be read; else an empty list."""
     if csv_table.is_table(text) or any(reader.looks(text) for reader in _READERS[:-1]):
         return []
     lines = nccl_tests.unread(text)
@@ -99,10 +99,10 @@ def _unread(text: str) -> list[str]:
 def parse_measured(
     text: str, source: str, defaults: Mapping[str, object] | None = None, chosen: bool = False
 ) -> list[MeasuredRow]:
-    """Parse a text as `read_measured` does a file; `source` names it in errors.
+    """Parse the text of a file as `read_measured` does; `source` names the text in errors.
 
-    `defaults` fill what rows do not say, and never change what they say. With `chosen`, defaults also select rows:
-    tables that surely do not meet them may be left out.
+    `defaults` are values for cells that are missing in rows. With `chosen`, defaults also select rows: tables that
+    certainly have other values may be skipped.
     """
     given = measured_row.given(defaults or {})
     mistakes: list[Diagnostic] = []
@@ -111,7 +111,7 @@ def parse_measured(
     reader = next((reader for reader in _READERS if reader.looks(text)), nccl_tests)
     cells = nccl_tests.cells(text, source, given, chosen) if reader is nccl_tests else reader.cells(text, source, given)
     if not cells:
-        begun = " but a header: no row below it is whole" if reader.looks(text) else ""
-        debug = " but NCCL's debug output" if not begun and "NCCL INFO" in text else ""
+        begun = ": it has a header, but no complete row below it" if reader.looks(text) else ""
+        debug = ", only NCCL's debug output" if not begun and "NCCL INFO" in text else ""
         raise InputError(f"{source}: holds no measurement{begun}{debug}", reader.CURE)
     return measured_row.rows(cells, given, mistakes)

@@ -1,5 +1,5 @@
-"""Measured tables as CSV whose header names the columns; comment lines begin with `#`. The writer puts simcoll's own
-columns first."""
+"""Read and write measured tables as CSV. The header names the columns; comment lines begin with `#`. The writer puts
+simcoll's own columns first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _names(cells: Iterable[str]) -> list[str]:
 
 
 def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic]) -> Iterator[LocatedCells]:
-    """Yield the located cells of a CSV text whose header names the columns; rows of another length go to `mistakes`.
+    """Yield the cells of each row of a CSV text, with their places; `mistakes` gets rows with too few or many cells.
 
     Raises InputError if the header lacks a required column or repeats one, or if no row follows.
     """
@@ -59,7 +59,7 @@ def _header(names: list[str], places: list[Place], given: LocatedCells) -> list[
 
 
 def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
-    """Yield places and cells of every line that is neither empty nor a comment."""
+    """Yield (places, cells) of every record that is neither empty nor a comment."""
     lines = list(io.StringIO(text.lstrip("\ufeff"), newline=None))
     reader = csv.reader(iter(lines))
     start = 0
@@ -74,14 +74,14 @@ def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
 
 
 def _places(source: str, start: int, line: str, count: int) -> list[Place]:
-    """Return the place of each cell of a record; cells behind a quoted line break get the place of its end."""
+    """Return the place of each cell of a record; cells after a quoted line break get the end of the first line."""
     columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
     columns += [columns[-1]] * (count - len(columns))
     return [Place(source, start + 1, column) for column in columns[:count]]
 
 
 def dump(rows: Sequence[MeasuredRow]) -> str:
-    """Return the rows as CSV text; columns that no row fills are left out."""
+    """Return the rows as CSV text, without columns that are empty in all rows."""
     others = list(dict.fromkeys(name for row in rows for name in row.others))
     filled = [column for column in COLUMNS if any(getattr(row, column) is not None for row in rows)]
     cells = ([*(_cell(getattr(row, c)) for c in filled), *(row.others.get(n) for n in others)] for row in rows)

@@ -16,7 +16,7 @@ _SOCKET: Final = re.compile(r"(?<![A-Z0-9])(PCIE|SXM|NVL(?![0-9]))")
 
 
 def contradiction(rows: Iterable[MeasuredRow], machine: str, model: str) -> str | None:
-    """Return one line if rows name other GPUs than the `model` of a `machine` in their column `gpu` or `system`; else
+    """Return a remark if the column `gpu` or `system` of rows names other GPUs than the `model` of a `machine`; else
     None.
 
     >>> said = {"gpu": "NVIDIA A100 PCIe"}
@@ -30,12 +30,12 @@ def contradiction(rows: Iterable[MeasuredRow], machine: str, model: str) -> str 
 
 
 def named(rows: Iterable[MeasuredRow]) -> tuple[str, ...]:
-    """Return the names of GPUs or machines in the rows' column `gpu` or `system`, each once."""
+    """Return the distinct names of GPUs or machines in the rows' column `gpu`, or else `system`."""
     return tuple(dict.fromkeys(filter(None, (row.others.get("gpu") or row.system for row in rows))))
 
 
 def ruled_out(names: Iterable[str], model: str) -> bool:
-    """Return whether all names are of GPUs other than the `model`.
+    """Return whether all names (at least one) are names of GPUs other than the `model`.
 
     >>> ruled_out(["NVIDIA H100 80GB HBM3"], "MI300X"), ruled_out(["node 7"], "MI300X"), ruled_out([], "MI300X")
     (True, False, False)
@@ -49,6 +49,6 @@ def _other(text: str, model: str) -> bool:
 
 
 def _differ(pattern: re.Pattern[str], text: str, model: str) -> bool:
-    """Return whether both texts match the pattern, with no match in common."""
+    """Return whether the pattern matches in both texts, but no match is common to both."""
     said, has = ({*pattern.findall(each.upper().replace("-", " "))} for each in (text, model))
     return bool(said and has) and not said & has

@@ -1,7 +1,7 @@
-"""One row of a measured table in simcoll's vocabulary, and its checks; every reader of tables ends here.
+"""The row of a measured table with simcoll's names, and checks of its cells; every reader of tables uses this module.
 
 `size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports. Columns
-listed in `COLUMNS` are checked strictly; all others are kept as they are.
+listed in `COLUMNS` are checked strictly; all others stay texts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import float_of, format_size, int_of
 
-LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → its text and place
+LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → (text, place in the file)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRow:
-    """One measurement. None: the table does not say; for algorithm and protocol: they were not forced."""
+    """One measurement. None means that the table does not say; for algorithm and protocol, that NCCL chose freely."""
 
     system: str | None = None
     library: str | None = None
@@ -45,8 +45,8 @@ class MeasuredRow:
     time_us_max: float | None = None
     runs: int | None = None
     in_place_time_us: float | None = None
-    wrong: int | None = None  # elements that the harness found wrong; None where it found none, or did not look
-    others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only --where reads
+    wrong: int | None = None  # number of wrong elements that the harness found; None: none, or unchecked
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # columns that only `--where` uses
     place: Place | None = dataclasses.field(default=None, compare=False, repr=False)
     given: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)  # columns filled by defaults
     repeats: tuple[float, ...] = dataclasses.field(
@@ -57,10 +57,10 @@ class MeasuredRow:
 _ABOUT: Final = ("others", "place", "given", "repeats")
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) if field.name not in _ABOUT)
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
-NOISE: Final = 1.5  # ratio that runs of one machine rarely reach, except at the smallest sizes
-USUAL: Final = 1.2  # ratio that half of one machine's points rarely reach (median over sizes)
+NOISE: Final = 1.5  # ratio of times that runs of a point on one machine rarely exceed, except at the smallest sizes
+USUAL: Final = 1.2  # ratio that the median over the points of one machine rarely exceeds
 FEW_POINTS: Final = 3  # fewer points have no meaningful median
-MAX_MISTAKES: Final = 20  # listed for one table: a wrong column makes one mistake a row
+MAX_MISTAKES: Final = 20  # most mistakes listed for one table: a wrong column causes one per row
 
 _OF_RUNS: Final = ("time_us", "time_us_min", "time_us_max", "in_place_time_us", "runs", "wrong")
 _ABSENT: Final = frozenset(("", "none", "auto", "nan", "null", "na", "n/a", "-"))
@@ -70,14 +70,13 @@ _PROTOCOLS: Final = {name.lower(): name for name in names.PROTOCOLS}
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
-    """Return the mistake that neither table nor user says the collective or the ranks; `of` lists possible
-    collectives."""
+    """Return the diagnostic for a missing column, `collective` or `ranks`; `of` lists possible collectives."""
     said = {
         "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
         "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),
     }
     choices = f", one of {', '.join(of)}" if of else ""
-    return Diagnostic(f"nothing says {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
+    return Diagnostic(f"the file does not say {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
 
 
 def _collective(text: str) -> str:
@@ -90,7 +89,7 @@ def _collective(text: str) -> str:
 
 
 def _algorithm(text: str) -> str:
-    chosen = re.fullmatch(r"auto\(=(\w+)\)", text)  # the library chose it, and its log says so
+    chosen = re.fullmatch(r"auto\(=(\w+)\)", text)  # the library chose the named algorithm
     name = chosen[1] if chosen else text
     return _ALGORITHMS.get(name, name)
 
@@ -139,9 +138,9 @@ _READ: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def normal(column: str, value: object) -> Any:
-    """Return a value of a column of `COLUMNS` in simcoll's vocabulary, None if absent; values of other columns as text.
+    """Convert a value of a column of `COLUMNS` to simcoll's names and types, None if absent; others become texts.
 
-    Raises ValueError that says the mistake and the cure, separated by "; ".
+    Raises ValueError with the text "problem; fix".
 
     >>> normal("collective", "AllReduce"), normal("dtype", "half"), normal("algorithm", "auto")
     ('all_reduce', 'float16', None)
@@ -151,7 +150,7 @@ def normal(column: str, value: object) -> Any:
 
 
 def given(defaults: Mapping[str, object]) -> LocatedCells:
-    """Return defaults as cells; raises InputError for an unknown column and for a value that it cannot have."""
+    """Convert defaults into cells; raises InputError for an unknown column and for an invalid value."""
     cells: LocatedCells = {}
     mistakes = []
     for column, value in defaults.items():
@@ -170,9 +169,9 @@ def given(defaults: Mapping[str, object]) -> LocatedCells:
 
 
 def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
-    """Return located cells as checked rows; `given` fills absent cells. Rows that differ only in times become one.
+    """Check cells and convert them into rows; `given` supplies absent cells. Rows that differ only in times are joined.
 
-    Raises InputError with these mistakes and the reader's own `mistakes`, at most MAX_MISTAKES of them.
+    Raises InputError with all mistakes, including the reader's `mistakes`, but with at most MAX_MISTAKES.
     """
     made = [_row(cells, given, mistakes) for cells in table]
     if mistakes:
@@ -184,12 +183,12 @@ def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diag
 
 
 def _joined(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
-    """Join the runs of a point into one row: the median of their times, the extremes, and their number."""
+    """Join rows of one point (several runs) into one: the median of their times, least, greatest, and their number."""
     return [row if len(runs) == 1 else _of_runs(runs) for runs in grouped(rows, _point).values() for row in runs[:1]]
 
 
 def _point(row: MeasuredRow) -> Hashable:
-    """Return all that a row says but its times."""
+    """Return the values of a row that identify its point: all columns but those of times and runs."""
     said = (getattr(row, column) for column in COLUMNS if column not in _OF_RUNS)
     return (*said, *sorted(row.others.items()))
 
@@ -209,14 +208,14 @@ def _of_runs(runs: Sequence[MeasuredRow]) -> MeasuredRow:
 
 
 def wrong_cell(counts: Iterable[object], place: Place | None) -> LocatedCells:
-    """Return the column `wrong` of a row, from a harness's counts out of place and in place; empty without counts."""
+    """Return the cell of column `wrong`: the sum of a harness's counts of wrong elements; empty for a sum of 0."""
     found = (re.fullmatch(r"[0-9]{1,15}(?:\.[0-9]{1,9})?(?:e\+?[0-9])?", str(count).strip()) for count in counts)
     wrong = sum(int(float(match[0])) for match in found if match)
     return {"wrong": (str(wrong), place)} if wrong else {}
 
 
 def wrong_data(rows: Sequence[MeasuredRow]) -> str | None:
-    """Return a remark if a harness found wrong elements in the results of rows; else None."""
+    """Return a remark if rows have wrong elements in their results; else None."""
     wrong = [row.wrong for row in rows if row.wrong]
     if not wrong:
         return None
@@ -225,7 +224,7 @@ def wrong_data(rows: Sequence[MeasuredRow]) -> str | None:
 
 
 def scattered(rows: Iterable[MeasuredRow]) -> str | None:
-    """Return a remark if runs of a point differ by more than noise: they may be of different machines."""
+    """Return a remark if runs of one point differ by more than noise, as runs on different machines do; else None."""
     repeated = [row for row in rows if row.repeats]
     apart = [(max(row.repeats) / min(row.repeats), row) for row in repeated]
     usual = statistics.median(times for times, _ in apart) if len(apart) >= FEW_POINTS else 1.0

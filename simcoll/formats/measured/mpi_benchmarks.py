@@ -1,11 +1,11 @@
-"""Reader of the tables that the OSU micro-benchmarks and the Intel MPI benchmarks print of collectives.
+"""Read the tables that the OSU micro-benchmarks and the Intel MPI benchmarks print for collectives.
 
     # OSU MPI Allreduce Latency Test v7.0          # Benchmarking Allreduce
     # Size       Avg Latency(us) …                 # #processes = 4
     1024                   12.34                         #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
 
-Both count the bytes of one rank's part; simcoll's sizes are whole buffers. So all_gather, gather, scatter and
-all_to_all of n ranks are n times as large; reduce_scatter of OSU and IMB already counts the whole buffer.
+For all_gather, gather, scatter and all_to_all these programs count the bytes of one rank's part, and simcoll counts the
+whole buffer. So the reader multiplies such sizes by the number of ranks; reduce_scatter already counts the whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PER_RANK: Final = frozenset(("all_gather", "gather", "scatter", "all_to_all"))
 
 @dataclass
 class _MpiTable:
-    """The table that is being read; `suite` is `osu` or `imb`."""
+    """The header of the current table; `suite` is `osu` or `imb`."""
 
     collective: str
     suite: str
@@ -42,12 +42,12 @@ class _MpiTable:
 
 
 def looks(text: str) -> bool:
-    """Return whether a line says that OSU's or Intel's benchmarks wrote the text."""
+    """Return whether a text has the title line of an OSU or Intel MPI benchmark."""
     return _OSU.search(text) is not None or _IMB.search(text) is not None
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """Return the located cells of every row. Raises InputError if nothing says the number of ranks."""
+    """Return the cells of every row, with their places. Raises InputError if neither text nor `given` has the ranks."""
     rows: list[LocatedCells] = []
     suite, collective, ranks, table = "", None, given.get("ranks", ("", None))[0], None
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -74,7 +74,7 @@ def _is_header(line: str) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Return the words of a header; OSU's columns have two words in `Avg Latency(us)`."""
+    """Return the column names of a header line; OSU's `Avg Latency(us)` becomes `avg_latency`."""
     text = re.sub(r"\b(avg|min|max) +latency ?\(us\)", r"\1_latency", line.lstrip("# \t"), flags=re.IGNORECASE)
     text = re.sub(r"\blatency ?\(us\)", "latency", text, flags=re.IGNORECASE)
     return [word.lower().lstrip("#") for word in text.split()]

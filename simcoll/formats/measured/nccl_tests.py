@@ -1,10 +1,9 @@
-"""Reader of the tables that nccl-tests and rccl-tests of any version print, by the words of their headers.
+"""Read the tables that nccl-tests and rccl-tests of any version print, by the words of their headers.
 
 The text may be a whole log: several tests one after the other, labels before each line, NCCL's debug output between
-lines or within one, colours, and bars of a Markdown table. A header may have lost its `#` (a heading in Markdown), or
-be missing if the rows leave no doubt. Rows without a whole out-of-place part, or that moved nothing (0 bytes: fewer
-elements than ranks), are left out. Some programs measure and print out of place only. Sizes are total buffers in bytes,
-times in microseconds.
+lines or within a line, colours, and bars of a Markdown table. A header may lack its `#` (a heading in Markdown). It may
+even be missing, if only one header fits the rows. The reader skips rows without a complete out-of-place part, and rows
+of 0 bytes (fewer elements than ranks). Some programs have no in-place part. Sizes are total bytes, times microseconds.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_ce
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
-# `host:pid:tid [device] …`, to the end of the line; the host may be glued to the number before it. After the root -1,
-# which is none, the host may begin with a digit: no root is less. Elsewhere only a host that begins lines may.
+# NCCL's debug output `host:pid:tid [device] …`, to the end of the line. No space may separate it from the number
+# before. After the root -1 (no root) the host may begin with a digit. Elsewhere only hosts that also begin lines may.
 _HOST: Final = r"^\S{1,253}|(?<=\s-1)[\w.\-]{1,253}|[A-Za-z][\w.\-]{0,252}"
 _FROM: Final = r":[0-9]+:[0-9]+ \[-?[0-9]*\] "
 _BEGINS: Final = re.compile(rf"^([\w.\-]{{1,253}}){_FROM}", re.MULTILINE)
 _DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of JSON and YAML with what follows a line
     r"""\x1b\[[0-9;]*[A-Za-z]|\||(?:\\n)?["'](?:\s*[,}].*)?$|["']"""
 )
-_UNIT: Final = re.compile(r"\((?:B|bytes|elements|us|GB/s)\)")  # of a table whose header is one line
+_UNIT: Final = re.compile(r"\((?:B|bytes|elements|us|GB/s)\)")  # units in a header of one line
 _HEADER: Final = re.compile(r"(?<![^\s#])(size\s+(?:count\s+)?type\s.*)|#\s*(size\s.*)")
 _BEGUN: Final = re.compile(
     r"(?<!\S)[0-9]+\s+[0-9]+(?:\s+[a-z]\w*){0,2}(?:\s+-)?\s*$"
-)  # of a row, its size, its count and more
+)  # the beginning of a row: its size, its count and more
 _CALL: Final = re.compile(r"\bNCCL INFO (\w+): opCount ")
-_VERDICT: Final = re.compile(r"Out of bounds values\s*:\s*([0-9]+)\s+(\w+)")  # below a table
+_VERDICT: Final = re.compile(r"Out of bounds values\s*:\s*([0-9]+)\s+(\w+)")  # a line below a table
 _CUT: Final = re.compile(
     r"\s*([0-9]{1,18})\s+([0-9]{1,18})(?:\s+[a-z]\w*){0,2}\s*"
 )  # a row, cut off in its first columns
@@ -53,8 +52,8 @@ _PROGRAM: Final = re.compile(
     rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
 )
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
-_CODE: Final = re.compile(r"\bnccl-library=([0-9]{4,6})\b")  # of nccl-tests from 2.17 on: NCCL_VERSION_CODE in nccl.h
-_FORCED: Final = {  # by the environment as a command or NCCL's debug output has it, or as our own tables say
+_CODE: Final = re.compile(r"\bnccl-library=([0-9]{4,6})\b")  # NCCL_VERSION_CODE in nccl-tests from 2.17 on
+_FORCED: Final = {  # settings in a command line, in NCCL's debug output, or in simcoll's own tables
     "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )(\w+)(?![\w,;:])|_perf, algorithm (\w+)"),
     "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
 }
@@ -65,34 +64,33 @@ _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tes
 _LEAD: Final = {"count": r"[0-9]+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?[0-9]+"}
 _OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
 _OPERATOR: Final = re.compile("|".join(_OPERATORS))
-_TYPED: Final = re.compile(rf"(?<!\S)[0-9]+\s+[0-9]+\s+(?:{'|'.join(_TYPES)})\s+$")  # of a row, up to its type
-_ROW: Final = re.compile(  # of a table whose header was not copied
+_TYPED: Final = re.compile(rf"(?<!\S)[0-9]+\s+[0-9]+\s+(?:{'|'.join(_TYPES)})\s+$")  # a row up to its type
+_ROW: Final = re.compile(  # a row of a table without header
     rf"(?<!\S)(?P<size>[0-9]{{1,18}})\s+[0-9]+\s+(?:{'|'.join(_TYPES)})(?:\s+(?P<redop>{'|'.join(_OPERATORS)}))?"
     r"(?P<numbers>(?:\s+\S+){3,9})\s*$"
 )
-# Columns after the type and the operation: a root or none, one or two runs, each with its wrong elements or without.
+# Columns after type and operation: with or without a root, two parts or one, each with or without `#wrong`.
 _LAYOUTS: Final = tuple(itertools.product(("root ", ""), ("time algbw busbw #wrong", "time algbw busbw"), (2, 1)))
-_ROUNDED: Final = 0.0051, 0.01  # GB/s of a bandwidth, and share of a time, by which printed numbers are rounded
-LONGEST: Final = 10_000  # characters of a line that may be a row
+_ROUNDED: Final = 0.0051, 0.01  # rounding errors of printed numbers: GB/s of a bandwidth, share of a time
+LONGEST: Final = 10_000  # most characters of a line that may be a row
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
 
 @dataclass
 class _Test:
-    """One table: its header, the lines before it, its rows as header word → cell, and the calls that NCCL's debug
-    output names in it."""
+    """One table: its header, the lines before it, its rows (header word → cell), and collectives in debug output."""
 
     place: Place
     before: list[str]
     lead: re.Pattern[str]
     tail: list[str]
     rows: list[LocatedCells] = field(default_factory=list)
-    unread: list[int] = field(default_factory=list)  # lines that look like rows and could not be read
+    unread: list[int] = field(default_factory=list)  # numbers of unreadable lines that look like rows
     calls: set[str | None] = field(default_factory=set)
 
 
 def looks(text: str) -> bool:
-    """Return whether a text has the header of such a table, or rows of a table without one."""
+    """Return whether a text has the header of a table of nccl-tests, or rows that show their header."""
     return _has_header(text) or _bare(text) is not None
 
 
@@ -102,7 +100,7 @@ def _has_header(text: str) -> bool:
 
 
 def _bare(text: str) -> str | None:
-    """Return the header that a text lacks, if its rows show which it was."""
+    """Return the header for a text without one, if its rows fit a single header; else None."""
     if _has_header(text):
         return None
     debug = _debug(text)
@@ -110,9 +108,9 @@ def _bare(text: str) -> str | None:
 
 
 def _header_of(lines: Sequence[str]) -> str | None:
-    """Return the missing header of rows; None if no line is such a row, or if several headers fit all rows.
+    """Return the only header that fits all rows among the lines; None if there is no row, or not exactly one header.
 
-    A header fits if each row has as many numbers, and each bandwidth is the size over the time before it.
+    A header fits a row if the numbers of columns agree, and each bandwidth is the size divided by the time.
     """
     rows = [match for line in lines if (match := _ROW.search(line))]
     rows = [row for row in rows if all(_NUMBER.fullmatch(word) for word in row["numbers"].split())]
@@ -134,7 +132,7 @@ def _fits(row: re.Match[str], rooted: bool, length: int, runs: int) -> bool:
 
 
 def _is_run(size: int, words: Sequence[str]) -> bool:
-    """Return whether numbers begin with a time (us) and the bandwidth (GB/s) of so many bytes in this time."""
+    """Return whether the first two words are a time (us) and the bandwidth (GB/s) of `size` bytes in this time."""
     if words[0] == "N/A":
         return words[1] == "N/A"
     time_us, algbw = float(words[0]), float("nan") if words[1] == "N/A" else float(words[1])
@@ -143,11 +141,11 @@ def _is_run(size: int, words: Sequence[str]) -> bool:
 
 
 def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> list[LocatedCells]:
-    """Return the located cells of every row, with the columns of measured tables and some of nccl-tests' own.
+    """Return the cells of every row, with their places: columns of measured tables and some of nccl-tests' own.
 
-    An unnamed collective is inferred from busbw/algbw, redop and root, and `timing` says so; if several fit, the
-    `given` one is taken. With `chosen`, only rows of what is given are wanted, and tables that cannot be of it are left
-    out. Raises InputError if neither the text nor `given` has collective or ranks.
+    If the text does not name the collective, it is inferred from busbw/algbw, redop and root; `timing` then says so. If
+    several fit, the `given` collective is used. With `chosen`, tables that cannot be of the given collective are
+    skipped. Raises InputError if neither the text nor `given` has collective or ranks.
     """
     mistakes: list[Diagnostic] = []
     unnamed: list[Diagnostic] = []
@@ -166,8 +164,7 @@ def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> 
 
 
 def unread(text: str) -> list[int]:
-    """Return the numbers of lines that look like rows but could not be read: damaged, cut off, or without an
-    out-of-place time."""
+    """Return the numbers of unreadable lines that look like rows: damaged, cut off, or without an out-of-place time."""
     return [line for test in _tests(text, "") for line in test.unread]
 
 
@@ -224,7 +221,7 @@ def _tests(text: str, source: str) -> list[_Test]:
 
 
 def _doubt(test: _Test) -> None:
-    """Mark rows as damaged if their bandwidth is not size over time, while it is for most rows."""
+    """Move rows whose bandwidth is not size over time to `unread`, if most rows of the table are consistent."""
     with_bandwidth = [row for row in test.rows if _value(row, "algbw") > 0]
     damaged = [row for row in with_bandwidth if not _is_whole(row)]
     if 2 * len(damaged) < len(with_bandwidth):
@@ -237,9 +234,9 @@ def _is_whole(row: LocatedCells) -> bool:
 
 
 def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None:
-    """Return the match of a row that is broken over two lines, both perhaps with a label; None if they make no row.
+    """Join a row that is broken over two lines, both perhaps with a label; return its match, None if it is no row.
 
-    A host's name swallows letters before it, so of a broken word nothing is known.
+    Lines broken within a word are not joined: the host name of debug output may have absorbed letters of the word.
     """
     label = commonprefix((held, line)).rstrip()  # noqa: RUF071  (texts, not paths)
     rest = line[len(label) :]
@@ -247,13 +244,13 @@ def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None
     if match is None or rest[:1].isalpha() or match.string[: match.start()].rstrip() != label:
         return None
     if lead.search(line) and not (rest[:1].isdigit() and held[len(label) :].strip().isdigit()):
-        return None  # a row of its own, and no first number that was broken
+        return None  # the second line is a row by itself, not the rest of a broken number
     words = match.groupdict()
     return match if words["type"] in _TYPES and words.get("redop", "none") in _OPERATORS else None
 
 
 def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:
-    """Complete a row of which only the out-of-place part was printed; that part comes first."""
+    """Complete the current row if only its first part, out of place, was printed."""
     if partial:
         tail = tests[-1].tail
         part = tail[: tail.index("time", 1)] if "time" in tail[1:] else tail
@@ -261,21 +258,21 @@ def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Plac
 
 
 def _cut_off(line: str) -> bool:
-    """Return whether a line is only the size, the count and perhaps the type of a row."""
+    """Return whether a line has only the size, the count and perhaps the type of a row."""
     match = _CUT.fullmatch(line)
     return match is not None and int(match[1]) in {int(match[2]) * each for each in (1, 2, 4, 8)} and match[1] != "0"
 
 
 def _like_a_row(line: str) -> bool:
-    """Return whether a line that is no row has a data type and three decimal numbers, as rows have."""
+    """Return whether a line has a data type and at least three decimal numbers, like a row."""
     words = line.split()
     return not _TYPES.isdisjoint(words) and sum("." in word and bool(_NUMBER.fullmatch(word)) for word in words) > 2
 
 
 def _debug(text: str) -> re.Pattern[str]:
-    """Return a pattern of NCCL's debug output in a line of a log, from the hosts whose names begin its lines.
+    """Return a pattern for NCCL's debug output within a line, made from the host names that begin lines of the log.
 
-    A name that ends in a more frequent one is taken as this name glued to a number.
+    If a name ends in a more frequent name, it is taken for a number directly followed by that name.
     """
     seen = Counter(match[1] for match in _BEGINS.finditer(text))
     digits = [host for host in seen if host[0].isdigit()]
@@ -285,10 +282,10 @@ def _debug(text: str) -> re.Pattern[str]:
 
 
 def _plain(line: str, debug: re.Pattern[str]) -> str:
-    """Return a line without debug output, colours, bars and quotes; the rest keeps its place. A line too long for a row
-    becomes empty.
+    """Return a line without debug output, colours, bars and quotes; the rest keeps its columns. A line too long for a
+    row becomes empty.
 
-    The name of an operator glued to the host's name is kept.
+    If an operator directly precedes the host's name, the operator stays.
     """
     if len(line) > LONGEST:
         return ""
@@ -296,7 +293,7 @@ def _plain(line: str, debug: re.Pattern[str]) -> str:
 
 
 def _glued(debug: re.Match[str]) -> str:
-    """The word before the host's name, where a row begins as it does before that word."""
+    """Return the operator that directly precedes a host's name, if the line before it is the beginning of a row."""
     word = _OPERATOR.match(debug[0])
     return word[0] if word and _TYPED.search(debug.string, 0, debug.start()) else ""
 
@@ -310,7 +307,7 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     if len(set(lead)) < len(lead):
         return None
     parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
-    others = "".join(f"(?:{part})?" if "redop" in part else part for part in parts)  # some versions leave it blank
+    others = "".join(f"(?:{part})?" if "redop" in part else part for part in parts)  # blank in some versions
     return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>[0-9]+){others}(?!\S)"), tail)
 
 
@@ -327,8 +324,8 @@ def _is_header(words: list[str]) -> bool:
 
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:
-    """Keep the row unless it moved nothing; note it if it is damaged or has no time. Of doubled columns the first is
-    out of place; wrong elements of both count."""
+    """Add a row to the table, or its line to `unread` if it is damaged or lacks a time; skip rows of 0 bytes. Of two
+    equal columns the first is out of place; `#wrong` is the sum of both."""
     measured: LocatedCells = {}
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
@@ -353,7 +350,7 @@ def _library(text: str) -> LocatedCells:
 
 
 def _decoded(code: str) -> str:
-    """Return NCCL's version from its number; minor and patch have up to three digits before 2.9, four from 2.9 on."""
+    """Convert NCCL_VERSION_CODE into a version; minor and patch together have three digits before 2.9, then four."""
     major, rest = (code[:-3], code[-3:]) if len(code) < 5 else (code[:-4], code[-4:])
     return ".".join(str(int(part)) for part in (major, rest[:-2], rest[-2:]))
 
@@ -361,11 +358,11 @@ def _decoded(code: str) -> str:
 def _said(
     test: _Test, given: LocatedCells, mistakes: list[Diagnostic], unnamed: list[Diagnostic]
 ) -> LocatedCells | None:
-    """Return the columns that the lines before a table give for all rows; None if its collective stays `unnamed`."""
+    """Return the cells for all rows of a table, from the lines before it; None if the collective is unknown."""
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
-    called = next(iter(test.calls)) if len(test.calls) == 1 else None  # sends and receives name none
+    called = next(iter(test.calls)) if len(test.calls) == 1 else None  # None for sends and receives
     collective = programs[-1] if programs else called
     if ranks is None and "ranks" not in given:
         named = collective or "collective" in given
@@ -401,7 +398,8 @@ def _said(
 
 
 def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | None]:
-    """Return ranks and hosts of a communicator. If no ranks are listed or given, return the ranks of one process."""
+    """Return the numbers of ranks and hosts of a communicator, from its list. Without list and `given` ranks, return
+    the ranks of one process and None."""
     listed = {m[1]: (m[2], m[3]) for line in before for m in _RANK.finditer(line)}
     if listed:
         group = next(iter(listed.values()))[0]
@@ -414,28 +412,28 @@ def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | No
 
 
 def _gpus_per_process(before: list[str]) -> int | None:
-    """Return the number of GPUs that a thread drives, if it is more than one."""
+    """Return the number of GPUs per thread if it is more than one; else None."""
     said = [int(m[2]) for line in before for m in _THREADS.finditer(line)]
     return said[-1] if said and said[-1] > 1 else None
 
 
 def _gpus(before: list[str]) -> str | None:
-    """Return the GPUs' names, each once."""
+    """Return the distinct names of GPUs, separated by commas; None if there are none."""
     return ", ".join(dict.fromkeys(m[4].strip() for line in before for m in _RANK.finditer(line) if m[4])) or None
 
 
 def _inferred(rows: list[LocatedCells], ranks: int) -> list[str]:
-    """Return the collectives that fit nccl-tests' columns; all of a kind if the bandwidths are printed as 0."""
+    """Return the collectives that fit the columns of rows; if none fits the bandwidths, all that fit redop and root."""
     best = max(rows, key=lambda row: _value(row, "busbw"))
     algbw, busbw = _value(best, "algbw"), _value(best, "busbw")
     reduces = best.get("redop", ("none", None))[0] not in ("none", "")
     rooted = _value(best, "root", -1) >= 0
     kind = [c for c in COLLECTIVES.values() if c.reduces == reduces and c.busbw(2) > Fraction(0)]
-    # send_recv has a root in our contract, none in nccl-tests; printed bandwidths are rounded to 0.01 GB/s
+    # send_recv has a root in simcoll, but none in nccl-tests; printed bandwidths are rounded to 0.01 GB/s
     kind = [c for c in kind if (c.rooted and c.name != "send_recv") == rooted]
     fitting = [c.name for c in kind if abs(float(c.busbw(ranks)) * algbw - busbw) <= 0.016]
     if not fitting and not rooted and abs(algbw - busbw) <= 0.016:
-        return ["send_recv"]  # sendrecv_perf prints an operation, though it reduces nothing
+        return ["send_recv"]  # sendrecv_perf prints an operation, although it does not reduce
     return fitting or [c.name for c in kind]
 
 

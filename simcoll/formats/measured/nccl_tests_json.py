@@ -1,7 +1,7 @@
-"""Reader of the JSON that nccl-tests writes with `-J`.
+"""Read the JSON that nccl-tests writes with `-J`.
 
-nccl-tests also dumps the whole environment of the process; only NCCL's own variables are read and kept. If single runs
-were timed (`-I 1`), their median, minimum and maximum count.
+The file also has the whole environment of the process; the reader uses NCCL's own variables only. If single runs were
+timed (`-I 1`), the reader takes their median, minimum and maximum.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def looks(text: str) -> bool:
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """Return the located cells of every row. Raises located InputError for invalid JSON."""
+    """Return the cells of every row, each with its place in the file. Invalid JSON raises an InputError with place."""
     return list(_nccl(input_files.json_mapping(text.lstrip("\ufeff"), source, CURE), source, given))
 
 
@@ -51,7 +51,7 @@ def _nccl(document: Mapping[str, Any], source: str, given: LocatedCells) -> Iter
 
 
 def _time(result: Mapping[str, Any], single: Mapping[str, Any]) -> tuple[object, dict[str, object]]:
-    """Return the time in microseconds, and the columns that single runs give."""
+    """Return the time in microseconds, and further columns if single runs were timed."""
     times = [t for t in _list(single.get("times_us")) if isinstance(t, int | float) and not isinstance(t, bool)]
     if times:
         columns: dict[str, object] = {"time_us_min": min(times), "time_us_max": max(times), "runs": len(times)}
@@ -61,7 +61,7 @@ def _time(result: Mapping[str, Any], single: Mapping[str, Any]) -> tuple[object,
 
 
 def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: LocatedCells, place: Place) -> LocatedCells:
-    """Return the columns that all rows share."""
+    """Return the cells that all rows share."""
     devices = [_mapping(device) for device in _list(config.get("devices"))]
     groups = {str(device.get("group", 0)) for device in devices}
     members = [device for device in devices if str(device.get("group", 0)) == min(groups)]
@@ -89,7 +89,7 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
 
 
 def _environment(variables: object) -> Iterator[tuple[str, str]]:
-    """Yield NCCL's own variables of the dumped environment, and nothing else of it."""
+    """Yield (column, value) for NCCL's own variables in the environment; all other variables are ignored."""
     pairs = (
         variables.items()
         if isinstance(variables, dict)

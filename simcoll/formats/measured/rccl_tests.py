@@ -1,6 +1,6 @@
-"""Reader of the files that rccl-tests writes with `-Z json` and `-Z csv`: a row a line, in place or out of place.
+"""Read the files that rccl-tests writes with `-Z json` and `-Z csv`, with one row per line, in place or out of place.
 
-It also reads tables of nccl-tests that were turned into CSV by hand; the user gives what such a file does not say.
+The module also reads tables of nccl-tests that a user has converted to CSV. The user must supply missing columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEEDED: Final = frozenset(("size", "type", "time", "busbw"))
 
 
 def looks(text: str) -> bool:
-    """Return whether the first row has the columns of rccl-tests, in any case."""
+    """Return whether the first row or the header has the columns of rccl-tests; case does not count."""
     start = text.lstrip("\ufeff \t\r\n[")
     if start.startswith("{"):
         return all(f'"{key}"' in start[:2000] for key in ("busBw", "size")) and '"results"' not in text
@@ -31,9 +31,9 @@ def looks(text: str) -> bool:
 
 
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
-    """Return the located cells of every row that moved anything; in-place times join the out-of-place row.
+    """Return the cells of every row of more than 0 bytes, with places. In-place times are added to out-of-place rows.
 
-    Raises InputError for invalid JSON, with its place, and if nothing says collective or ranks.
+    Raises InputError for invalid JSON, with its place, and if neither text nor `given` has collective or ranks.
     """
     found: dict[tuple[str, ...], LocatedCells] = {}
     for place, row in _rows(text.lstrip("\ufeff"), source):
@@ -78,5 +78,5 @@ def _header(text: str) -> tuple[int, str]:
 
 
 def _words(names: Iterable[str]) -> list[str]:
-    """Return names of columns without case, units and signs: `algBw (GB/s)` becomes `algbw`."""
+    """Return column names in small letters, without units and signs: `algBw (GB/s)` becomes `algbw`."""
     return [re.sub(r"\(.*?\)|[^a-z]", "", name.lower()) for name in names]

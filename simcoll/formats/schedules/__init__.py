@@ -1,1 +1,1 @@
-"""Read and write schedules of other programs, and simcoll's own file of a schedule (`schedule_json`)."""
+"""Read and write schedules of other programs, and simcoll's own schedule files (`schedule_json`)."""

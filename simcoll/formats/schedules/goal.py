@@ -1,4 +1,4 @@
-"""GOAL text, which LogGOPSim and ATLAHS replay: sends and receives of each rank, and which of them waits for which.
+"""Read and write GOAL text, which LogGOPSim and ATLAHS replay: sends and receives of each rank, and their dependences.
 
     num_ranks 2
     rank 0 {
@@ -7,9 +7,9 @@
     l2 requires l1
     }
 
-GOAL says how much is sent, not which data. Files of simcoll name the data in labels: `t7s2a0b3r` is transfer 7, in step
-2, from slot 0 to slot 3, reducing. A computation of length 0 at rank 0 names the collective. In other files each
-message is taken to carry the whole buffer, or, for a reduction, the part of it that its sender has so far.
+GOAL gives the sizes of messages, but not which data they carry. Files that simcoll writes name the data in labels:
+`t7s2a0b3r` is transfer 7, in step 2, from slot 0 to slot 3, reducing. A computation of length 0 at rank 0 names the
+collective. For other files we assume that a message carries the sender's whole buffer, or its partial result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simcoll.schedule.collectives import COLLECTIVES, collective
 from simcoll.schedule.names import collective_named
 from simcoll.schedule.schedule import Schedule
 
-MOST_OF_OTHERS: Final = 20_000  # messages of a schedule that simcoll did not write
+MOST_OF_OTHERS: Final = 20_000  # most messages of a file that simcoll did not write
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+([0-9]+)\s*b?(?:\s+(?:to|from)\s+([0-9]+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
 _TAG: Final = re.compile(r"\btag\s+([0-9]+)")
@@ -36,12 +36,12 @@ _RANK: Final = re.compile(r"rank\s+([0-9]+)\s*\{?")
 _LABEL: Final = re.compile(r"[tu]([0-9]{1,9})s([0-9]{1,9})a([0-9]{1,9})b([0-9]{1,9})(r?)")
 _WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n([0-9]{1,9})_root([0-9]{1,6})_p([01])_(\w*)")
 _REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
-_WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # their data follow from who talks to whom
+_WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # sender and receiver determine the data
 
 
 @dataclass
 class _GoalLine:
-    """An operation: its `kind`, bytes, peer rank and tag, and the places of operations that it waits for."""
+    """An operation: its `kind`, bytes, peer rank and tag; `waits`: indices of operations that must be done before."""
 
     kind: str
     nbytes: int
@@ -53,14 +53,14 @@ class _GoalLine:
 
 
 def looks(text: str) -> bool:
-    """Return whether a text states its number of ranks, as GOAL does."""
+    """Return whether a text has a line `num_ranks N`, as GOAL does."""
     return re.search(r"^\s*num_ranks\s+[0-9]+", text, re.MULTILINE) is not None
 
 
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """Return the proved schedule of a GOAL text; `asked` names its collective if simcoll did not write the file.
 
-    Raises InputError with line and column, and ScheduleError if the schedule does not do what its collective promises.
+    Raises InputError with line and column, and ScheduleError if the schedule does not produce the collective's result.
     """
     ranks = _parsed(text, source)
     sends = sum(op.kind == "send" for ops in ranks for op in ops)
@@ -77,7 +77,7 @@ def _asked(asked: str | None, source: str) -> str:
     name = collective_named(asked or "")
     if name not in _WHOLE_BUFFER:
         problem = f"{source}: GOAL does not say which data a message carries" + (f", as {asked} needs" if asked else "")
-        raise InputError(problem, f"say with --collective what it does, of: {', '.join(_WHOLE_BUFFER)}")
+        raise InputError(problem, f"name its collective with --collective, one of: {', '.join(_WHOLE_BUFFER)}")
     return str(name)
 
 
@@ -144,7 +144,7 @@ def _op(line: str, n: int, place: Place) -> _GoalLine:
     )
 
 
-# --- ours ---
+# --- files that simcoll wrote ---
 
 
 def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
@@ -156,14 +156,14 @@ def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
                 number, step, a, b = map(int, label.groups()[:4])
                 rows.append((number, (step, rank, a, op.peer if op.kind == "send" else rank, b, bool(label[5]))))
     if len({number for number, _ in rows}) < len(rows) or len(rows) > MOST_TRANSFERS:
-        raise ScheduleError("two operations have the label of one transfer, or there are too many")
+        raise ScheduleError("two operations have the label of one transfer, or there are too many transfers")
     name, n_chunks, root, pipelined, algorithm = whole.groups()
     if (
         name not in COLLECTIVES
         or not 0 < int(n_chunks) * len(ranks) <= thread_programs.MOST_PLACES
         or int(root) >= len(ranks)
     ):
-        raise ScheduleError(f"{whole[0][:60]!r} is no collective, or of numbers too large")
+        raise ScheduleError(f"{whole[0][:60]!r} names no collective, or its numbers are too large")
     if any(max(row[2], row[4]) * len(ranks) > thread_programs.MOST_PLACES for _, row in rows):
         raise ScheduleError("a label names a slot that is too large")
     return Schedule.from_rows(
@@ -177,17 +177,17 @@ def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
     )
 
 
-# --- others ---
+# --- files of other programs ---
 
 
 def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedule:
-    """Play a foreign file: each message carries one buffer, which its receiver reduces unless it is complete."""
+    """Convert a file of another program: each message carries a buffer, which is reduced unless it is complete."""
     sent = [op.nbytes for ops in ranks for op in ops if op.kind == "send"]
     if len(sent) > MOST_OF_OTHERS:
         raise ScheduleError(f"more than {MOST_OF_OTHERS} messages; give a smaller schedule")
     sizes = set(sent)
     if len(sizes) > 1 and name != "barrier":
-        raise ScheduleError(f"messages of {len(sizes)} sizes; such schedules are not mapped: only whole buffers are")
+        raise ScheduleError(f"messages of {len(sizes)} sizes; all messages have to be whole buffers")
     notes.assume("GOAL does not say which data a message carries: each carries one whole buffer")
     if calcs := sum(op.kind == "calc" and op.nbytes > 0 for ops in ranks for op in ops):
         notes.assume(f"{calcs} computations are left out: model.gamma says what reductions cost")
@@ -201,7 +201,7 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
 
 
 class _Play:
-    """A foreign program being played: whose data each rank holds (a bit a rank), and the operations that are ready."""
+    """The execution of another program's file: whose data each rank holds (as bits), and the ready operations."""
 
     def __init__(self, ranks: list[list[_GoalLine]], name: str, root: int):
         n = len(ranks)
@@ -226,7 +226,7 @@ class _Play:
         self.ready[self.ranks[rank][i].kind == "recv"].append((rank, i))
 
     def run(self) -> None:
-        """Play until no operation is ready. Sends go first, so that initial data are sent before they are changed."""
+        """Execute until no operation is ready. Sends go first, so that initial data are sent before they change."""
         while self.ready[0] or self.ready[1]:
             rank, i = self.ready[0].popleft() if self.ready[0] else self.ready[1].popleft()
             op = self.ranks[rank][i]
@@ -257,7 +257,7 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
         waiting = [receive for parked in play.parked.values() for receive in parked]
         blocked = ((r, i) for r, counts in enumerate(play.left) for i, count in enumerate(counts) if count)
         rank, i = min(waiting) if waiting else next(blocked)
-        cure = "for a message that is never sent, or an operation that is never done"
+        cure = "send the message, or mend the operation, that it waits for"
         raise InputError(f"rank {rank} waits here for ever", cure, ranks[rank][i].place)
     if any(play.ways.values()):
         raise ScheduleError("a message is sent and never received")
@@ -268,9 +268,9 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
 
 
 def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
-    """Return a schedule as GOAL text for buffers of `nbytes`; raises RefusedError for what the format cannot hold."""
+    """Return a schedule as GOAL text for buffers of `nbytes`; raises RefusedError if the format cannot express it."""
     if schedule.agents or schedule.groups != (tuple(range(schedule.n)),):
-        raise RefusedError("GOAL knows ranks of one group and no switches that reduce; take another algorithm")
+        raise RefusedError("GOAL has one group of ranks and no switches that reduce; take another algorithm")
     if len(schedule) > MOST_TRANSFERS:
         raise RefusedError(f"{len(schedule)} transfers are too many for text; take fewer ranks (most {MOST_TRANSFERS})")
     waits = dependencies(schedule)
@@ -299,7 +299,7 @@ def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
 
 
 def _sizes(schedule: Schedule, waits: Dependencies, nbytes: int, itemsize: int) -> list[int]:
-    """Return the bytes of each transfer: the size of the slot where its value started."""
+    """Return the bytes of each transfer: the size of the slot from which its value originates."""
     held = collective(schedule.collective).sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root, itemsize)
     sizes: list[int] = []
     for row, before in zip(schedule, waits.reads.tolist(), strict=True):

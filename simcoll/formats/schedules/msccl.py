@@ -1,4 +1,4 @@
-"""Reader of MSCCL's XML: a program for each thread block of each GPU, which MSCCL's and RCCL's executors run.
+"""Read MSCCL's XML: a program for each thread block of each GPU, which MSCCL's and RCCL's executors run.
 
 Steps: `s` send; `r` receive; `rcs` receive, store and send on; `rrc` receive, reduce with src and store at dst; `rrs`
 receive, reduce and send on without storing; `rrcs` also stores; `cpy` and `re` copy and reduce within the GPU; `nop`
@@ -41,7 +41,7 @@ _BUFFERS: Final = {"i": "i", "o": "o", "s": "s"}
 
 
 BufferPlace = tuple[str, int]  # a buffer and an offset in it, in chunks
-PendingSends = dict[tuple[int, int, int], deque[list[int]]]  # data under way, by sender, receiver and channel
+PendingSends = dict[tuple[int, int, int], deque[list[int]]]  # data in flight, by sender, receiver and channel
 
 
 class MscclOp(NamedTuple):
@@ -57,7 +57,7 @@ class MscclOp(NamedTuple):
 
     @property
     def spares(self) -> int:
-        """Chunks of spare scratch that the step needs if it may not store what it sends on."""
+        """Chunks of extra scratch that the step needs: `rrs` sends its result without storing it."""
         return self.chunks if self.kind == "rrs" else 0
 
 
@@ -72,17 +72,17 @@ class Thread:
     channel: int
     ops: list[MscclOp]
     done: int = 0
-    spare: int = 0  # where this thread block's part of the GPU's spare scratch begins
+    spare: int = 0  # beginning of this thread block's part of the GPU's extra scratch
 
     @property
     def spares(self) -> int:
-        """Chunks of spare scratch that its steps need."""
+        """Chunks of extra scratch that its steps need."""
         return sum(op.spares for op in self.ops)
 
 
 @dataclass
 class MscclProgram(ImportedProgram):
-    """The contents of the file, before it is played."""
+    """The contents of the file, before its execution."""
 
     root: Element
     threads: dict[int, dict[int, Thread]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class MscclProgram(ImportedProgram):
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """Return the proved schedule of an MSCCL program; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with line and column, and ScheduleError if the program does not do what its collective promises.
+    Raises InputError with line and column, and ScheduleError if the program does not produce the collective's result.
     """
     root = xml_tree.parse(text, source, root=ROOT, kind="MSCCL program", deepest=5, cure=_CURE)
     program = _program(root, asked)
@@ -134,12 +134,12 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     said = root.text("coll")
     name = collective_named(asked or said)
     if name is None or name == "barrier":
-        root.wrong(f"coll={asked or said!r} is no collective that is known here", "say which with --collective NAME")
+        root.wrong(f"coll={asked or said!r} is no collective of simcoll", "name it with --collective NAME")
     gpus = list(root.each("gpu"))
     n = root.whole("ngpus", str(len(gpus)), least=1, most=MOST_RANKS)
     ids = [gpu.whole("id", most=MOST_RANKS) for gpu in gpus]
     if sorted(ids) != list(range(n)):
-        root.wrong(f"ngpus={n}, and GPUs {ids[:8]}", "let there be one <gpu> for each id from 0")
+        root.wrong(f"ngpus={n}, and ids of <gpu> are {ids[:8]}", "write one <gpu> for each id from 0")
     sizes = {b: max(gpu.whole(f"{b}_chunks", "0", most=thread_programs.MOST_PLACES) for gpu in gpus) for b in _BUFFERS}
     n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=thread_programs.MOST_PLACES)
     blocks = collective(name).blocks(n)
@@ -193,29 +193,32 @@ def _check_deps(program: MscclProgram) -> None:
             if op.deps is not None:
                 awaited = program.threads[thread.gpu].get(op.deps[0])
                 if awaited is None or not 0 <= op.deps[1] < len(awaited.ops):
-                    op.element.wrong(f"waits for step {op.deps[1]} of thread block {op.deps[0]}", "there is none")
+                    op.element.wrong(
+                        f"waits for step {op.deps[1]} of thread block {op.deps[0]}: no such step",
+                        "mend depid and deps",
+                    )
 
 
-# --- playing it ---
+# --- execution ---
 
 
 def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedule:
-    """Play a program until all its thread blocks are done, and return its schedule.
+    """Execute a program until all its thread blocks are done, and return its schedule.
 
-    `alias`: input and output are one buffer; `store`: what `rrs` only sends on is stored as well; `order`: which of the
-    orders that the program leaves open, see `_Interpreter.finish`.
+    Keys of `form`: `alias`: input and output are one buffer. `store`: `rrs` also stores its result. `order`: the order
+    of thread blocks, see `_Interpreter.finish`.
     """
     run = _Interpreter(program, form)
     run.finish()
     if any(run.ways.values()):
         src, dst, channel = next(way for way, sends in run.ways.items() if sends)
-        problem = f"GPU {src} sends to {dst} on channel {channel} what is never received"
-        program.root.wrong(problem, "let every send have its receive")
+        problem = f"GPU {src} sends to {dst} on channel {channel}, but nobody receives it"
+        program.root.wrong(problem, "add a receive for every send")
     return run.where.schedule(run.moves, root=root, pipelined=program.root.attributes.get("pipelined") == "1")
 
 
 class _Interpreter:
-    """A program being played: the recorded transfers, and the data under way."""
+    """The execution of a program: the recorded transfers, and the data in flight."""
 
     def __init__(self, program: MscclProgram, form: Mapping[str, int]):
         self.program, self.order, self.store = program, form["order"], bool(form["store"])
@@ -225,9 +228,9 @@ class _Interpreter:
             thread.done = 0
 
     def finish(self) -> None:
-        """Play until all thread blocks are done. Order 0 goes in rounds: each block runs to its next receive, then
-        all receive once, so that initial data are sent before they are overwritten. In order k the k-th thread block
-        is slow: it does a step only if no other can."""
+        """Execute until all thread blocks are done. Order 0 has rounds: each block runs to its next receive, then all
+        receive once, so that initial data are sent before they are overwritten. In order k the k-th thread block is
+        slow: it does a step only if no other can."""
         left = [thread for thread in self.program if thread.ops]
         slow = [thread for k, thread in enumerate(self.program, 1) if k == self.order]
         while left:
@@ -235,11 +238,11 @@ class _Interpreter:
             if not self._round(others) and not any(self._step(thread) for thread in slow if thread in left):
                 op = left[0].ops[left[0].done]
                 problem = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
-                op.element.wrong(problem, "for a message that is never sent, or a step that is never done")
+                op.element.wrong(problem, "send the message, or mend the step, that it waits for")
             left = [thread for thread in left if thread.done < len(thread.ops)]
 
     def _round(self, threads: Sequence[Thread]) -> bool:
-        """Play one round; return whether any thread block has done a step."""
+        """Execute one round; return whether any thread block has done a step."""
         advanced = False
         for receiving in (None,) if self.order else (False, True):
             for thread in threads:
@@ -266,7 +269,7 @@ class _Interpreter:
                 return False
             came = queue.popleft()
             if len(came) != op.chunks:
-                op.element.wrong(f"receives {op.chunks} chunks, and {len(came)} are sent", "let both have the same cnt")
+                op.element.wrong(f"receives {op.chunks} chunks, and {len(came)} are sent", "give both the same cnt")
             if op.kind == "rrs":
                 held = op.src if self.store else ("spare", 0)
             into = slots(held)
@@ -293,4 +296,4 @@ class _Interpreter:
         try:
             return [self.where.slot(thread.gpu, buffer, offset + i) for i in range(op.chunks)]
         except ValueError as error:
-            op.element.wrong(str(error), "let offset and cnt fit")
+            op.element.wrong(str(error), "mend offset or cnt")

@@ -1,8 +1,8 @@
-"""Write a schedule as MSCCL's XML, in place: for MSCCL's and RCCL's executors, and for reading back.
+"""Write a schedule as MSCCL's XML, in place: for MSCCL's and RCCL's executors, and for simcoll's own reader.
 
 In every step each rank does its sends, then its own copies, then its receives, so that no thread block is blocked for
-ever. A receive whose data are sent on at once becomes one step (`rcs`, `rrcs`; `rrs` if nobody reads the stored value).
-The attribute `at` of a step, which executors ignore, is the place of its transfer in the schedule.
+ever. A receive and the next send of the same data become one step (`rcs`, `rrcs`; `rrs` if nobody reads the stored
+value). The attribute `at` of a step, which executors ignore, gives step and row of its transfer in the schedule.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from simcoll.formats.schedules.thread_programs import MOST_TRANSFERS
 from simcoll.schedule.names import COLLECTIVES, Protocol, spellings
 from simcoll.schedule.schedule import Schedule, Transfer
 
-MOST_CHANNELS: Final = 32  # of the executors
-MOST_STEPS: Final = 64  # of a thread block, MSCCL_MAX_NUM_STEPS of msccl.h
-MOST_BLOCKS: Final = 64  # of a GPU, MSCCL_MAX_NUM_THREAD_BLOCKS
-_PEERS: Final = 15  # each way, of a channel: executors have up to 32 thread blocks there
+MOST_CHANNELS: Final = 32  # that executors support
+MOST_STEPS: Final = 64  # per thread block, MSCCL_MAX_NUM_STEPS of msccl.h
+MOST_BLOCKS: Final = 64  # per GPU, MSCCL_MAX_NUM_THREAD_BLOCKS
+_PEERS: Final = 15  # per channel and direction: executors support up to 32 thread blocks on a channel
 _COLL: Final = spellings(COLLECTIVES, lambda row: row.msccl)
 _IN_OUTPUT: Final = ("all_gather", "gather")  # in place, the buffer of n blocks is the output
 
@@ -30,7 +30,7 @@ Peers = tuple[int, int]  # of a thread block: the rank it sends to, the rank it 
 
 
 class _Event(NamedTuple):
-    """The part of one rank in a transfer."""
+    """The action of one rank in a transfer."""
 
     does: Literal["send", "local", "receive"]
     number: int  # of the row
@@ -38,18 +38,18 @@ class _Event(NamedTuple):
 
     @property
     def reads(self) -> int | None:
-        """The slot that is read, if any."""
+        """The slot that the action reads, if any."""
         return None if self.does == "receive" else self.row.src_slot
 
     @property
     def writes(self) -> int | None:
-        """The slot that is written, if any."""
+        """The slot that the action writes, if any."""
         return None if self.does == "send" else self.row.dst_slot
 
 
 @dataclass
 class _BlockStep:
-    """A step of a thread block; `waits` lists the thread blocks and steps that it waits for."""
+    """A step of a thread block; `waits` is the thread block and step that it waits for, if any."""
 
     kind: str
     src: int = 0
@@ -66,13 +66,13 @@ class _GpuBlocks:
     threads: dict[Peers, list[_BlockStep]] = field(default_factory=dict)
 
     def number(self, peers: Peers) -> int:
-        """The id of a thread block."""
+        """Return the id of the thread block with these peers."""
         return list(self.threads).index(peers)
 
 
 def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | None = None) -> str:
-    """Return the XML of a schedule, to be run in a protocol; `notes` get warnings of what executors would not run.
-    Raises RefusedError for what the format cannot hold."""
+    """Return a schedule as XML, with the attribute `proto`; `notes` get warnings if executors would not run it. Raises
+    RefusedError if the format cannot express the schedule."""
     _check(schedule)
     scratch = schedule.n_slots - schedule.n_chunks
     ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
@@ -80,7 +80,9 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
         (_channel(schedule.n, peers, r) for r, rank in enumerate(ranks) for peers in rank.threads), default=0
     )
     if channels > MOST_CHANNELS:
-        raise RefusedError(f"{channels} channels are more than executors have ({MOST_CHANNELS}); take fewer ranks")
+        raise RefusedError(
+            f"{channels} channels are more than MSCCL's executor has ({MOST_CHANNELS}); take fewer ranks"
+        )
     if notes is not None:
         _warn(ranks, notes)
     own = "o" if schedule.collective in _IN_OUTPUT else "i"
@@ -105,7 +107,7 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
 
 
 def _warn(ranks: list[_GpuBlocks], notes: ImportLog) -> None:
-    """Warn of each limit of the executors that a program exceeds; simcoll reads it back all the same."""
+    """Warn of each limit of the executors that a program exceeds; simcoll can still read such a program."""
     steps = max((len(ops) for rank in ranks for ops in rank.threads.values()), default=0)
     blocks = max(len(rank.threads) for rank in ranks)
     for most, count, problem in (
@@ -113,11 +115,11 @@ def _warn(ranks: list[_GpuBlocks], notes: ImportLog) -> None:
         (MOST_BLOCKS, blocks, f"a GPU with {blocks} thread blocks"),
     ):
         if count > most:
-            notes.warn(f"{problem}: MSCCL's executor holds {most} and would not load it; take fewer ranks")
+            notes.warn(f"{problem}: MSCCL's executor loads at most {most}; take fewer ranks")
 
 
 def _channel(n: int, peers: Peers, rank: int) -> int:
-    """Return the channel of a thread block: equal at both ends, by the distance between the ranks."""
+    """Return the channel of a thread block, from the distance to its peer, so that both ends agree."""
     send, receive = peers
     apart = (send - rank) % n if send >= 0 else (rank - receive) % n if receive >= 0 else 1
     return (apart - 1) // _PEERS
@@ -146,18 +148,18 @@ def _check(schedule: Schedule) -> None:
     if schedule.collective not in _COLL:
         raise RefusedError(f"MSCCL's XML has no {schedule.collective}; it holds {', '.join(_COLL)}")
     if schedule.agents:
-        raise RefusedError(f"MSCCL's XML knows no switch that reduces, and {schedule.name} needs one; take another")
+        raise RefusedError(f"MSCCL's XML has no reducing switch, and {schedule.name} needs one; take another")
     if schedule.groups != (tuple(range(schedule.n)),):
         raise RefusedError("MSCCL's XML holds one group of all ranks; export without subgroups")
     if len(schedule) > MOST_TRANSFERS:
         raise RefusedError(f"{len(schedule)} transfers are too many for XML; take fewer ranks (most {MOST_TRANSFERS})")
 
 
-# --- what each rank does, in order ---
+# --- the actions of each rank ---
 
 
 def _events(schedule: Schedule) -> list[list[_Event]]:
-    """Return the events of each rank: in each step sends, own copies, receives."""
+    """Return the events of each rank in order: in each step sends, then own copies, then receives."""
     events: list[list[_Event]] = [[] for _ in range(schedule.n)]
     for rows in schedule.steps():
         step = [(i, schedule.row(i)) for i in range(rows.start, rows.stop)]
@@ -173,7 +175,7 @@ def _events(schedule: Schedule) -> list[list[_Event]]:
 
 
 def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
-    """Yield a step's copies within ranks, each after the copies that read what it overwrites."""
+    """Yield a step's copies within ranks, each after all copies that read the slot that it overwrites."""
     left = [(i, row) for i, row in step if row.src == row.dst]
     first: dict[tuple[int, int], int] = {}  # the first receive into a slot
     for i, row in step:
@@ -200,18 +202,18 @@ def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
 
 
 def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
-    """Return the thread blocks of a rank with their steps, and what the steps wait for."""
+    """Return the thread blocks of a rank with their steps and the steps' dependences."""
     next_on = _next_accesses(events)
     partner = _partners(schedule.n, number, events, next_on)
     rank = _GpuBlocks()
     writer: dict[int, tuple[Peers, int]] = {}
     readers: dict[int, list[tuple[Peers, int]]] = {}
-    held: dict[int, int] = {}  # thread block's last receive, by the event that would send it on
+    held: dict[int, int] = {}  # event that sends received data on -> the step that received them
     for at, event in enumerate(events):
         peers = _peers(event, partner)
         ops = rank.threads.setdefault(peers, [])
         if event.does == "send" and held.get(at) == len(ops) - 1 and ops:
-            op = ops[-1]  # received by the step before in this thread block, and nothing was done with it since
+            op = ops[-1]  # the previous step of this thread block received the data, and no event used them since
             op.kind, op.at = _sent_on(op.kind, events, next_on, at), _at(event)
             readers.setdefault(event.row.src_slot, []).append((peers, len(ops) - 1))
             continue
@@ -247,7 +249,8 @@ def _next_accesses(events: list[_Event]) -> dict[int, int]:
 
 
 def _partners(n: int, rank: int, events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
-    """Return the rank to which each receiver's thread block sends: on each channel, the pairs that hand on most."""
+    """Return a dictionary from the rank that a thread block receives from to the rank that it sends to. On each channel
+    the pairs with most forwarded transfers come first."""
     counts: Counter[Peers] = Counter()
     for at, following in next_on.items():
         if events[at].does == "receive" and events[following].does == "send":
@@ -270,12 +273,12 @@ def _peers(event: _Event, partner: Mapping[int, int]) -> Peers:
 
 
 def _goes_on(events: list[_Event], following: int, peers: Peers) -> bool:
-    """Return whether the same thread block next sends what it received."""
+    """Return whether the thread block with these peers next sends the data that it received."""
     return events[following].does == "send" and events[following].row.dst == peers[0]
 
 
 def _sent_on(kind: str, events: list[_Event], next_on: Mapping[int, int], at: int) -> str:
-    """Return the type of a step that receives and sends; a value that is at once overwritten need not be stored."""
+    """Return the type of a step that receives and sends: `rcs`, `rrcs`, or `rrs` if the value is overwritten unread."""
     if kind == "r":
         return "rcs"
     following = next_on.get(at)
@@ -303,7 +306,8 @@ def _waits(
     writer: Mapping[int, tuple[Peers, int]],
     readers: Mapping[int, list[tuple[Peers, int]]],
 ) -> list[tuple[Peers, int]]:
-    """Return the steps of other thread blocks to wait for: writers of what is read, users of what is overwritten."""
+    """Return the steps of other thread blocks to wait for: writers of slots that the event reads, and readers and
+    writers of the slot that it overwrites."""
     needed: dict[Peers, int] = {}
     awaited = [writer[slot] for slot in (event.reads, event.writes) if slot is not None and slot in writer]
     awaited += readers.get(event.writes, []) if event.writes is not None else []

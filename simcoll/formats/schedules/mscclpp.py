@@ -1,11 +1,10 @@
-"""Reader of MSCCL++'s execution plans (JSON): what each thread block of each GPU puts, gets, copies and reduces. A plan
-names chunks of input, output and scratch buffers; blocks wait by semaphores of channels and barriers within a GPU.
+"""Read MSCCL++'s execution plans (JSON): the puts, gets, copies and reductions of each thread block of each GPU. A plan
+names chunks of input, output and scratch buffers. Blocks wait at semaphores, signals of channels, and barriers.
 
-The reader takes one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for it.
-An operation that several thread blocks share is done when the last of them does it. A pipelined loop is played once,
-with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are NVLink SHARP: the switch,
-an agent of the schedule, gives the sum of a group's buffers to the rank that loads, and sends what a rank stores to
-all.
+The reader supports one-sided copies and reductions, and their packet forms, in which the reader of a packet waits for
+it. An operation that several thread blocks share is done when the last block comes to it. A pipelined loop is executed
+once, with whole chunks. Loads and stores by a switch (`glre`, `glres`, `gstore`, `gstorepkt`) are NVLink SHARP. The
+switch is an agent of the schedule: it sends a loading rank the sum of a group's buffers, and all ranks the stored data.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ SwitchGroup = tuple[tuple[int, ...], str]  # the ranks whose buffers a switch jo
 
 
 BufferRange = tuple[int, str, int]  # rank, buffer, chunk
-_Side = list[tuple[list[tuple[int, int]], int]]  # each chunk of it: its slots, and the switch's agent or -1
+_Side = list[tuple[list[tuple[int, int]], int]]  # for each chunk: its (rank, slot) pairs, and the switch's agent or -1
 
 
 @dataclass
 class _Shares:
-    """An operation that several thread blocks share: how many, the first one's place, how many have done it."""
+    """An operation of several thread blocks: their number, the first one's place in the file, the number that came."""
 
     size: int
     where: str
@@ -61,7 +60,7 @@ class _Shares:
 
 @dataclass(eq=False)
 class ThreadBlock:
-    """A thread block: its operations, and the peers of its channels and remote buffers, by type."""
+    """A thread block: its operations, and by channel type the peers of its channels and its remote buffers."""
 
     gpu: int
     number: int
@@ -76,14 +75,14 @@ class ThreadBlock:
 
 @dataclass
 class PlanFile(ImportedProgram):
-    """A plan: its thread blocks, all at their first operation, and its semaphores by GPU and number."""
+    """A plan: its thread blocks before their first operation, and its semaphores by GPU and number."""
 
     blocks: list[ThreadBlock] = field(default_factory=list)
     semaphores: Counter[tuple[int, int]] = field(default_factory=Counter)  # how often each may be acquired at first
 
     @property
     def switch_groups(self) -> list[tuple[int, ...]]:
-        """The groups of ranks that a switch joins; agent n + k of the schedule serves group k."""
+        """The groups of ranks that a switch joins; agent n + k of the schedule is the switch of group k."""
         return list(dict.fromkeys(ranks for block in self.blocks for ranks, _ in block.switches))
 
 
@@ -95,8 +94,8 @@ def looks(text: str) -> bool:
 def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
     """Return the proved schedule of a plan; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with the operation that cannot be mapped, and ScheduleError if the plan does not do what its
-    collective promises.
+    Raises InputError with the operation that cannot be mapped, and ScheduleError if the plan does not produce the
+    collective's result.
     """
     document = input_files.json_mapping(text, source, CURE)
     try:
@@ -123,11 +122,11 @@ ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # er
 
 
 def in_words(error: Exception) -> str:
-    """Return the expectation of a plan's form that failed, in words."""
+    """Return in words how a file deviates from the form of a plan, given the error (see ODD)."""
     if isinstance(error, KeyError):
         return f"{str(error)[:60]} is missing"
     if isinstance(error, IndexError):
-        return "it names a channel or a buffer that is not listed"
+        return "it names a channel or a buffer that the plan does not list"
     return str(error)[:200] if isinstance(error, ValueError) else f"it has another form: {str(error)[:160]}"
 
 
@@ -141,21 +140,21 @@ def whole(value: object, most: int) -> int:
 def _parsed(document: Mapping[str, Any], asked: str | None) -> PlanFile:
     """Return the plan of a document; `asked` names its collective if the file has another name for it.
 
-    Raises InputError with the key, or an error of `ODD` if no key can be named.
+    Raises InputError with the key, or an error of the types `ODD` if the key is unknown.
     """
     name = collective_named(asked or str(document["collective"]))
     if name is None or name == "barrier" or collective(name).rooted:
         said = str(asked or document["collective"])[:40]
-        raise wrong("collective", f"{said!r} is no collective of such plans", "say which with --collective NAME")
+        raise wrong("collective", f"{said!r} is no collective of MSCCL++ plans", "name it with --collective NAME")
     gpus = list(document["gpus"])
     n = len(gpus)
     if sorted(whole(gpu["id"], MOST_RANKS) for gpu in gpus) != list(range(n)) or not n:
-        raise wrong("gpus", f"{n} GPUs that are not numbered from 0", CURE)
+        raise wrong("gpus", f"the ids of {n} GPUs are not 0, 1, …", CURE)
     keys = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
     sizes = {b: max(whole(gpu.get(key, 0), thread_programs.MOST_PLACES) for gpu in gpus) for b, key in keys.items()}
     n_chunks = max(sizes["i"], sizes["o"], 1)
     if n_chunks % collective(name).blocks(n):
-        raise wrong("gpus", f"{n_chunks} chunks of {n} GPUs", f"{name} needs a multiple of {n}")
+        raise wrong("gpus", f"{n_chunks} chunks cannot be divided among {n} GPUs", f"{name} needs a multiple of {n}")
     plan = PlanFile(
         plain(str(document.get("name", "")), "imported"), name, n, n_chunks, bool(document.get("inplace")), sizes
     )
@@ -217,11 +216,11 @@ def _members(ranks: list[object], n: int) -> tuple[int, ...]:
     return members
 
 
-# --- playing it ---
+# --- execution ---
 
 
 class _PlanExecution:
-    """A plan being played: signals not yet waited for, semaphores, and packets that have arrived."""
+    """The execution of a plan: pending signals, semaphores, and arrived packets."""
 
     def __init__(self, plan: PlanFile, alias: bool):
         self.plan = plan
@@ -268,8 +267,8 @@ class _PlanExecution:
         return True
 
     def _is_whole(self, block: ThreadBlock, op: Mapping[str, Any], moved: object) -> bool:
-        """Return whether all thread blocks of a group have come to their shared operation. As each block has its own
-        list of channels, what it has `moved` tells which operations are the same."""
+        """Return whether all thread blocks of a group have come to their shared operation. Blocks have their own lists
+        of channels. So the moved slots (`moved`) identify the operation."""
         group = next((value for key, value in op.items() if key.startswith("tbg")), None)
         if group is None:
             return True
@@ -284,14 +283,14 @@ class _PlanExecution:
         """Raise InputError if fewer thread blocks came to an operation than share it."""
         for shares in self.shares.values():
             if shares.done < shares.size:
-                problem = f"{shares.size} thread blocks do this together, and {shares.done} come to it"
+                problem = f"{shares.size} thread blocks share this operation, but only {shares.done} reach it"
                 raise wrong(shares.where, problem, CURE)
 
     def _ways(self, block: ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
         return [block.peers[kind][whole(i, 2**20)] for i in op.get("channel_ids", [])]
 
     def _barrier(self, block: ThreadBlock, op: Mapping[str, Any]) -> bool:
-        """Return whether as many thread blocks of the GPU have come to a barrier as it asks for."""
+        """Return whether the required number of thread blocks of the GPU have come to a barrier."""
         block.arrived = True
         same = [
             waiting
@@ -340,7 +339,7 @@ class _PlanExecution:
     ) -> None:
         src = src * len(dst) if len(src) == 1 else src
         if [len(chunks) for chunks in src] != [len(chunks) for chunks in dst]:
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
         for source, target in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
             self._move(self._slot(source), self._slot(target), False)
 
@@ -349,7 +348,7 @@ class _PlanExecution:
     ) -> None:
         """Sum all sources into the first destination on this GPU, or into scratch, and copy the sum to the others."""
         if not src or not dst or len({len(chunks) for chunks in (*src, *dst)}) != 1:
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
         for k in range(len(src[0])):
             sources, targets = [self._slot(chunks[k]) for chunks in src], [self._slot(chunks[k]) for chunks in dst]
             own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
@@ -363,17 +362,17 @@ class _PlanExecution:
                 self._move(own, target, False)
 
     def _switched_sides(self, block: ThreadBlock, op: Mapping[str, Any]) -> tuple[_Side, _Side]:
-        """Return the two ends of a load or a store by a switch."""
+        """Return sources and targets of a load or a store by a switch."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         sources = self._joined(block, op, "src_buff") if loads else self._local(block, op, "src_buff")
         targets = self._joined(block, op, "dst_buff") if stores else self._local(block, op, "dst_buff")
         return sources, targets
 
     def _switched(self, block: ThreadBlock, op: Mapping[str, Any], sources: _Side, targets: _Side) -> None:
-        """Load by a switch into registers, which are a spare slot, or store from them."""
+        """Load by a switch into registers (an extra slot in the schedule), or store from them."""
         loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
         if len(sources) != len(targets):
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} of sizes that differ", CURE)
+            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
         for (source, source_agent), (target, target_agent) in zip(sources, targets, strict=True):
             held = source[0]
             if loads:
@@ -413,7 +412,7 @@ def _stepped(run: _PlanExecution, block: ThreadBlock) -> bool:
 
 
 def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a plan. In order k the k-th thread block is slow: it operates only if no other can."""
+    """Execute a plan; return its schedule. In order k the k-th thread block is slow: it runs only if no other can."""
     run = _PlanExecution(plan, bool(form["alias"]))
     for block in plan.blocks:
         block.done, block.arrived = 0, False
@@ -431,8 +430,8 @@ def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
         if slow not in left or not _stepped(run, slow):
             run.check_groups()
             path = f"{left[0].where}.ops.{left[0].done}"
-            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "let what it waits for come")
+            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "mend what it waits for")
         slow.done += 1
     run.check_groups()
-    streams = bool(run.agents)  # a switch adds up word by word, and what follows need not wait for whole chunks
+    streams = bool(run.agents)  # a switch adds word by word, so that later transfers need not wait for whole chunks
     return run.where.schedule(run.moves, agents=len(run.agents), pipelined=streams)

@@ -1,4 +1,4 @@
-"""A schedule as JSON. `simcoll show --json` and `simcoll import` write it; scenarios and `simcoll verify` read it."""
+"""Schedules as JSON files, which `simcoll show --json` and `import` write, and scenarios and `simcoll verify` read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from simcoll.errors import InputError, ScheduleError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule
 
-MOST_BYTES: Final = 64 * 2**20  # bounds memory; about two million transfers
-MOST: Final = 10**8  # (rank, chunk) pairs that a schedule read from a file may have
+MOST_BYTES: Final = 64 * 2**20  # to bound memory; about two million transfers
+MOST: Final = 10**8  # most (rank, chunk) pairs of a schedule from a file
 _KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
 _WORDS: Final = {str: "text", int: "number", list: "list"}
 _WHENCE: Final = "see `simcoll show --json`"
-# A file of a million transfers takes seconds to read, and each point of a sweep asks for it. Counted are transfers, of
-# 21 bytes each.
+# Cache of schedules, as a file of a million transfers takes seconds to read, and each point of a sweep needs it. The
+# limit is in transfers of 21 bytes each.
 _RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
 
 
@@ -37,7 +37,7 @@ def sent_fraction(schedule: Schedule) -> Fraction:
 
 
 def counts(schedule: Schedule) -> dict[str, Any]:
-    """Return the steps, the messages and the share of the data that the busiest rank sends."""
+    """Return the numbers of steps and messages, and the largest share of the collective's size that any rank sends."""
     return {
         "steps": schedule.n_steps,
         "messages": schedule.messages,
@@ -72,7 +72,7 @@ def is_file(algorithm: str) -> bool:
 
 
 def text(path: str) -> str:
-    """Return the text of a file that was carried along, or of one on this machine; raises InputError."""
+    """Return the text of a schedule file, see `input_files.bytes_of`; raises InputError."""
     cure = "give the path of a schedule as `simcoll import` writes it"
     data = input_files.bytes_of(Path(path), cure, MOST_BYTES, "give a schedule of fewer ranks")
     return data.decode("utf-8", errors="replace")

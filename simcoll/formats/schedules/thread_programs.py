@@ -1,8 +1,8 @@
-"""Convert programs of thread blocks into schedules; shared by all readers of foreign schedules.
+"""Convert programs of thread blocks into schedules; all readers of other programs' schedules use this module.
 
-A reader plays its program in any order that the program allows, and records which rank reads and writes which slot.
-Data dependences then cut the transfers into steps: a value is read later than it is written, and not later than it is
-overwritten. Within a step all reads come before all writes, so a read and the write after it may share one step.
+A reader executes its program in any order that the program allows, and records which rank reads and writes which slot.
+Data dependences then divide the transfers into steps: a value is read after it is written, and not after it is
+overwritten. Within a step all reads come before all writes. So a read and a later write may share one step.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Step
 
-MOST_TRANSFERS: Final = 200_000  # of a schedule that is read
-MOST_PLACES: Final = 2_000_000  # ranks times slots
-MOST_ROOTS: Final = 64  # roots to try if a file names none
-MOST_RANKS: Final = 4096  # more take too much memory and time in the proof and the steps
-MOST_BYTES: Final = 3 * 10**8  # of memory for a proof with mixed chunks; proofs of other schedules are bounded anyway
+MOST_TRANSFERS: Final = 200_000  # of an imported schedule
+MOST_PLACES: Final = 2_000_000  # ranks times slots of an imported schedule
+MOST_ROOTS: Final = 64  # most roots to try if a file names none
+MOST_RANKS: Final = 4096  # more need too much memory and time for the proof and the steps
+MOST_BYTES: Final = 3 * 10**8  # memory for a proof with mixed chunks; proofs of other schedules need little memory
 
 THREADS: Final = (
     "thread blocks and channels are not kept: a transfer waits for its data and its channel; "
@@ -43,7 +43,7 @@ def check_size(ranks: int, slots: int) -> None:
 
 
 class Hint(NamedTuple):
-    """Step and row of a transfer in the schedule from which the file was made."""
+    """Step and row that a transfer had in the schedule from which simcoll wrote the file."""
 
     step: int
     row: int
@@ -60,7 +60,7 @@ class _Slot:
 
 @dataclass
 class RecordedTransfers:
-    """Transfers in the making, recorded in an order in which they may happen."""
+    """The transfers recorded so far, in an order in which they may happen."""
 
     src: list[int] = field(default_factory=list)
     src_slot: list[int] = field(default_factory=list)
@@ -69,7 +69,7 @@ class RecordedTransfers:
     reduce: list[bool] = field(default_factory=list)
     hints: list[Hint | None] = field(default_factory=list)
     _slots: dict[tuple[int, int], _Slot] = field(default_factory=dict)
-    _after: list[tuple[int, int, int]] = field(default_factory=list)  # step of the second ≥ that of the first + …
+    _after: list[tuple[int, int, int]] = field(default_factory=list)  # (a, b, d): step of b ≥ step of a + d
 
     def read(self, rank: int, slot: int, hint: Hint | None = None) -> int:
         """Begin a transfer: `rank` reads `slot`. Return its number."""
@@ -103,12 +103,12 @@ class RecordedTransfers:
             self.write(self.read(rank, src_slot, hint), rank, dst_slot, reduce)
 
     def follows(self, first: int, second: int) -> None:
-        """Put the second transfer in the step of the first or later: both are of one thread."""
+        """Require that the second transfer's step is not before the first one's, as both are of one thread."""
         self._after.append((first, second, 0))
 
     def schedule(self, **fields: Any) -> Schedule:
-        """Return the schedule, in the steps and rows of the hints if every transfer has one and they fit; else as
-        early as data allow. Raises ScheduleError."""
+        """Return the schedule. Steps and rows are those of the hints, if every transfer has one and dependences allow
+        them; else each transfer gets the earliest possible step. Raises ScheduleError."""
         slots = max(self.src_slot + self.dst_slot, default=0) + 1
         check_size(fields["n"], max(slots, fields["n_chunks"]))
         hinted = self._hinted()
@@ -131,7 +131,7 @@ class RecordedTransfers:
         return hints if fits else None
 
     def _levels(self, backward: bool = False) -> list[int]:
-        """Return the least step of each transfer (longest paths over `_after`), or `backward` the steps after it."""
+        """Return each transfer's earliest step (longest paths over `_after`), or `backward` its steps to the end."""
         out: list[list[tuple[int, int]]] = [[] for _ in self.src]
         for a, b, apart in self._after:
             out[b if backward else a].append((a if backward else b, apart))
@@ -153,10 +153,10 @@ class RecordedTransfers:
         return level
 
     def _parts(self, level: list[int], n: int) -> Iterable[Step]:
-        """Return the transfers by step.
+        """Return the transfers as steps.
 
-        A rank's sends to several ranks in one step are threads side by side. Transfers with the most steps still to
-        come go first, then those to the nearest rank ahead, so that not all ranks send to one rank at once.
+        Within a step, transfers with the most dependent steps after them come first. Ties are ordered by the distance
+        to the next rank ahead, so that not all ranks send to one rank at once.
         """
         if not level:
             return []
@@ -175,8 +175,7 @@ class RecordedTransfers:
 
 @dataclass
 class ImportedProgram:
-    """The contents of another program's file, before it is played; `sizes` are the chunks of each buffer, at the
-    rank that has most."""
+    """The contents of another program's file. `sizes`: number of chunks of each buffer, at the rank with most."""
 
     name: str
     collective: str
@@ -190,7 +189,7 @@ class ImportedProgram:
 class BufferSlots:
     """The slots of a program's buffers `i`, `o` and `s`.
 
-    `alias`: input and output are one buffer. Else the output lies in scratch until it is copied at the end.
+    `alias`: input and output are one buffer. Otherwise the output is in scratch slots until it is copied at the end.
     """
 
     program: ImportedProgram
@@ -221,7 +220,7 @@ class BufferSlots:
         return self.program.n_chunks + sizes["s"] + (0 if self.alias else sizes["o"])
 
     def schedule(self, moves: RecordedTransfers, **fields: Any) -> Schedule:
-        """Return the schedule of a played program; the output is first copied to where the contract wants it."""
+        """Return the schedule of an executed program, with final copies of the output to the slots of the result."""
         program, written = self.program, set(zip(moves.dst, moves.dst_slot, strict=True))
         for rank in range(0 if self.alias else program.n):
             base = self._block(rank, "o")
@@ -237,8 +236,8 @@ class BufferSlots:
 
 
 Variant = Mapping[str, int]
-MOST_ORDERS: Final = 200  # orders in which a program is played, fewer if it is long
-WORK: Final = 100_000  # transfers in all orders together
+MOST_ORDERS: Final = 200  # most orders in which a program is executed; fewer if it is long
+WORK: Final = 100_000  # limit on the transfers in all orders together
 Builder = Callable[[Variant], Schedule]
 
 
@@ -248,17 +247,18 @@ def prove(schedule: Schedule) -> None:
     places = schedule.participants * schedule.n_slots
     apart = schedule.n_slots == schedule.n_chunks and np.array_equal(schedule.src_slot, schedule.dst_slot)
     if not apart and places * (schedule.n + 140) > MOST_BYTES:
-        problem = f"{schedule.n} ranks of {schedule.n_slots} slots that are mixed"
-        raise ScheduleError(f"{problem} are too many to be proved; give a smaller schedule")
+        problem = f"{schedule.n} ranks of {schedule.n_slots} slots whose data move between slots"
+        raise ScheduleError(f"{problem} are too many to prove; give a smaller schedule")
     proof.prove(schedule)
 
 
 def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: int) -> Schedule:
-    """Return the schedule of a program in the simplest form that can be proved.
+    """Return the schedule of a program in the simplest variant that can be proved.
 
-    `truth` takes the program at its word. It must be right whichever of its `threads` is slow, or a wait is missing:
-    all threads are tried, or some if the program is long. A simpler form leaves out copies that separate buffers need
-    (in place for out of place), and counts only if it is proved as well. Raises ScheduleError if the truth is wrong.
+    The variant `truth` follows the program exactly. Its result must be right whichever of its `threads` is slow; else a
+    wait is missing. All threads are tried, or some if the program is long. Variants of `simpler` omit copies between
+    buffers (in place instead of out of place), and are used only if they are proved, too. Raises ScheduleError if
+    `truth` is wrong.
     """
     schedule = build(truth)
     prove(schedule)
@@ -285,7 +285,7 @@ def roots(name: str, n: int) -> Sequence[int]:
 
 
 def first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Schedule:
-    """Return the schedule for the first root for which it can be proved; raises ScheduleError."""
+    """Return the schedule for the first root with a valid proof; raises ScheduleError if there is none."""
     for root in roots[:-1]:
         with suppress(ScheduleError):
             return made(root)
@@ -293,5 +293,5 @@ def first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Sched
 
 
 def plain(text: str, otherwise: str) -> str:
-    """Return a name that fits a column of results: letters, digits, `_`, `-`, `.`; `otherwise` if nothing is left."""
+    """Return a name for results, with letters, digits, `_`, `-`, `.` only; `otherwise` if the text has none of them."""
     return re.sub(r"[^\w.-]+", "_", text).strip("_")[:60] or otherwise

@@ -1,4 +1,4 @@
-"""Readers of other programs' machine descriptions. Each turns a text into a `Sketch`, a topology file in the making.
+"""Readers of other programs' machine descriptions. Each converts a text into a `Sketch` of a topology file.
 
-A shipped system, the `LenderSystem`, supplies speeds and latencies that a file does not carry.
+A shipped system, the `LenderSystem`, supplies speeds and latencies that a file lacks.
 """

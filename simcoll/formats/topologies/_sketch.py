@@ -1,5 +1,5 @@
-"""Shared by readers of topologies: `Sketch` collects a machine and writes its topology file; `LenderSystem` is the
-shipped system that supplies what the file does not say."""
+"""Classes that readers of topologies share: `Sketch` collects a machine and writes its topology file; `LenderSystem` is
+the shipped system that supplies missing speeds, latencies and facts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def lender(
     fits: Callable[[SystemFile], bool],
     contradicted: Callable[[SystemFile], str] = lambda _: "",
 ) -> LenderSystem:
-    """Return the shipped system that lends what a file does not say: the `assumed` one, or the only one that `fits`.
+    """Return the shipped system that supplies missing facts: the `assumed` one, or the only one that `fits`.
 
-    Raises SimcollError with the choices if several fit, or with the text of `contradicted` if the file contradicts the
-    assumed system. Raises InputError for an unknown name.
+    Raises SimcollError with the choices if several fit or none, or with the text of `contradicted` if the file
+    contradicts the assumed system. Raises InputError for an unknown name.
     """
     if assumed:
         check_assumed(source, assumed, contradicted(load_system(assumed)))
@@ -48,18 +48,18 @@ def lender(
     known = [name for name, file in files.items() if fits(file)]
     if len(known) != 1:
         choices = ", ".join(known or [name for name, file in files.items() if not contradicted(file)] or files)
-        raise SimcollError(f"{source}: {problem}; say which machine it is like, with --assume and one of {choices}")
+        raise SimcollError(f"{source}: {problem}; name a similar machine with --assume, one of {choices}")
     return LenderSystem(known[0])
 
 
 def check_assumed(source: str, assumed: str | None, contradiction: str) -> None:
     """Raise SimcollError if a file contradicts the assumed system."""
     if assumed and contradiction:
-        raise SimcollError(f"{source}: it is not like {assumed}: {contradiction}; assume another machine, or none")
+        raise SimcollError(f"{source}: it does not fit --assume {assumed}: {contradiction}; name another, or none")
 
 
 def nvlinks(system: SystemFile) -> frozenset[int]:
-    """Return the numbers of NVLinks between pairs of GPUs, as `nvidia-smi` counts them; empty without NVLink."""
+    """Return the set of numbers of NVLinks between pairs of GPUs, as `nvidia-smi` counts them; empty without NVLink."""
     each = NVLINK.get((system.gpu.compute_capability if system.gpu else None) or 0, 20.0)
     rules = [rule for rule in system.links if rule.kind == "nvlink"]
     return frozenset(round(_number(rule.bandwidth, "GB/s") / each) for rule in rules)
@@ -67,7 +67,7 @@ def nvlinks(system: SystemFile) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class LinkText:
-    """A link as a topology file writes it: `bandwidth` of one direction in GB/s, `latency` in us."""
+    """A link for a topology file: `bandwidth` of one direction in GB/s, `latency` in us."""
 
     bandwidth: float
     latency: float
@@ -75,7 +75,7 @@ class LinkText:
 
 
 class LenderSystem:
-    """The shipped system that lends what a file does not say."""
+    """The shipped system that supplies speeds, latencies and facts that a file lacks."""
 
     def __init__(self, name: str):
         self.name = name
@@ -105,13 +105,13 @@ class LenderSystem:
         return kind in self._rules
 
     def speed(self, kind: str, bandwidth: float | None = None) -> LinkText:
-        """Return a link of a kind, by default with the system's bandwidth. Kinds that it lacks are taken as PCIe."""
+        """Return a link of a kind, by default with the system's bandwidth. Kinds that it lacks get PCIe's values."""
         rule = self._rules.get(kind) or self._rules.get("pcie") or self.file.links[0]
         own = _number(rule.bandwidth, "GB/s") if bandwidth is None else bandwidth
         return LinkText(own, _number(rule.latency, "us"), kind)
 
     def direct(self, bandwidth: float) -> LinkText:
-        """Return an NVLink between two GPUs; its latency is that of two NVLinks by way of a switch."""
+        """Return an NVLink between two GPUs. If the system has NVSwitches, its latency is that of two NVLinks."""
         speed = self.speed("nvlink", bandwidth)
         switched = "nvswitch" in self.file.counts
         return dataclasses.replace(speed, latency=round(speed.latency * 2, 6)) if switched else speed
@@ -124,8 +124,7 @@ def _number(text: str, unit: str) -> float:
 
 @dataclass
 class Sketch:
-    """A machine in the making; its `pattern` lends what is not known. Devices are named by kind and number, in the
-    order in which they are added."""
+    """A machine under construction; its `pattern` supplies missing facts. Devices are named by kind and number."""
 
     pattern: LenderSystem
     name: str = ""
@@ -149,7 +148,7 @@ class Sketch:
         self.links[ends] = dataclasses.replace(speed, bandwidth=bandwidth)
 
     def borrow(self) -> None:
-        """Copy what the pattern says of GPUs, memory and NICs; also NVSwitch reductions if all GPUs have a switch."""
+        """Copy the pattern's facts about GPUs, processors, NICs and memory, and whether its NVSwitches reduce."""
         pattern, file = self.pattern, self.pattern.file
         if file.gpu:
             self.keys.setdefault("gpu", file.gpu.model_dump(exclude_none=True))
@@ -177,7 +176,7 @@ class Sketch:
         return [*memory, *({**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items())]
 
     def document(self, origin: str) -> str:
-        """Return the topology file as YAML; its head says where it came from, what was read and what was assumed."""
+        """Return the topology file as YAML; comments at its top give the origin, the data read and the assumptions."""
         remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
         return "\n".join([*remarks, yaml_tree.dump(self.contents(), inline=True)])
 

@@ -1,4 +1,4 @@
-"""Reader of infragraph (YAML or JSON): kinds of devices made of components, instances of them, and edges between them.
+"""Read infragraph (YAML or JSON): kinds of devices made of components, instances of devices, and edges between them.
 
 An endpoint such as `server[0:2]` and `nic[0]` names components with Python's slices; `cx5[0].port[0]` names a component
 of a nested device. `one2one` pairs two lists, `many2many` joins all with all, `ring` each with the next. A component
@@ -18,10 +18,10 @@ from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.topologies._sketch import LenderSystem, LinkText, Sketch
 
-MOST_DEVICES: Final = 20_000  # once counts are multiplied out: a short file can describe millions
+MOST_DEVICES: Final = 20_000  # limit after the expansion of counts: a short file can describe millions
 MOST_EDGES: Final = 40_000  # two for each device
-MOST_MISTAKES: Final = 10  # are listed
-_DEEPEST: Final = 6  # devices within devices; one that contains itself would never end
+MOST_MISTAKES: Final = 10  # most mistakes in a message
+_DEEPEST: Final = 6  # levels of nested devices; a device that contains itself would never end
 _KINDS: Final = {"xpu": "gpu", "nic": "nic", "cpu": "cpu", "memory": "memory", "port": "port"}
 _ELEMENT: Final = re.compile(r"([A-Za-z0-9_-]+)(?:\[([^\]]*)\])?")
 _HINTS: Final = (("GB200", "gb200-nvl72"), ("B300", "hgx-b300"), ("B200", "hgx-b200"), ("H200", "hgx-h200"),
@@ -30,7 +30,7 @@ _HINTS: Final = (("GB200", "gb200-nvl72"), ("B300", "hgx-b300"), ("B200", "hgx-b
 
 @dataclass
 class _ExpandedGraph:
-    """The expanded graph: kind and node of each device, and links with the file's name for their kind."""
+    """The graph after expansion of all counts: kind and node of each device, and links with their type in the file."""
 
     tree: Node
     devices: dict[str, Node]
@@ -40,15 +40,15 @@ class _ExpandedGraph:
 
 
 def looks(text: str) -> bool:
-    """Return whether a text has the keys of an infrastructure."""
+    """Return whether a text has the keys of an infragraph file."""
     return all(
         re.search(rf'(?:^|[{{,])\s*"?{key}"?\s*:', text, re.MULTILINE) for key in ("instances", "devices", "edges")
     )
 
 
 def read(text: str, source: str, assumed: str | None = None) -> InfraSketch:
-    """Return the topology of an infrastructure. The `assumed` shipped system lends a bandwidth to links without one.
-    Raises InputError with line and column."""
+    """Return the topology of an infragraph file. The `assumed` shipped system supplies missing bandwidths and
+    latencies. Raises InputError with line and column."""
     mistakes: list[Diagnostic] = []
     tree = yaml_tree.parse(text, source, mistakes)
     if mistakes:
@@ -91,7 +91,7 @@ class InfraSketch(Sketch):
         return {"name": self.name, "devices": devices, "links": rules}
 
 
-# --- expanding ---
+# --- expansion ---
 
 
 def _wrong(node: Node, problem: str, cure: str) -> InputError:
@@ -147,7 +147,7 @@ def _add(graph: _ExpandedGraph, prefix: str, device: str, where: Node, depth: in
     """Add the components of a device and of the devices nested in it, and its edges."""
     definition = graph.devices.get(device)
     if definition is None or depth > _DEEPEST:
-        raise _wrong(where, f"device {device[:40]!r} is not there, or in itself", "name one of devices")
+        raise _wrong(where, f"device {device[:40]!r} does not exist, or contains itself", "name one of `devices`")
     for component in _list(definition, "components"):
         name, choice = str(_scalar(component, "name")), str(_scalar(component, "choice", "custom"))
         for i in range(_count(component)):
@@ -190,7 +190,7 @@ def _outer_end(graph: _ExpandedGraph, instances: dict[str, Node], edge: Node, ke
     end = _end(edge, key)
     match = _ELEMENT.fullmatch(str(_scalar(end, "instance")))
     if match is None or match[1] not in instances:
-        raise _wrong(end, f"instance {str(_scalar(end, 'instance'))[:40]!r} is not there", "name one of instances")
+        raise _wrong(end, f"instance {str(_scalar(end, 'instance'))[:40]!r} does not exist", "name one of `instances`")
     instance = instances[match[1]]
     inner = _names(graph, str(_scalar(instance, "device")), str(_scalar(end, "component")), end)
     chosen = _indices(match[2], _count(instance), end)
@@ -224,7 +224,7 @@ def _indices(text: str | None, count: int, where: Node) -> Sequence[int]:
             return [range(count)[numbers[0]]]
         return range(*slice(*(numbers if len(numbers) > 1 else [None])).indices(count))
     except (ValueError, TypeError, IndexError):
-        raise _wrong(where, f"[{text}] chooses nothing of {count}", "write e.g. [0] or [0:2]") from None
+        raise _wrong(where, f"[{text}] selects none of {count} components", "write e.g. [0] or [0:2]") from None
 
 
 def _edges(
@@ -299,7 +299,8 @@ def _cable(pattern: LenderSystem) -> LinkText:
 
 
 def _physical(node: Node | None) -> tuple[float | None, float | None]:
-    """Return GB/s and us. Transfers per second count as 16 lanes of PCIe, with NCCL's payload for each."""
+    """Return a link's bandwidth in GB/s and latency in us, None if missing. Transfers per second count as 16 lanes of
+    PCIe, with NCCL's payload per transfer."""
     if node is None:
         return None, None
     per = {"gigabits_per_second": 0.125, "gigabytes_per_second": 1.0, "gigatransfers_per_second": 1.5}

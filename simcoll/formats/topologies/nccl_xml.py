@@ -1,8 +1,8 @@
-"""Readers of NCCL's XML files: the topology file and the graph file. NCCL_TOPO_DUMP_FILE writes topology files; cloud
-vendors ship skeletons of them for NCCL_TOPO_FILE.
+"""Read NCCL's XML files: topology files and graph files. NCCL writes topology files to NCCL_TOPO_DUMP_FILE; cloud
+vendors ship incomplete ones, called skeletons here, for NCCL_TOPO_FILE.
 
 A topology file is a tree of processors, PCIe devices, GPUs and NICs with the speed of each PCIe link, Mb/s of each NIC
-and the number of NVLinks. A skeleton has processors and PCIe devices only; their class tells GPUs and NICs.
+and the number of NVLinks. A skeleton has processors and PCIe devices only; the device class shows GPUs and NICs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
 MOST_DEVICES: Final = 2048  # of one machine: far more than any has
 MOST_PROCESSORS: Final = 64  # of one machine: far more than any has
 
-_LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NCCL's codes by GT/s: 80 is 1 GB/s
-_SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # classes of PCIe devices, by how they begin
+_LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 1/80 GB/s per lane, by GT/s, as NCCL
+_SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # beginnings of classes of PCIe devices
 _NVSWITCH, _BRIDGE_TO_CPU = "0x068000", "0x068001"
 _AMD: Final = "mi300x"
 _XGMI: Final = {"906": 24.0, "908": 24.0, "90a": 36.0, "910": 36.0, "94": 48.0}
@@ -51,22 +51,21 @@ class _PcieDevice:
     below: list[_PcieDevice] = field(default_factory=list)
     gpu: Element | None = None
     nets: list[Element] = field(default_factory=list)
-    kind: str = ""  # gpu, nic, pcie_switch; empty: nothing that matters
+    kind: str = ""  # gpu, nic, pcie_switch; empty for other devices
 
     @property
     def busid(self) -> str:
-        """Address of its slot."""
+        """PCIe bus address of the device."""
         return self.element.attributes.get("busid", "").lower()
 
 
 def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
-    """Return the machine that a topology file describes. The `assumed` shipped system, by default one with such
-    GPUs, supplies what the file lacks. Raises InputError with line and column, and SimcollError for a skeleton that
-    several machines may have."""
+    """Return the machine that a topology file describes. The `assumed` shipped system (default: one with such GPUs)
+    supplies missing facts. Raises InputError with line and column, and SimcollError for an ambiguous skeleton."""
     root = xml_tree.parse(text, source, root=TOPOLOGY_ROOT, kind="topology file", deepest=40, cure=_CURE)
     processors = list(root.each("cpu"))
     if not 0 < len(processors) <= MOST_PROCESSORS:
-        root.wrong(f"{len(processors)} <cpu> in it", f"give a machine of 1 to {MOST_PROCESSORS}")
+        root.wrong(f"it has {len(processors)} <cpu>", f"give a machine of 1 to {MOST_PROCESSORS}")
     tops = [[box for child in cpu.children if (box := _box(child))] for cpu in processors]
     boxes = [box for top in tops for box in _all(top)]
     gpus = sorted((box for box in boxes if box.kind == "gpu"), key=_number)
@@ -76,7 +75,7 @@ def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
     for box in gpus:
         if box.gpu is None and not skeleton:
             box.element.wrong(
-                f"GPU {box.busid} has no <gpu>, as others have", "give a whole dump, or one without any <gpu>"
+                f"GPU {box.busid} has no <gpu>, and other GPUs have one", "give a whole dump, or one without any <gpu>"
             )
     sketch = Sketch(_pattern(gpus, skeleton, source, assumed))
     _tell(sketch, gpus, boxes, skeleton, assumed)
@@ -118,7 +117,7 @@ def _box(element: Element) -> _PcieDevice | None:
 
 
 def _pcie(element: Element) -> float:
-    """Return GB/s as NCCL counts them: an unknown speed is generation 3, no width (255 on Linux) is 16 lanes."""
+    """Return a PCIe link's GB/s as in NCCL. Unknown speeds are generation 3, unknown widths (255 on Linux) 16 lanes."""
     speed = re.match(r"([0-9.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
     width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
@@ -133,7 +132,7 @@ def _number(box: _PcieDevice) -> tuple[int, str]:
 
 
 def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: Sketch) -> None:
-    """Join devices to their parent; a bridge above a single device is left out."""
+    """Add devices and their links to the parent (`above`), without bridges that have a single device below."""
     for box in boxes:
         speed = _checked(box, sketch)
         while box.kind == "pcie_switch" and len(useful := [b for b in box.below if _leads(b, names)]) == 1:
@@ -152,20 +151,20 @@ def _leads(box: _PcieDevice, names: dict[int, str]) -> bool:
 
 
 def _checked(box: _PcieDevice, sketch: Sketch) -> float:
-    """Return GB/s of a device's upward link. A bridge of generation 1 or 2, or of a single lane, above faster
-    devices is taken as misread by the firmware or hypervisor."""
+    """Return the GB/s of a device's upward link. If a bridge of generation 1 or 2, or with a single lane, has faster
+    devices below, we assume that firmware or hypervisor reported it wrongly, and use the speed below."""
     fastest = max((below.up for below in _all(box.below)), default=0.0)
     slow = box.element.attributes.get("link_speed", "").startswith(("2.5", "5")) or box.up < 1.0
     if box.kind != "pcie_switch" or not slow or fastest <= box.up:
         return box.up
     line = box.element.place.line
     said = f"{box.element.attributes.get('link_speed', '')!r} x{box.element.attributes.get('link_width', '')}"
-    problem = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s), and there are {fastest:g} GB/s below it"
-    sketch.notes.warn(f"{problem}; NCCL believes it, here it is taken to be as fast as what is below")
+    problem = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s),with {fastest:g} GB/s below it"
+    sketch.notes.warn(f"{problem}; NCCL uses this speed, simcoll that of the links below")
     return fastest
 
 
-# --- what it is like ---
+# --- the pattern and the hardware ---
 
 
 def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str | None) -> LenderSystem:
@@ -189,7 +188,7 @@ def _is_amd(gpu: Element) -> bool:
 
 
 def _xgmi(gpus: list[_PcieDevice]) -> float | None:
-    """Return GB/s of a link between AMD GPUs, by their kind; None if the kind is missing or unknown."""
+    """Return the GB/s of a link between AMD GPUs, by their architecture (`gcn`); None if that is missing or unknown."""
     kind = next((box.gpu.attributes.get("gcn", "") for box in gpus if box.gpu is not None), "").removeprefix("gfx")
     return next((speed for begins, speed in _XGMI.items() if kind.startswith(begins)), None)
 
@@ -206,7 +205,7 @@ def _tell(
 
 
 def _rate(box: _PcieDevice) -> float:
-    """Return GB/s of all ports of a NIC; NCCL takes 10 Gb/s if it does not know better."""
+    """Return the GB/s of all ports of a NIC together; a port of unknown speed counts 10 Gb/s, as in NCCL."""
     return sum(net.whole("speed", "0", least=-(2**31), most=10**8) or 10_000 for net in box.nets) / 8000
 
 
@@ -233,7 +232,7 @@ def _say_hardware(cpu: Element, nics: list[_PcieDevice], sketch: Sketch) -> None
     if rates and sketch.pattern.file.nic:
         (rate, _), *others = rates.most_common()
         if others:
-            sketch.notes.warn(f"NICs of different speeds: all are taken to have {rate:g} Gb/s")
+            sketch.notes.warn(f"NICs have different speeds: simcoll gives all {rate:g} Gb/s")
         said = {"model": "", "rate": f"{rate:g} Gb/s"}
         sketch.keys["nic"] = {**sketch.pattern.file.nic.model_dump(), **said}
     elif nics and sketch.pattern.file.nic:
@@ -255,7 +254,7 @@ def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch) -> None
 
 
 def _socket_speed(cpu: Element) -> float:
-    """Return GB/s between two processors, as NCCL 2.30 has it (topo.h)."""
+    """Return the GB/s between two processors that NCCL 2.30 assumes (topo.h)."""
     arch, vendor = _arch(cpu), cpu.attributes.get("vendor", "")
     if arch == "ppc64":
         return 32.0
@@ -272,7 +271,7 @@ def _socket_speed(cpu: Element) -> float:
 def _between_gpus(
     gpus: list[_PcieDevice], names: dict[int, str], cpus: list[str], sketch: Sketch, skeleton: bool
 ) -> None:
-    """Add NVLinks and xGMI links: to GPUs, to NVSwitches (one device stands for all) and to processors."""
+    """Add the NVLinks and xGMI links of GPUs: to GPUs, to NVSwitches (one device stands for all) and to processors."""
     if skeleton:
         _borrowed_links([names[id(box)] for box in gpus], sketch)
         return
@@ -310,7 +309,7 @@ def _between_gpus(
             kind = next(box.gpu.attributes["gcn"] for box in gpus if box.gpu is not None)
             sketch.keys["gpu"] = {"vendor": "amd", "model": kind, "generation": kind}
             sketch.keys["profile"] = "one-port"
-            sketch.notes.warn("there is no profile for such GPUs: calls are predicted as plain schedules (one-port)")
+            sketch.notes.warn("no profile fits such GPUs: calls are predicted as plain schedules (profile one-port)")
         sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, {by}")
         _known_search(list(by_bus.values()), each, sketch)
     elif len(gpus) > 1:
@@ -323,8 +322,8 @@ def _joining(sketch: Sketch) -> str | None:
 
 
 def _known_search(gpus: list[str], each: float, sketch: Sketch) -> None:
-    """Record search results that differ from what links allow: RCCL's, if all GPUs are joined by links as fast as
-    the pattern's. Results for several nodes are recorded only with as many NICs as the pattern has."""
+    """Copy the pattern's results of RCCL's graph search, if all GPUs are joined by links as fast as the pattern's.
+    Results for several nodes are copied only if the numbers of NICs and GPUs are the pattern's."""
     search, lent = sketch.pattern.file.nccl, sketch.pattern
     joined = all((u, v) in sketch.links or (v, u) in sketch.links for u, v in itertools.combinations(gpus, 2))
     if search is None or not lent.has("xgmi") or not joined or each != lent.speed("xgmi").bandwidth:
@@ -350,7 +349,7 @@ def _above(name: str, sketch: Sketch) -> str | None:
 
 
 def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
-    """Add the pattern's NVLinks to a skeleton, if the pattern has as many GPUs or joins them by a switch."""
+    """Add the pattern's NVLinks to a skeleton, if both have the same number of GPUs, or the pattern has NVSwitches."""
     file = sketch.pattern.file
     counts = file.counts
     if "nvswitch" in counts:
@@ -374,9 +373,9 @@ def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
 
 
 def read_graphs(text: str, source: str, assumed: str | None = None) -> Sketch:
-    """Return the machine behind a graph file: its GPUs on one switch, with the bandwidth of all channels of the
-    ring; the file keeps the graphs for `simcoll tune`. Raises InputError with line and column, and SimcollError
-    unless `assumed` names a similar machine."""
+    """Return a machine for a graph file: its GPUs on one switch, with the bandwidth of all channels of the ring. The
+    topology file also contains the graphs, for `simcoll tune`. Raises InputError with line and column, and SimcollError
+    unless `assumed` names a similar machine or only one system fits."""
     file = graph_xml.parse(text, source)
     ring = file.graphs["ring"]
     joined = ring.type_intra in ("NVL", "NVB")

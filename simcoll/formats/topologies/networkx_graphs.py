@@ -1,9 +1,9 @@
-"""Readers of networkx graphs in GraphML and node-link JSON: devices with a `kind`, links with a `bandwidth` (B/s) and a
+"""Read networkx graphs in GraphML and node-link JSON: devices with a `kind`, links with a `bandwidth` (B/s) and a
 `latency` (s). networkx and `simcoll export` write both formats.
 
 The graph may have a `name`, a `routing`, `routes` and the machine facts of topology files (`gpu`, `nic`, `cpu`, `nccl`,
 `profile`), in GraphML as JSON. Nodes may have `node`, the number of their machine, and `in_network`. All other
-attributes, such as drawing positions, are left out.
+attributes, such as drawing positions, are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LENT: Final = ("cpu", "gpu", "nic", "profile")
 
 
 def read_graphml(text: str, source: str, assumed: str | None, notes: ImportLog) -> Topology:
-    """Return the topology that GraphML describes; an undirected edge becomes two links. The `assumed` system lends
+    """Return the topology that GraphML describes; an undirected edge becomes two links. The `assumed` system supplies
     missing facts about GPUs, NICs and processors. Raises InputError with line and column."""
     import networkx as nx
 
@@ -49,7 +49,7 @@ def looks_like_node_link(text: str) -> bool:
 
 
 def read_node_link(text: str, source: str, assumed: str | None, notes: ImportLog) -> Topology:
-    """Return the topology that node-link JSON describes, with the arguments of `read_graphml`. Raises InputError."""
+    """Return the topology that node-link JSON describes; for the arguments see `read_graphml`. Raises InputError."""
     import networkx as nx
 
     document, start = input_files.json_mapping(text, source, _NODE_LINK), Place(source, 1, 1)
@@ -73,7 +73,7 @@ def read_node_link(text: str, source: str, assumed: str | None, notes: ImportLog
 
 
 def _entries(listed: Any, what: str, needed: tuple[str, ...], start: Place) -> list[dict[str, Any]]:
-    """Return copies of the entries of a list; raises InputError for a malformed entry."""
+    """Return copies of a list's entries, which must have the keys `needed`; raises InputError for a malformed entry."""
     if not isinstance(listed, list):
         raise _wrong(f"{what} is no list", start)
     for i, each in enumerate(listed):
@@ -113,7 +113,7 @@ def _topology_of(
         for (u, v), link in zip(topology.links, topology.every_link, strict=True):
             if not link.bandwidth:  # faults and scenarios take links down, files do not
                 cure = "write what the link carries, or leave the link out"
-                raise TopologyError(f"{u}->{v}: a bandwidth of 0 is nothing", cure, about=(u, v))
+                raise TopologyError(f"{u}->{v}: a link cannot have a bandwidth of 0", cure, about=(u, v))
     except TopologyError as error:
         raise InputError([replace(wrong, place=place_of(error.about)) for wrong in error.diagnostics]) from None
     notes.read.append(f"{len(topology.kinds)} devices and {len(topology.links)} links, each in one direction")
@@ -121,7 +121,7 @@ def _topology_of(
         notes.read.append(f"of the machine: {', '.join(topology.facts)}")
     if "gpu" in topology.kinds.values() and "gpu" not in topology.facts:
         notes.assume(
-            "the graph does not say which GPUs these are: no profile of NCCL's calls serves the machine; give it `gpu`,"
+            "the graph does not say which GPUs these are: no profile of NCCL's calls fits the machine; give it `gpu`,"
             " or say with --assume SYSTEM whose they are"
         )
     if "routing" not in graph.graph:
@@ -161,7 +161,7 @@ def _title(element: Element) -> str:
 
 
 def _check_values(root: Element) -> None:
-    """Raise InputError, with every mistake, for values that do not have the type that their key declares."""
+    """Raise InputError, with every mistake, for values of another type than their key declares."""
     keys = {key.attributes.get("id"): key for key in root.below() if _named(key) == "key"}
     wrong = []
     for part in root.below():
@@ -182,8 +182,8 @@ def _check_values(root: Element) -> None:
 
 
 def _place_of(root: Element, about: tuple[str, ...]) -> Place:
-    """Return the place of a device, else of an edge that names it, or of the last edge between two devices. Without
-    either, return the beginning of the file."""
+    """Return the place of a device or, if it has none, of an edge that names it; for two devices, the place of the last
+    edge between them. If nothing is found, return the beginning of the file."""
     nodes, edges = list[Place](), list[Place]()
     for element in root.below():
         said = element.attributes

@@ -1,7 +1,7 @@
-"""Reader of `nvidia-smi topo -m`, which shows the kind of path between GPUs and NICs. It carries no speeds.
+"""Read the matrix of `nvidia-smi topo -m`, which shows the kind of path between GPUs and NICs, but no speeds.
 
-Cells: `X` itself; `NV#` that many NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` several,
-but no host bridge; `PHB` a host bridge; `NODE` host bridges of one NUMA node; `SYS` (once `SOC`) across sockets.
+Cells: `X` the device itself; `NV#` # NVLinks, to each other or to switches; `PIX` at most one PCIe bridge; `PXB` more
+bridges, but no host bridge; `PHB` a host bridge; `NODE` host bridges of a NUMA node; `SYS` (once `SOC`) across sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simcoll.errors import InputError, Place
 from simcoll.formats.topologies._sketch import LenderSystem, Sketch, lender, nvlinks
 from simcoll.topology.machine_files import SystemFile
 
-MOST_DEVICES: Final = 160  # of one matrix: 72 GPUs with a NIC each, and some to spare
+MOST_DEVICES: Final = 160  # of one matrix; 72 GPUs with a NIC each are 144
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _GPU: Final = re.compile(r"GPU[0-9]+")
 _CELL: Final = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
@@ -27,8 +27,8 @@ _NEAR = ("PIX", "PXB", "PHB", "NODE")
 
 
 class Matrix(NamedTuple):
-    """Names of devices, GPUs first; `cells[a, b]` is the path between two; `numa` a GPU's NUMA node or processors;
-    `called` a NIC's name in the legend."""
+    """Names of GPUs and NICs. `cells[a, b]`: the path between two devices; `numa`: each device's NUMA node or
+    processors; `called`: each NIC's name in the legend."""
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
@@ -49,8 +49,8 @@ def _is_header(line: str) -> bool:
 
 
 def read(text: str, source: str, assumed: str | None = None) -> Sketch:
-    """Return a matrix's machine, with speeds and latencies of the `assumed` shipped system, or of the only one with
-    as many NVLinks. Raises InputError with line and column, and SimcollError if several systems fit."""
+    """Return the machine of a matrix, with speeds and latencies of the `assumed` shipped system, or of the only one
+    with such numbers of NVLinks. Raises InputError with line and column, and SimcollError if several systems fit."""
     matrix = parse(text, source)
     sketch = Sketch(_pattern(matrix, source, assumed))
     notes = sketch.notes
@@ -75,7 +75,7 @@ def read(text: str, source: str, assumed: str | None = None) -> Sketch:
 
 
 def parse(text: str, source: str) -> Matrix:
-    """Return the matrix of a text, and ignore text around it."""
+    """Parse the matrix in a text; text around it is ignored."""
     lines = [_COLOUR.sub("", line) for line in text.splitlines()]
     start = next((i for i, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
@@ -123,7 +123,9 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
         if not _CELL.fullmatch(text):
             where = Place(place.source, place.line, column)
             raise InputError(
-                f"{text!r} is no way between devices", "cells are X, NV#, PIX, PXB, PHB, NODE or SYS", where
+                f"{text!r} is no connection of devices",
+                "cells are X, NV#, PIX, PXB, PHB, NODE or SYS",
+                where,
             )
         cells.append("SYS" if text == "SOC" else text)
     if len(cells) < len(columns):
@@ -136,7 +138,7 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
 
 
 def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
-    """Return the assumed system, or the only one whose pairs of GPUs have as many NVLinks."""
+    """Return the assumed system, or the only one whose pairs of GPUs have these numbers of NVLinks."""
     counts = {int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")}
     problem = f"the matrix does not say which GPUs {f'NV{max(counts)} joins' if counts else 'these are'}"
     return lender(
@@ -153,7 +155,8 @@ def _nvidia(file: SystemFile) -> bool:
 
 
 def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
-    """Return how the NVLinks of pairs contradict a machine; empty if it may be a variant with fewer links."""
+    """Return in words how the matrix's numbers of NVLinks (`counts`) contradict those of a machine (`known`); empty if
+    they do not, e.g. for a variant with fewer links."""
     if bool(counts) != bool(known):
         return "it has no NVLinks" if known else "it has NVLinks"
     if counts and max(counts) > max(known):
@@ -164,7 +167,7 @@ def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
 
 
 def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
-    """Return the NICs that share a PCIe switch with a GPU, if any do. The others serve storage and management."""
+    """Return the NICs that share a PCIe switch with a GPU, without NICs for storage or management; all if none does."""
     near = [nic for nic in matrix.nics if any(matrix.cells[nic, gpu] in _SWITCHED for gpu in matrix.gpus)]
     far = [nic for nic in matrix.nics if nic not in near]
     if near and far:
@@ -186,7 +189,7 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
             sketch.join(names[gpu], switch, speed)
         sketch.notes.assume(f"all pairs have NV{counts[0]}: an NVSwitch joins them; {each}")
         return
-    # of equally short routes the first is taken, so links of most NVLinks come first, as in files of systems
+    # routing takes the first of equally short routes, so links of most NVLinks come first, as in files of systems
     for (a, b), count in sorted(zip(pairs, counts, strict=True), key=lambda pair: -pair[1]):
         if count:
             sketch.join(names[a], names[b], pattern.direct(count * pattern.nvlink))
@@ -194,7 +197,7 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
 
 
 def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
-    """Add PCIe switches where devices share bridges, and a processor where they share host bridges or NUMA nodes."""
+    """Add a PCIe switch per group of devices that share bridges, a CPU per group with one host bridge or NUMA node."""
     cells, pattern = matrix.cells, sketch.pattern
     bridged = _groups(devices, lambda a, b: cells[a, b] in _SWITCHED)
     for group in bridged:
@@ -220,7 +223,7 @@ def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sket
 
 
 def _groups(devices: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
-    """Return groups of devices that are joined, directly or through others, in order."""
+    """Return the connected components of devices under the relation `joined`, in order."""
     left, groups = list(devices), []
     while left:
         group = [left.pop(0)]

@@ -15,17 +15,17 @@ READINGS: Final = 200  # readings in a row: enough to see the smallest step of a
 
 
 class HostClock:
-    """The monotonic clock: a mark is its reading in ns."""
+    """The monotonic clock of the host; its marks are readings in ns."""
 
     def settle(self) -> None:
-        """Wait until the device has nothing left to do; a processor never has anything queued."""
+        """Wait until all queued work of the device is done; on CPUs nothing is queued."""
 
     def read(self) -> Any:
-        """Return a mark of the instant at which all work given to the device so far is done."""
+        """Return a mark for the instant at which all work queued so far is done."""
         return time.monotonic_ns()
 
     def over(self, mark: Any) -> bool:
-        """Return whether a mark has been reached; a reading always has."""
+        """Return whether the device has reached a mark; on CPUs always true."""
         return True
 
     def between(self, first: Any, second: Any) -> int:
@@ -40,11 +40,11 @@ class EventClock(HostClock):
         self._device = device
 
     def settle(self) -> None:
-        """Wait for all streams."""
+        """Wait until all streams of the GPU are done."""
         torch.cuda.synchronize(self._device)
 
     def read(self) -> torch.cuda.Event:
-        """Return an event recorded behind everything in the stream."""
+        """Return a CUDA event, recorded after all work that is in the stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event

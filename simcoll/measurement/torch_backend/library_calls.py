@@ -1,4 +1,4 @@
-"""Run the library's own collectives, as a yardstick for schedules with the same contract. `Runner` is their base."""
+"""Run the library's own collectives, to compare schedules with them. `Runner` is the base class of all runners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simcoll.schedule.collectives import OPERATORS
 from simcoll.schedule.names import DTYPES
 
 Tensor: TypeAlias = torch.Tensor
-Start = Callable[..., Any]  # takes async_op; if it is true, returns a work to wait for
+Start = Callable[..., Any]  # called with `async_op`; if it is true, returns a work object to wait for
 Buffers = tuple[list[Start], Tensor]  # the calls of a collective, and the tensor that holds the result
 
 TYPES: Final[dict[str, torch.dtype]] = {row.name: getattr(torch, row.name) for row in DTYPES}
@@ -41,7 +41,7 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 class Runner:
-    """A collective, ready to run on one rank. This base does nothing; a rank outside all groups uses it."""
+    """A collective, ready to run on one rank. This base class does nothing; ranks outside all groups use it."""
 
     def fill(self, values: NDArray[Any]) -> None:
         """Copy `values` into the rank's buffer."""
@@ -59,14 +59,14 @@ class Runner:
         return runs
 
     def close(self) -> None:
-        """Release everything that a library holds of the buffers."""
+        """Release the library's references to the buffers."""
 
     def result(self) -> NDArray[Any]:
-        """Return the values that the contract promises this rank."""
+        """Return the values of this rank's result slots."""
         return np.zeros(0)
 
     def undone(self) -> int:
-        """Return the index of the transfer that a GPU is running; IDLE for none and inside a library's call."""
+        """Return the index of the transfer that the GPU is running; IDLE for none, or inside a library's call."""
         return IDLE
 
 
@@ -74,9 +74,9 @@ class Runner:
 class CallSetting:
     """A collective on one rank.
 
-    `group` and `members` are the process group and its ranks; `root` is a number among all ranks. `row` has the
-    elements of each block that the rank sends, `column` of each that it receives; they differ only for weighted
-    all_to_all. With `in_place` a rank's own block lies at its place in the whole (all_gather, reduce_scatter).
+    `group` and `members` are the process group and its ranks; `root` is a global rank. `row` has the number of elements
+    of each block that the rank sends, `column` of each block that it receives. They differ only for weighted
+    all_to_all. With `in_place`, a rank's own block is a part of the whole buffer (all_gather, reduce_scatter).
     """
 
     group: Any
@@ -91,11 +91,11 @@ class CallSetting:
 
     @property
     def place(self) -> int:
-        """The rank's number in its group."""
+        """The rank's index in its group."""
         return list(self.members).index(self.rank)
 
     def at_root(self, whole: Tensor) -> list[Tensor] | None:
-        """Return the blocks of a buffer on the root, None elsewhere."""
+        """Return the blocks of a buffer if this rank is the root, else None."""
         return list(torch.split(whole, list(self.row))) if self.rank == self.root else None
 
 
@@ -143,7 +143,7 @@ class LibraryCall(Runner):
             self._window.close()
 
     def result(self) -> NDArray[Any]:
-        """Return the values that the contract promises this rank, end to end; undefined if it promises none."""
+        """Return the values of this rank's result slots, concatenated; undefined if there are none."""
         return to_numpy(self._answer)
 
 

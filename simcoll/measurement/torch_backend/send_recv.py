@@ -1,11 +1,11 @@
 """Run one rank's part of a program with send and receive.
 
-A send waits only for the value that it reads, so all transfers that the schedule allows to overlap do overlap. Receives
-of a step are posted before the rank waits for its sends, and arrivals are reduced when they are read. Several
-reductions into one place run in index order, so every run gives the same result as the proof on arrays.
+A send waits only for the value that it reads, so transfers overlap wherever the schedule allows it. Receives of a step
+are posted before the rank waits for its sends. Arrived values are reduced when the result is first read. Several
+reductions into one place run in index order, so every run gives the same result.
 
-Gloo tells the messages of a pair apart by tag, the index of the transfer. NCCL has no tags: all sends and receives of a
-step form one group, in which the messages of a pair match in index order, and groups run one after another.
+Gloo distinguishes the messages of a pair of ranks by tag, which is the index of the transfer. NCCL has no tags: all
+sends and receives of a step form one group, in which messages of a pair match in index order. Groups run in sequence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REDUCE: Final[dict[str, Callable[..., Any]]] = {op: getattr(torch, of.__name__) 
 
 
 class TransferError(Exception):
-    """A transfer failed or took too long: `index` in the program, and the backend's message `said`."""
+    """A transfer that failed or took too long: its `index` in the program, and the backend's message (`said`)."""
 
     def __init__(self, index: int, said: str):
         super().__init__(said)
@@ -40,7 +40,8 @@ class TransferError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write to a place: after `work`, `staged` is copied or reduced into it (None: the value is already there)."""
+    """A pending write to a place. After `work` is done, `staged` is copied or reduced into the place's memory `home`;
+    `staged` is None if the message is received directly into it."""
 
     index: int
     work: Any
@@ -52,9 +53,9 @@ class _Write:
 class Exchange(Runner):
     """A rank's part of a program, ready to run any number of times.
 
-    `cuts` has the range of each slot of the buffer in the rank's values. `promised` lists the slots of the result,
-    which avg divides by `divisor` (0: no division). Before each wait `waits(index)` gets the transfer for which the
-    rank waits, so that a watcher can name it.
+    `cuts`: the range of each buffer slot in the rank's values. `promised`: the slots of the result; `avg` divides them
+    by `divisor` (0: no division). Before each wait, `waits(index)` is called with the index of the awaited transfer, so
+    that a watcher can name it.
     """
 
     def __init__(
@@ -88,18 +89,18 @@ class Exchange(Runner):
         self._reads: dict[SlotPlace, list[tuple[int, Any]]] = {}
 
     def fill(self, values: NDArray[Any]) -> None:
-        """Copy `values` into the slots that the rank holds."""
+        """Copy `values` into the slots that are defined before the first step."""
         self.memory.zero_()
         for span, cut in zip(self.part.held, self._cuts, strict=True):
             if span.count:
                 self._view(span).copy_(to_tensor(values[cut], self.memory))
 
     def result(self) -> NDArray[Any]:
-        """Return the contents of the promised slots, end to end."""
+        """Return the contents of the result slots, concatenated."""
         return to_numpy(torch.cat([self.memory[:0], *map(self._view, self._promised)]))
 
     def undone(self) -> int:
-        """Return the last run's first unfinished transfer; IDLE if none. Only for groups, on a GPU."""
+        """Return the first unfinished transfer of the last run, IDLE if none. Only groups on a GPU are tracked."""
         return next((index for index, work in self._groups if not work.is_completed()), IDLE)
 
     def run(self) -> None:
@@ -145,7 +146,7 @@ class Exchange(Runner):
                 *filter(None, map(self._local, stage.locals))]  # fmt: skip
 
     def _start(self, ops: list[dist.P2POp], moves: tuple[Move, ...]) -> list[Any]:
-        """Post operations as one batch; return a work for each operation. Several may share one work."""
+        """Post operations as one batch; return a work object for each operation. Several may share one object."""
         if not ops:
             return []
         try:
@@ -181,7 +182,7 @@ class Exchange(Runner):
         return move.place, _Write(move.index, work, self._staged.get(move.index), move.reduce, self._view(move.span))
 
     def _local(self, move: Move) -> tuple[SlotPlace, _Write] | None:
-        """Copy or reduce inside the rank: at once, or later from a copy if the step still reads the place."""
+        """Copy or reduce within the rank if the move is direct. Else store the value and return the pending write."""
         assert move.source is not None
         place, span = move.source
         self._settle(place)
@@ -192,7 +193,7 @@ class Exchange(Runner):
         self._put(move.place, self._view(move.span), self._view(span), move.reduce)
         return None
 
-    # --- versions ---
+    # --- pending writes and reads ---
 
     def _settle(self, place: SlotPlace) -> None:
         """Finish all writes to a place, so that it holds its newest value."""
@@ -207,13 +208,13 @@ class Exchange(Runner):
             self._reduce(home, value, out=home) if reduce else home.copy_(value)
 
     def _vacate(self, place: SlotPlace) -> None:
-        """Make a place ready to be overwritten: wait for all transfers to it or from it."""
+        """Prepare a place for overwriting: wait for all transfers to the place and from it."""
         for write in self._writes.pop(place, ()):
             self._wait(write.index, write.work)
         self._release(place)
 
     def _release(self, place: SlotPlace) -> None:
-        """Wait until no send reads a place any more."""
+        """Wait until all sends that read a place are done."""
         for index, work in self._reads.pop(place, ()):
             self._wait(index, work)
 

@@ -1,8 +1,8 @@
-"""Hold the ranks of a run together: their process group, their clock, and the way of timing.
+"""Connect the ranks of a real run, compare their clocks, and time runs.
 
-Ranks agree on an instant a little ahead, and all begin then, so times do not depend on how ranks leave a barrier. Ranks
-of one host share the monotonic clock; ranks of several hosts compare their clocks first. On CPUs a run lasts until the
-last rank is done. On GPUs CUDA events enclose the run, and the slowest rank counts.
+Ranks agree on a start time in the near future, and all begin then. So times do not depend on how ranks leave a barrier.
+Ranks on one host share the monotonic clock; ranks on several hosts first compare their clocks. On CPUs a run lasts
+until the last rank is done. On GPUs, CUDA events measure each rank's run, and the slowest rank counts.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from simcoll.measurement.torch_backend.device import clock_of, resolution
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins
 MARGIN_NS: Final = (100_000, 10_000_000)  # least and greatest time from the agreement to the agreed start
-TRIPS: Final = 16  # messages there and back; the quickest one met no other traffic
-TRIALS: Final = 30  # empty runs, whose median counts
+TRIPS: Final = 16  # round trips for a comparison of clocks; the quickest met no other traffic
+TRIALS: Final = 30  # number of empty runs, whose median counts
 COMING: Final = timedelta(seconds=180)  # time to import torch on a busy machine, as in `launcher.BEGIN_S`
-WATCHDOG_S: Final = 30.0  # torch gives up this much later than simcoll, which can name the transfer
+WATCHDOG_S: Final = 30.0  # torch's time-out is this much longer than simcoll's, which can name the transfer
 
 
 def _stuck() -> None:
-    raise RuntimeError("the device does not get done")
+    raise RuntimeError("the device does not finish")
 
 
 class Timing(NamedTuple):
@@ -44,8 +44,8 @@ class Timing(NamedTuple):
 class Session:
     """A rank's membership in a run; a context manager that leaves the process group at its end.
 
-    `backend` is gloo or nccl, `store` comes from `meeting`. `turn` is the number of the launch: ranks that stay for
-    several launches connect anew for each. `clock` times the rank's device.
+    `backend` is `gloo` or `nccl`, `store` comes from `meeting`. `turn` is the number of the launch, because ranks that
+    stay for several launches connect anew for each. `clock` times the rank's device.
     """
 
     def __init__(self, backend: str, rank: int, world: int, local: int, store: Any, timeout_s: float, turn: int = 0):
@@ -76,12 +76,12 @@ class Session:
 
     @property
     def exact(self) -> bool:
-        """Whether runs are timed from the instant that all ranks agreed on, and not from each rank's own start."""
+        """Whether runs are timed from the agreed start of all ranks (on CPUs), and not from each rank's own start."""
         return bool(self.device.type == "cpu")
 
     @property
     def doubt(self) -> int:
-        """The time in ns by which this rank may miss the agreed instant, as hosts' clocks differ."""
+        """The greatest error of this rank's start in ns, due to the difference of hosts' clocks."""
         return self._offset.doubt
 
     def compare_clocks(self) -> None:
@@ -97,7 +97,7 @@ class Session:
             dist.destroy_process_group()
 
     def group(self, members: Sequence[int]) -> Any:
-        """Return the process group of `members`, made once. All ranks must ask for all groups, in one order."""
+        """Return the process group of `members`, made once. All ranks must call this for all groups in one order."""
         key = tuple(members)
         if key not in self._groups:
             self._groups[key] = dist.new_group(list(key))
@@ -131,7 +131,7 @@ class Session:
         return statistics.median_high(empty), resolution(self.clock)
 
     def _meet(self) -> int:
-        """Wait for all ranks until the agreed start; return that instant on this host's clock, in ns."""
+        """Agree on a start with all ranks, and wait for it; return the start on this host's clock, in ns."""
         ahead = torch.tensor(self._now() + self._margin)
         dist.all_reduce(ahead, op=dist.ReduceOp.MAX)
         appointed = int(ahead) + self._offset.ahead
@@ -165,9 +165,9 @@ class Session:
 
 
 def meeting(meet: str, rank: int, world: int) -> Any:
-    """Return torch's store at a URL of `torch.distributed`, once all ranks have come there.
+    """Connect to torch's store at a URL of `torch.distributed`; return it after all ranks have connected.
 
-    Ranks may be slow to import torch, and no transfer should be blamed for that.
+    Ranks may be slow to import torch; without this wait the delay would count as that of a transfer.
     """
     store, _, _ = next(dist.rendezvous(meet, rank, world, timeout=COMING))
     if store.add("come", 1) == world:
@@ -185,7 +185,7 @@ def gpus() -> int:
 
 
 class Trip(NamedTuple):
-    """Clock readings of a message to rank 0 and back, in ns: own at `sent` and `back`, rank 0's at the others."""
+    """Clock readings of a round trip to rank 0, in ns: `sent` and `back` by the own clock, the others by rank 0's."""
 
     sent: int
     came: int
@@ -194,19 +194,19 @@ class Trip(NamedTuple):
 
     @property
     def under_way(self) -> int:
-        """The time that both ways took together, in ns."""
+        """The time in ns that both messages of the round trip took together."""
         return (self.back - self.sent) - (self.answered - self.came)
 
 
 class Offset(NamedTuple):
-    """The time by which this rank's clock is ahead of rank 0's, and its largest error, in ns."""
+    """The difference of this rank's clock from rank 0's (positive: ahead), and its largest error, in ns."""
 
     ahead: int
     doubt: int
 
 
 def offset(trips: Sequence[Trip]) -> Offset:
-    """Return the offset that the quickest trip shows.
+    """Return the offset of clocks, computed from the quickest round trip.
 
     >>> offset([Trip(sent=1000, came=30, answered=40, back=1050)])
     Offset(ahead=990, doubt=20)
@@ -218,8 +218,8 @@ def offset(trips: Sequence[Trip]) -> Offset:
 def compared_clocks(rank: int, world: int) -> Offset:
     """Return the offset of this rank's clock from rank 0's. All ranks must call this; they compare one after another.
 
-    A message goes to rank 0's host and back. Neither way took less than no time, so the clocks' difference is known to
-    half of the time of both ways (Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989).
+    A message goes to rank 0's host and back. Both transfers take at least 0 ns, so the error of the clocks' difference
+    is at most half of their total time (Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989).
     """
     mine, answer = torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     if rank:

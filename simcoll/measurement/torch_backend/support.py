@@ -1,4 +1,4 @@
-"""Decide which operators and dtypes each harness and backend can run, and word the refusals."""
+"""Decide which operators and dtypes each harness and backend supports, and give reasons for refusals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Backend = Literal["gloo", "nccl"]
 
 FLOATS: Final = frozenset(row.name for row in DTYPES if row.floating)
 ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # these can be cut into buckets
-OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # in the library; our schedules are all in place
-EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # in the library in place or out of place
+OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # always, in the library; schedules are in place
+EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library runs these in place or out of place
 EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
 
 
@@ -34,12 +34,12 @@ def refusal(
     barriers: bool = False,
     registered: bool = False,
 ) -> str | None:
-    """Return the reason why a run is impossible, with a cure; None if it is possible.
+    """Return the reason why a run is impossible, and the fix, as "problem; fix"; None if it is possible.
 
     `op` counts only if the collective reduces. `equal`: the elements divide into equal blocks, one for each rank.
     `ordered`: every sub-group lists its ranks in order. `barriers`: the model has barriers between steps. `registered`:
-    buffers are registered with NCCL. Sends and receives carry every dtype and reduce by torch's own kernels, so only
-    bitwise operators on floats fail.
+    buffers are registered with NCCL. The harness `p2p` sends every dtype and reduces with torch's kernels. It supports
+    every operator except bitwise ones on floats.
 
     >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
     'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
@@ -48,19 +48,19 @@ def refusal(
         return f"{op} does not work on {dtype}; take an integer dtype"
     if harness == "p2p":
         if barriers:
-            return "a real run has no barriers between steps; leave model.barrier out"
+            return "a real run has no barriers between steps; leave out `model.barrier`"
         if buckets > 1:
-            return "buckets are of the library's collectives; take measure.harness: library, or model.chunk"
+            return "buckets need the library's collectives; write `measure.harness: library`, or `model.chunk`"
         if registered:
-            return "buffers are registered for calls of NCCL only; take measure.harness: nccl-tests and --backend nccl"
+            return "only NCCL registers buffers; write `measure.harness: nccl-tests`, and add --backend nccl"
         return None
     if backend != "nccl" and (harness == "graph" or registered):
         asked = "a CUDA graph holds" if harness == "graph" else "buffers are registered for"
         return f"{asked} calls of NCCL only; add --backend nccl"
     if harness == "graph" and collective == "barrier":
-        return "a CUDA graph cannot hold a barrier, for which hosts wait; take measure.harness: nccl-tests"
+        return "a CUDA graph cannot hold a barrier between hosts; write `measure.harness: nccl-tests`"
     if harness in MEANS and buckets > 1:
-        return "calls back to back are whole; leave measure.buckets out, or take measure.harness: library"
+        return "calls back to back have no buckets; leave out `measure.buckets`, or write `measure.harness: library`"
     if op in BITWISE and backend == "nccl":
         return f"NCCL has no {op}; take --backend gloo or measure.harness: p2p"
     if op == "avg" and backend == "gloo" and dtype not in FLOATS:
@@ -79,16 +79,16 @@ def refusal(
 
 
 def done_in_place(harness: Harness, collective: str, asked: bool) -> bool:
-    """Return whether a run's result replaces its input. `asked` decides only for two collectives of the library."""
+    """Return whether a run works in place. The request `asked` matters only for the library's collectives in EITHER."""
     if harness != "p2p" and collective in EITHER:
         return asked
     return harness == "p2p" or collective not in OUT_OF_PLACE
 
 
 def widths(elements: Sequence[int]) -> list[int]:
-    """Return the widths of a chain of matrices with the given numbers of elements: the input, then each output.
+    """Return the widths of layers whose weight matrices have these numbers of elements: of the input, then each output.
 
-    Empty if they form no chain.
+    The list is empty if the matrices cannot form a chain.
 
     >>> widths([65536, 131072, 131072])
     [256, 256, 512, 256]

@@ -1,9 +1,9 @@
 """Run workloads with torch.distributed: a training step of DistributedDataParallel (forward, backward, gradients in
 buckets, optimizer), and small programs (mean, softmax, argmax, and scatter, gather and broadcast of data).
 
-A layer computes in one of two ways: `real` is a matrix product on the processor, `sleep` waits for a given time. A
-processor that waits for a GPU computes nothing either, so a sleeping layer stands for a layer on a GPU, and more ranks
-than cores do not slow each other down. Gradients, buckets and all messages are real.
+A layer computes in one of two ways: `real` is a matrix product on the CPU, `sleep` waits for a given time. A sleeping
+layer stands for a layer on a GPU, for which the CPU only waits. So ranks do not slow each other down, even if there are
+more ranks than cores. Gradients, buckets and all messages are real.
 
 A small program alternates local work with one or two of the library's collectives, and has the same result as one
 process. Its data are a matrix; each rank holds some columns (mean, softmax, argmax) or rows (gather, scatter).
@@ -31,20 +31,20 @@ Tensor: TypeAlias = torch.Tensor
 ComputeStyle = Literal["sleep", "real"]
 MIB: Final = 2**20
 RATE: Final = 2.0**-10  # learning rate of the optimizer; a power of two is exact in every dtype
-SETTLED: Final = 2  # steps until buckets are final: torch forms them anew after the first step
-NEAR: Final = 64  # a result may be off by so many rounding errors, as the library chooses the order of additions
-COLUMNS: Final = 4  # a rank's share of a row: small, so that messages and not local work determine the time
+SETTLED: Final = 2  # steps until buckets are final, as torch forms them anew after the first step
+NEAR: Final = 64  # allowed error of a result in rounding errors, as the library chooses the order of additions
+COLUMNS: Final = 4  # a rank's number of columns: small, so that messages and not local work determine the time
 
 
 class Worker(Runner):
-    """A workload, ready on one rank."""
+    """A workload, ready to run on one rank."""
 
     def alone(self) -> list[int]:
-        """Compute once without sending anything; return the ns of each computation."""
+        """Run once without communication; return the duration of each computation, in ns."""
         raise NotImplementedError
 
     def complaint(self) -> str | None:
-        """Run on all ranks and check the result; return a complaint, or None."""
+        """Run on all ranks and check the result; return a description of the mistake, or None."""
         raise NotImplementedError
 
     def buckets(self) -> int | None:
@@ -53,7 +53,7 @@ class Worker(Runner):
 
 
 class Passes(NamedTuple):
-    """A layer: the elements of its one tensor, and the ns that its passes sleep, if they do."""
+    """A layer: the number of elements of its only tensor, and the ns that a sleeping layer waits in each pass."""
 
     elements: int
     forward_ns: int
@@ -120,7 +120,7 @@ class DdpStep(Worker):
         return len(str(self._replica._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(","))
 
     def complaint(self) -> str | None:
-        """Run a step on all ranks and check it; return a complaint, or None.
+        """Run a step on all ranks and check it; return a description of the mistake, or None.
 
         Gradients must be the mean of the ranks' gradients, and all ranks must end with bitwise equal parameters.
         """
@@ -145,13 +145,13 @@ class DdpStep(Worker):
 
 
 def _caps(first: int, others: int) -> dict[str, Any]:
-    """Return bucket limits (bytes) as arguments of this torch version. Raises RuntimeError if it cannot have them."""
+    """Convert bucket limits (bytes) into arguments of DistributedDataParallel; RuntimeError if torch lacks them."""
     if first == others:
         return {"bucket_cap_mb": max(1, others) / MIB}
     if (first, others) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * MIB):
         return {"bucket_cap_mb": None}
     if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
-        raise RuntimeError("this torch has no first bucket of its own size; write first_bucket: same")
+        raise RuntimeError("this torch cannot give the first bucket another size; write `first_bucket: same`")
     return {"bucket_cap_mb_list": [max(1, first) / MIB, max(1, others) / MIB]}
 
 
@@ -159,7 +159,7 @@ def _caps(first: int, others: int) -> dict[str, Any]:
 
 
 class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped: see pyproject.toml
-    """Forward and backward pass that sleep. The gradient of the weight is the rank's own `data`."""
+    """A layer's function whose passes sleep. The gradient of the weight is `data`, which differs between ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, data: Tensor, times: Passes) -> Tensor:
@@ -247,7 +247,7 @@ class RankSetting(NamedTuple):
 
 
 class SmallProgram(Worker):
-    """A program on one rank of the default group, ready to run any number of times."""
+    """A small program on one rank of the default group, ready to run any number of times."""
 
     def __init__(self, template: str, setting: RankSetting):
         self._setting, self.answer = setting, torch.empty(0)
@@ -260,7 +260,7 @@ class SmallProgram(Worker):
             piece.run()
 
     def alone(self) -> list[int]:
-        """Do the local work without communication; return the ns of each local part, in order."""
+        """Do the local work without communication; return the duration of each local part in ns, in order."""
         took = []
         for piece in self._pieces:
             if piece.local:
@@ -271,7 +271,7 @@ class SmallProgram(Worker):
         return took
 
     def complaint(self) -> str | None:
-        """Run on all ranks and compare with one process's result; return a complaint, or None."""
+        """Run on all ranks and compare with one process's result; return a description of the difference, or None."""
         self.run()
         if self.answer.shape != self.expected.shape:
             return f"the result has shape {tuple(self.answer.shape)}, one process has {tuple(self.expected.shape)}"
@@ -290,7 +290,7 @@ Made = tuple[list[ProgramPart], Tensor]  # the parts, and the result of one proc
 
 
 def _whole(s: RankSetting, rows: int, columns: int) -> Tensor:
-    """Return the data of all ranks, the same on each."""
+    """Return the data of all ranks, which each rank computes alike from a fixed seed."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).to(TYPES[s.dtype])
 
 

@@ -57,7 +57,7 @@ def _schedule(source: str, options: Options) -> Schedule:
         return schedule_json.read(source)
     schedule_view.find(source)
     if options.ranks is None:
-        raise InputError(f"{source}: nothing says of how many ranks", "add --ranks N, or give a schedule's JSON file")
+        raise InputError(f"{source}: the number of ranks is missing", "add --ranks N, or give a schedule's JSON file")
     schedule_view.check_length(source, options.ranks, options.root)
     return schedule_view.build(source, options.ranks, options.root, options.groups)
 
@@ -85,8 +85,8 @@ def _tuner(source: str, notes: ImportLog) -> Written:
             rows = [_chosen(document, choice, "algorithm", "size_bytes") for choice in document["choice"]]
         return nccl_tables.tuner(rows, notes)
     except (ValueError, KeyError, TypeError, RecursionError):
-        cure = "give that, what `simcoll recommend --json` prints, or a results.csv"
-        raise InputError(f"{source}: not what `simcoll tune --json` prints", cure) from None
+        cure = "give output of `simcoll tune --json` or `simcoll recommend --json`, or a results.csv"
+        raise InputError(f"{source}: this is no output of `simcoll tune --json`", cure) from None
 
 
 def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: str, size: str) -> ResultRow:

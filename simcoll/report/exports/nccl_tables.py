@@ -112,8 +112,8 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
     having = timed(rows)
     for column in _UNSAID:
         if len(several := dict.fromkeys(str(row[column]) for row in having if row[column] is not None)) > 1:
-            problem = f"rows differ in {column} ({', '.join(several)}), of which the tuner's file says nothing"
-            raise InputError(problem, "give results of one of them")
+            problem = f"rows differ in {column} ({', '.join(several)}), and the tuner's file has no such column"
+            raise InputError(problem, "give rows with one value")
     for row in having:
         own = row.algorithm in (*ALGORITHMS, None) and row.executor in (None, "nccl")  # others just share names
         if row.collective not in _TUNER or not own:
@@ -124,9 +124,9 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
         if size not in sizes or (row.time_us or 0.0) < (sizes[size].time_us or 0.0):
             sizes[size] = row
     if unknown:
-        notes.warn(f"left out, for NCCL's tuner knows no such thing: {', '.join(sorted(unknown))}")
+        notes.warn(f"left out, because NCCL's tuner has no such choice: {', '.join(sorted(unknown))}")
     if not any(row.algorithm for sizes in best.values() for row in sizes.values()):
-        raise InputError("no row is of an algorithm that NCCL has", f"give rows of {', '.join(ALGORITHMS)}")
+        raise InputError("no row has an algorithm of NCCL", f"give rows of {', '.join(ALGORITHMS)}")
     lines = ["# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"]
     for (name, nodes, ranks), sizes in sorted(best.items()):
         lines += (f"{_TUNER[name]},{line},-1,{nodes},{ranks},-1,-1" for line in _ranges(sizes, notes))
@@ -139,7 +139,7 @@ def _ranges(sizes: Mapping[int, ResultRow], notes: ImportLog) -> Iterable[str]:
     for size in sorted(sizes):
         algorithm, protocol = sizes[size].algorithm, _PROTOCOLS.get(sizes[size].protocol or "")
         if algorithm and protocol is None:
-            notes.assume("rows name no protocol: simple is written")
+            notes.assume("rows name no protocol: `simple` is written")
         pair = f"{algorithm},{protocol or 'simple'}" if algorithm else ""
         if not changes or changes[-1][1] != pair:
             changes.append((size, pair))

@@ -28,8 +28,8 @@ from simcoll.scenario.scenario_files import Point
 def report(
     rows: Sequence[ResultRow], points: Sequence[Point], figures: Iterable[run_plots.Named], text: str, command: str
 ) -> str:
-    """Return the HTML page of a run. `figures` are those that its scenario asks for, `text` is the scenario file,
-    `command` made the run. The same run gives the same page."""
+    """Return the HTML page of a run. `figures` are those that its scenario requests, `text` is the scenario file,
+    `command` made the run. Equal runs give equal pages."""
     name, script = points[0].scenario.name, _asset("report.js")
     good = sum(row.status == "ok" for row in rows)
     many = f"{len(rows)} points" if len(rows) > 1 else "1 point"

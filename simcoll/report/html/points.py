@@ -51,7 +51,8 @@ CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, itertools.cycle(_C
 
 
 def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[dict[str, Any], str]:
-    """Return the trace below its critical path as numbers, and a note of what is left out to keep to `most` slices.
+    """Return critical path and trace as numbers for the page's script, and a note of what was left out to keep `most`
+    slices.
 
     A track is its process, its name and a flat list of six numbers a slice: ps since the end of the previous slice,
     length in ps, numbers of its name and its colour, bytes, and step (-1 if it has none).

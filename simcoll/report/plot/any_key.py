@@ -125,10 +125,10 @@ def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
     across, up = column_of(rows, x), column_of(rows, y)
     timed = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and isinstance(row.get(up), int | float)]
     if not timed and any(isinstance(row.get(up), str) for row in rows):
-        raise InputError(f"{y} is text, and cannot be drawn upwards", "take a column of numbers, e.g. time or busbw")
+        raise InputError(f"{y} is text, and the y axis needs numbers", "take a column of numbers, e.g. time or busbw")
     timed = [row for row in timed if row.get(across) is not None]
     if not timed:
-        raise InputError(f"no row has both {x} and {y}", "see the columns and the status of results.csv")
+        raise InputError(f"no row has both {x} and {y}", "look at the columns and the column `status` of results.csv")
     return timed
 
 
@@ -162,8 +162,8 @@ def _styles(rows: Sequence[PlotRow], lines: Sequence[str], shown: Sequence[str])
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
-    """Raise InputError if two rows with different values share a place; the cure names a column that tells them apart,
-    a topology before its ranks, nodes and profile."""
+    """Raise InputError if two rows with different values share a place. The suggested fix names a column in which they
+    differ, a topology before its ranks, nodes and profile."""
     clash = _clash(rows, chosen, up)
     if clash is None:
         return
@@ -172,7 +172,7 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
     more = [each for each in differ if each in asked] or differ
     more.sort(key=lambda column: (_clash(rows, [*chosen, column], up) is not None, column != "topology"))
     problem = f"rows differ in {' and '.join(more[:3])} too"
-    cure = f"make {more[0]} the group or the facet, or keep one value with --filter {more[0]}=…"
+    cure = f"use {more[0]} as group or facet, or keep one value with --filter {more[0]}=…"
     raise InputError(problem, cure)
 
 

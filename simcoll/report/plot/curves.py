@@ -169,7 +169,7 @@ def _curve(rows: Iterable[PlotRow], x: str, column: str, factor: int = 1) -> tup
 
 
 def _if_it_took(row: PlotRow, time_us: float, value: Value) -> float:
-    """Return a duration, or the bus bandwidth that it would mean, as the panel shows it."""
+    """Return a duration as the quantity of the panel: the duration, or the bus bandwidth at that duration."""
     return time_us if value == "time_us" else (row[value] or 0.0) * float(row["time_us"]) / time_us
 
 

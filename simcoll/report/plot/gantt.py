@@ -243,7 +243,7 @@ def _struck(faults: Sequence[FaultWindow], end_ps: int, names: Sequence[str]) ->
 
 
 def _unseen(faults: Sequence[FaultWindow], end_ps: int, lanes: Collection[str]) -> list[str]:
-    """Return a note for each fault that changes nothing in the picture."""
+    """Return a note for each fault that is invisible in the picture."""
     notes = dict[str, None]()
     for each in faults:
         if each.begin >= end_ps:
@@ -272,7 +272,7 @@ def _disturb(
 
 
 def _rows(spans: Sequence[ChunkInterval], hair: int) -> list[list[ChunkInterval]]:
-    """Return spans in as few rows as keep them apart, each in the first free row; overlaps up to a hair are ignored."""
+    """Return spans in as few rows as possible, each in the first free row; tiny overlaps are ignored."""
     rows: list[list[ChunkInterval]] = []
     for span in sorted(spans):
         slack = min(hair, (span.end - span.begin) // 20)

@@ -58,7 +58,7 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
     """
     steps = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and row.get("step_us")]
     if not steps:
-        raise ValueError("no row is of a workload that ran; give the scenario a workload")
+        raise ValueError("no row has a time of a workload; give the scenario a `workload`")
     across = next((column for column in swept(steps) if _sizes(steps, column)), None)
     figure = frame(6.4, 3.3 if across else 0.9 + 0.4 * len(steps))
     axes = figure.subplots()
@@ -132,7 +132,7 @@ def overlap_figure(ranks: Sequence[RankOverlap], title: str) -> Figure:
     ranks.
     """
     if not ranks:
-        raise ValueError("no rank computes or communicates; give the scenario a workload")
+        raise ValueError("no rank computes or communicates; give the scenario a `workload`")
     order = sorted(range(len(ranks)), key=lambda number: -ranks[number].exposed_ps)  # ties in order of rank
     most, others = order[: MOST_RANKS // 2], order[MOST_RANKS // 2 :]
     least = sorted(others, key=lambda number: ranks[number].exposed_ps)[: MOST_RANKS // 2]

@@ -162,14 +162,14 @@ def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
     """Return the rows that have a time; raises ValueError if there is none."""
     timed = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
     if not timed:
-        raise ValueError("no row has a time to draw; see the column status for the reasons")
+        raise ValueError("no row has a time to draw; the column `status` has the reasons")
     return timed
 
 
 def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """Return rows under the algorithm asked for, so that `auto` is one line; `ran` is the algorithm that ran.
+    """Return rows labelled with the requested algorithm, so that `auto` is one line; column `ran` is the one that ran.
 
-    `trust` is `modelled` for a row without a measured basis in a picture where other rows have one.
+    If some rows of a picture have a measured basis, rows without one get `trust` = `modelled`.
     """
     rows = list(rows)
     known = {row.get("confidence") for row in rows} & FITTED
@@ -185,7 +185,7 @@ def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
 
 
 def with_trust(rows: Iterable[PlotRow], columns: Sequence[str]) -> list[str]:
-    """Return the columns that tell lines apart, with `trust` if some rows are modelled; for rows of `as_asked`."""
+    """Return the columns that distinguish lines, with `trust` if some rows are modelled; for rows of `as_asked`."""
     return [*columns, *(["trust"] * any(row["trust"] for row in rows))]
 
 
@@ -195,8 +195,8 @@ def dash_of(row: PlotRow) -> Dash:
 
 
 def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
-    """Return the columns that tell apart rows that agree in all of `point`, without columns that add nothing to those
-    before them."""
+    """Return the columns that distinguish rows with equal values in the columns `point`, without columns that add
+    nothing to earlier ones."""
     chosen: list[str] = []
     for name in columns:
         values: dict[tuple[Any, ...], Any] = {}
@@ -207,9 +207,9 @@ def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[
 
 
 def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
-    """Return the columns and swept keys that tell apart the rows of an algorithm (and `competing`) at a point.
+    """Return the columns and swept keys that differ between rows of one algorithm and one `competing` value at a point.
 
-    Swept keys count across algorithms: `auto` may choose another for each value.
+    Swept keys are compared across algorithms, too: `auto` may choose another algorithm for each value.
     """
     point = ("collective", "ranks", "size_bytes")
     chosen = separating(rows, columns, (*point, "algorithm", *competing))
@@ -217,7 +217,7 @@ def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence
 
 
 def label(row: PlotRow, columns: Iterable[str]) -> str:
-    """Return the algorithm and the settings that tell its line apart."""
+    """Return a line's label: the algorithm, and the settings in which the line differs from others."""
     parts, columns = [str(row.get("algorithm") or "")], list(columns)
     for name in columns:
         value = row.get(name)
@@ -237,14 +237,14 @@ def _short(name: str, columns: Iterable[str]) -> str:
 
 
 def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
-    """Return the properties of a line except its width. The gaps and markers of a dashed line are white: it would be
-    invisible on a wider line of its own colour."""
+    """Return the properties of a line except its width. A dashed line has white gaps and markers, so that it is visible
+    on a wider line of its colour."""
     style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash}
     return style if dash == "-" else {**style, "gapcolor": "white", "markerfacecolor": "white"}
 
 
 def halos(curves: Sequence[Mapping[Any, float]]) -> list[float]:
-    """Return the points by which each line is wider than a single one, so that lines drawn above hide none.
+    """Return by how many points each line is drawn wider, so that lines drawn above it do not hide it.
 
     Lines coincide if two neighbours, or their only point, are within a percent. `curves` are in order of drawing.
     """
