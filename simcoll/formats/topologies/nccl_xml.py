@@ -159,7 +159,7 @@ def _checked(box: _PcieDevice, sketch: Sketch) -> float:
         return box.up
     line = box.element.place.line
     said = f"{box.element.attributes.get('link_speed', '')!r} x{box.element.attributes.get('link_width', '')}"
-    problem = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s),with {fastest:g} GB/s below it"
+    problem = f"line {line}: bridge {box.busid} says {said} ({box.up:g} GB/s), with {fastest:g} GB/s below it"
     sketch.notes.warn(f"{problem}; NCCL uses this speed, simcoll that of the links below")
     return fastest
 
