@@ -177,7 +177,7 @@ WRONG: Mapping[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a capability as tools print it": (lambda g: g.graph["gpu"].update(compute_capability=9.0), "tenfold, 90"),
     "half a NIC": (lambda g: g.graph.update(nic={"rate": "400 Gb/s", "latency": "1 us"}), "'trunk_latency'"),
-    "no capability": (lambda g: g.graph["gpu"].pop("compute_capability"), "does not say which GPUs they are"),
+    "no capability": (lambda g: g.graph["gpu"].pop("compute_capability"), "does not say which GPUs these are"),
     "a misspelt key": (lambda g: g.graph["gpu"].update(modle="H100"), "unknown key 'modle'"),
     "no mapping": (lambda g: g.graph.update(gpu=3), "not a mapping"),
     "no YAML": (lambda g: g.graph.update(gpu="{model: "), "gpu"),
@@ -202,7 +202,7 @@ def test_gpus_without_a_path_are_refused() -> None:
             for near in [*graph.successors(f"GPUa of {node}")]:
                 graph.remove_edges_from([(f"GPUa of {node}", near), (near, f"GPUa of {node}")])
 
-    with pytest.raises(InputError, match="no way GPUa of 0->GPUb of 0"):
+    with pytest.raises(InputError, match="no route GPUa of 0->GPUb of 0"):
         sc.predict("all_reduce", on=changed(cut), profile="nccl-hopper", size="1 MiB")
     with pytest.raises(InputError, match="back"):
         one_way = changed(lambda g: [g.remove_edge(f"PCIE_SWITCHa of {n}", f"GPUa of {n}") for n in (0, 1)])

@@ -347,7 +347,7 @@ def test_several_points_are_told_the_line_that_answers(source: str | None) -> No
     keys = {"on": "hgx-h100", "size": ["1 MiB", 2**21], "collective": "all_reduce"}
     with pytest.raises(InputError) as told:
         sc.predict(source, **keys)
-    rows = eval(str(told.value).partition("write ")[2], {"simcoll": sc})
+    rows = eval(str(told.value).partition("write ")[2].strip("`"), {"simcoll": sc})
     assert rows["size_bytes"] == [2**20, 2**21]
 
 

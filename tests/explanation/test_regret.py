@@ -62,7 +62,7 @@ def test_regret_is_what_nccl_s_choice_takes_longer(tmp_path: Path):
     [
         (["-o", "out"], "--profile"),
         (["--profile", "nccl-hoper"], "nccl-hopper"),
-        (["--profile", "ideal"], "no kernels"),
+        (["--profile", "ideal"], "no NCCL kernels"),
     ],
 )
 def test_wrong_input_is_told(words: list[str], complaint: str):
