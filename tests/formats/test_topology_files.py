@@ -192,7 +192,7 @@ def test_what_a_file_contradicts_is_not_assumed(tmp_path: Path, text: str, assum
     (tmp_path / "given").write_text(text)
     done = simcoll("import", tmp_path / "given", "-o", tmp_path / "made.yaml", "--assume", assumed)
     assert (done.status, done.out, list(tmp_path.iterdir())) == (1, "", [tmp_path / "given"])
-    assert f"not like {assumed}: " in done.err and why in done.err
+    assert f"does not fit --assume {assumed}: " in done.err and why in done.err
 
 
 def test_amd_machines_answer_as_the_shipped_one(tmp_path: Path):
