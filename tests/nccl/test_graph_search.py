@@ -307,7 +307,7 @@ def test_nvls_can_be_off() -> None:
 
 def test_what_cannot_be_searched() -> None:
     """GPUs that are not there, and nodes that nothing joins."""
-    with pytest.raises(InputError, match="has 8 GPUs a node"):
+    with pytest.raises(InputError, match="has only 8 GPUs a node"):
         search(load_system("hgx-h100"), 9, False)
     with pytest.raises(InputError, match="has no NICs"):
         search(load_system("hgx-h100"), 8, True, SearchSettings(nics=()))
