@@ -392,4 +392,4 @@ def test_a_file_in_which_switches_add_is_run_by_loads(tmp_path: Path) -> None:
     keys = {"on": "hgx-h100", "size": "16 MiB", "algorithm": str(tmp_path / "own.json")}
     (row,) = sc.run("all_reduce", **keys)
     assert (row["status"], row["protocol"]) == ("ok", "pull")
-    assert sc.run("all_reduce", **keys, protocol="LL")[0]["status"].startswith("refused: switches add")
+    assert sc.run("all_reduce", **keys, protocol="LL")[0]["status"].startswith("refused: NVSwitches reduce loads")

@@ -111,7 +111,9 @@ def test_recommend_refuses_more_choices_than_anybody_waits_for(monkeypatch: pyte
     monkeypatch.setenv("SIMCOLL_LONGEST", "1 s")
 
     def asked() -> None:
-        with pytest.raises(InputError, match=r"332 runs, .* 33\.2 s .*at most 1 s .*--among, e\.g\. ring, .*SIMCOLL"):
+        with pytest.raises(
+            InputError, match=r"332 runs, .* 33\.2 s .*the limit is 1 s.*--among, e\.g\. ring, .*SIMCOLL"
+        ):
             recommendations(many)
 
     assert made(asked) < made(lambda: topology_of(many[0].scenario)) / 2  # schedules of few ranks are made
@@ -142,7 +144,9 @@ def test_recommend_ends_when_its_runs_take_longer_than_they_may(monkeypatch: pyt
     first, second = recommendations(points, ["naive"])
     told = []
     for advice in (first, second):
-        with pytest.raises(InputError, match=r"at most 200 us .*--among, e\.g\. naive, .*SIMCOLL_LONGEST") as refused:
+        with pytest.raises(
+            InputError, match=r"the limit is 200 us.*--among, e\.g\. naive, .*SIMCOLL_LONGEST"
+        ) as refused:
             advice.simulate(1, lambda: None)
         told.append(str(refused.value).split())
     runs, of = int(told[0][1]), int(told[0][3])
