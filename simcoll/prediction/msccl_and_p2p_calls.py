@@ -30,7 +30,7 @@ from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.nccl.within_node import HOST
 from simcoll.prediction.lowered_call import PlainExecutor
 from simcoll.prediction.nccl_calls import GpuCall, communicator_of, least_between, system_of, wires_of
-from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
+from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
 from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of
 from simcoll.scenario.profile import CostSetting, ModelSpec, PullCosts
 from simcoll.scenario.scenario import Scenario
@@ -129,11 +129,6 @@ class KernelCall(GpuCall, ABC):
     def _hops(self) -> tuple[int, int, int]:
         """Return times in ps: of a hop, the extra between nodes, and the extra through the host's memory."""
 
-    @property
-    def network(self) -> Topology:
-        """Return the topology with the call's bandwidths and latencies."""
-        return with_rates(self.rated, self.bandwidths, self.latencies)
-
     def _efficiency(self, kind: str) -> float:
         return self.costs.efficiency(kind, self.network_costs)
 
@@ -224,16 +219,11 @@ class PrimitivesCall(KernelCall):
         return self._message * PS_PER_S / took if took else 0.0
 
     @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
-        return sum(self.lead.values())
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of blocks."""
         kernels = self.kernels
         blocks = self.channels * max(1, self.traffic.peers)
-        launch = super().launch_ps + kernels.grid - kernels.grid // blocks
+        launch = self._one_launch + kernels.grid - kernels.grid // blocks
         spread = 0
         if self.protocol == "Simple":
             moved = self.traffic.sent * self.chunk_bytes / blocks
@@ -270,11 +260,6 @@ class PullCall(KernelCall):
     @property
     def _hops(self) -> tuple[int, int, int]:
         return 0, 0, 0
-
-    @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
-        return sum(self.lead.values())
 
     @property
     def lead(self) -> dict[str, int]:
@@ -360,17 +345,12 @@ class MessagesCall(KernelCall):
         return 0, kernels.Simple.net + self.transport.hop_ps(0), kernels.P2P.host
 
     @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of all steps besides their transfers."""
-        kernels, launch = self.kernels, super().launch_ps
-        return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return `launch_ps` by cause, in ps."""
-        kernels, launch = self.kernels, super().launch_ps
-        launches = sum(times * (launch + step.wide_ps(kernels)) for times, step in self.steps)
-        return {"launch": launches, "start": self.launch_ps - launches}
+        kernels, one = self.kernels, self._one_launch
+        launches = sum(times * (one + step.wide_ps(kernels)) for times, step in self.steps)
+        whole = sum(times * step.launch_ps(kernels, one, self.between) for times, step in self.steps)
+        return {"launch": launches, "start": whole - launches}
 
     @property
     def host_ps(self) -> int:
@@ -517,10 +497,6 @@ class KernelExecutor(PlainExecutor):
         """Return the algorithms that have a schedule for all of the collectives."""
         served = [set(registry.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
-
-    def release(self, scenario: Scenario) -> str | None:
-        """Return NCCL's release: the scenario's, or else the profile's."""
-        return scenario.library_version or (self.profile.kernels or Kernels()).version
 
 
 def _added(scenario: Scenario) -> bool:

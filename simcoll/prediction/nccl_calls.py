@@ -209,10 +209,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
     if not messages:  # messages go to each peer separately
         rated = with_hubs(rated, places)
-    of_node: dict[int | None, list[int]] = defaultdict(list)
-    for rank, place in enumerate(places):
-        of_node[rated.node_of(place)].append(rank)
-    nodes = tuple(map(tuple, of_node.values()))
+    ranks_of = grouped(range(len(places)), lambda rank: rated.node_of(places[rank]))
+    nodes = tuple(map(tuple, ranks_of.values()))
     through = staged(comm)
     if through:
         rated = by_host(rated, comm)
@@ -292,6 +290,11 @@ class GpuCall(PlainCall):
         """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
+    @property
+    def network(self) -> Topology:
+        """Return the topology with the call's bandwidths and latencies."""
+        return with_rates(self.rated, self.bandwidths, self.latencies)
+
     def _cheaper(self, kind: CostKind) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches, and costs with faster hops of a kind of blocks."""
         block, transport = getattr(self.kernels, kind), self.transport
@@ -370,19 +373,12 @@ class NcclChannel(GpuCall):
         return self.scenario.model_copy(update={**changed, "groups": nodes, "model": spec, **PLAIN})
 
     @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of the call besides the steps of a channel."""
-        launch = super().launch_ps
-        kernels, bandwidth = self.kernels, self._slowest
-        late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
-        return self.call.launch_ps(kernels, launch, bandwidth) + late
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of channels."""
-        kernels, whole = self.kernels, self.launch_ps
-        launch = super().launch_ps + self.call.wide_ps(kernels)
-        spread = self.call.spread_ps(kernels, self._slowest)
+        kernels, bandwidth, one = self.kernels, self._slowest, self._one_launch
+        late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
+        whole = self.call.launch_ps(kernels, one, bandwidth) + late
+        launch, spread = one + self.call.wide_ps(kernels), self.call.spread_ps(kernels, bandwidth)
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 
     @cached_property
@@ -447,11 +443,6 @@ class NcclChannel(GpuCall):
         latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
         found: Index = np.maximum(latencies.astype(np.int64), 1)
         return found
-
-    @property
-    def network(self) -> Topology:
-        """Return the topology with the channel's rates."""
-        return with_rates(self.rated, self.bandwidths, self.latencies)
 
     @property
     def capacities(self) -> NDArray[Any]:
@@ -596,10 +587,6 @@ class NcclExecutor(PlainExecutor):
         """Return the algorithms that NCCL has for all of the collectives."""
         served = [set(algorithm_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
-
-    def release(self, scenario: Scenario) -> str | None:
-        """Return NCCL's release: the scenario's, or else the profile's."""
-        return scenario.library_version or self._kernels.version
 
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers
+from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
@@ -126,11 +127,6 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     return {kind: LinkScale.model_construct(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
 
 
-def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:
-    """Return the topology for lower bounds: links have rated bandwidth, or more where `beyond_rated` says so."""
-    return served_by(rated, beyond_rated(scenario, rated, costs))
-
-
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """Return a topology with scaled links; it is cached, so equal scales give one object."""
     return _TOPOLOGIES.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
@@ -177,22 +173,15 @@ def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
             raise wrong("placement", "a device is named twice", "place one rank on each device")
         places = placement
     elif isinstance(placement, Placement):
-        seen: dict[int, int] = {}
-        places = tuple(
-            device for device in topology.ranks if _count(seen, topology.node_of(device)) <= placement.per_node
-        )
+        of_nodes = grouped(topology.ranks, topology.node_of).values()
+        first = {device for devices in of_nodes for device in devices[: placement.per_node]}
+        places = tuple(device for device in topology.ranks if device in first)
     else:
         places = topology.ranks
     if wanted is not None and wanted > len(places):
         cure = f"write at most {len(places)} ranks, or more nodes"
         raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; {cure}", "ranks")
     return places[:wanted]
-
-
-def _count(seen: dict[int, int], node: int | None) -> int:
-    key = -1 if node is None else node
-    seen[key] = seen.get(key, 0) + 1
-    return seen[key]
 
 
 def arrivals_of(scenario: Scenario, n: int) -> dict[int, int]:

@@ -91,7 +91,7 @@ def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultR
     columns of workloads. `elsewhere`: see `judge`."""
     if isinstance(prediction, StepPrediction) and prediction.only:
         own = {name: getattr(_row(prediction, elsewhere), name) for name in _OF_WORKLOADS}
-        return replace(row(prediction.only, elsewhere), **(own | dict(prediction.columns)))
+        return replace(row(prediction.only, elsewhere), **{**own, **prediction.facts})
     return _row(prediction, elsewhere)
 
 
@@ -137,7 +137,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
     }
     trusted = _trusted(prediction, binding.busy if binding else 0.0, elsewhere)
-    return ResultRow(status="ok", **(columns | trusted | dict(prediction.columns)))
+    return ResultRow(status="ok", **{**columns, **trusted, **prediction.facts})
 
 
 def _called(prediction: Prediction) -> str:
