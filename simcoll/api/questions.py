@@ -157,8 +157,9 @@ def compare(
 ) -> Reply:
     """Compare predictions with a measured table: errors by point and by region, and how often intervals are right.
 
-    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows, and hold for rows that do
-    not name their own. Without `on`, `asked` names the predictions. Raises InputError if no row has a prediction.
+    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows. A row that has no value in
+    such a column gets the one given here. Without `on`, `asked` names the predictions. Raises InputError if no row has
+    a prediction.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept)["summary"][-1]["points"]
@@ -181,8 +182,8 @@ def compare(
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
     """Return whether measured times are normal for this hardware, and if not, which faults explain them best.
 
-    `nodes` and `collective` select rows as `where` does, and hold for rows that do not name their own. Raises
-    InputError for tables and topologies that cannot be read, and if no row can be predicted.
+    `nodes` and `collective` select rows as `where` does. A row that has no value in such a column gets the one given
+    here. Raises InputError for tables and topologies that cannot be read, and if no row can be predicted.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict

@@ -247,9 +247,6 @@ class PlainExecutor:
         return scenario.library_version or (self.profile.kernels.version if self.profile.kernels else None)
 
 
-__all__ = ["PlainCall", "PlainExecutor", "alone", "executor", "library", "lower"]
-
-
 def executor(scenario: Scenario) -> PlainExecutor:
     """Return the executor of a scenario's call; raises InputError for a profile that cannot be read."""
     by = scenario.executed_by
@@ -272,15 +269,6 @@ def library(profile: str) -> PlainExecutor:
 
         return IdealExecutor(known)
     return PlainExecutor(known)
-
-
-def lower(scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None) -> PlainCall:
-    """Return a scenario's call as engines run it, on rated links of `topology`, or else of the scenario's topology,
-    under `costs`, or else those of its profile.
-
-    Raises RefusedError for what cannot be run so, InputError for a wrong placement.
-    """
-    return executor(scenario).lower(scenario, topology, costs)
 
 
 def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks: Sequence[int]) -> Scenario:

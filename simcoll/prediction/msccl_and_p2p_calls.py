@@ -29,7 +29,7 @@ from simcoll.nccl.kernel_costs import BlockCosts, Kernels, lines_ps, spread_ps
 from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.nccl.within_node import HOST
 from simcoll.prediction.lowered_call import PlainExecutor
-from simcoll.prediction.nccl_calls import GpuCall, communicator_of, least_between, system_of, wires_of
+from simcoll.prediction.nccl_calls import TOO_FEW, GpuCall, communicator_of, least_between, system_of, wires_of
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
 from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of
 from simcoll.scenario.profile import CostSetting, ModelSpec, PullCosts
@@ -387,7 +387,6 @@ def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
 
 
 SMALL: Final = 64  # most ranks for which `auto` tries every schedule
-TOO_FEW: Final = "NCCL kernel costs exist only for two ranks or more; take a profile without kernels"
 PULL: Final = "pull"
 
 

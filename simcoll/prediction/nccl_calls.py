@@ -36,6 +36,7 @@ from simcoll.topology.machine_files import node_file
 from simcoll.topology.topology_builder import load_system
 
 NONE: Final = -1
+TOO_FEW: Final = "NCCL kernel costs exist only for two ranks or more; take a profile without kernels"
 MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps
 
 
@@ -105,8 +106,25 @@ class ChannelWires:
 
     @cached_property
     def contention(self) -> float:
-        """Return the share of an all-to-all's time in which others send to the NICs that the busiest NIC sends to."""
-        return contention(self.rated, self.places, self.nodes)
+        """Return the average share of an all-to-all's time in which the receivers of the busiest NIC are busy with
+        messages of other NICs. Assumes that all pairs of nodes send as the first two do. The share is 0 for two nodes
+        with one switch per rail or one GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs are idle in
+        between."""
+        others = len(self.nodes) - 1
+        if not others:
+            return 0.0
+        places, kinds, links = self.places, self.rated.kinds, self.rated.links
+        ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages by NIC of the first node and of the second
+        for src, dst in itertools.product(*self.nodes[:2]):
+            ends = (end for link in self.rated.route(places[src], places[dst]) for end in links[link])
+            nics = [end for end in ends if kinds[end] == "nic"]
+            if nics:
+                ways[nics[0]][nics[-1]] += 1
+        if not ways:
+            return 1 - 1 / others
+        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
+        most = others * max(busiest.total(), *sent.values())
+        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
 
     @cached_property
     def inside(self) -> Any:
@@ -139,27 +157,6 @@ class ChannelWires:
     def from_heads(self) -> Any:
         """Whether each link begins at a GPU or a switch that reduces, bool (links,)."""
         return self.leaving("gpu", "nvswitch")
-
-
-def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
-    """Return the average share of an all-to-all's time in which the receivers of the busiest NIC are busy with messages
-    of other NICs. Assumes that all pairs of nodes send as the first two do. The share is 0 for two nodes with one
-    switch per rail or one GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs are idle in between."""
-    others = len(nodes) - 1
-    if not others:
-        return 0.0
-    kinds, links = rated.kinds, rated.links
-    ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages from a NIC of the first node to a NIC of the second
-    for src, dst in itertools.product(*nodes[:2]):
-        ends = (end for link in rated.route(places[src], places[dst]) for end in links[link])
-        nics = [end for end in ends if kinds[end] == "nic"]
-        if nics:
-            ways[nics[0]][nics[-1]] += 1
-    if not ways:
-        return 1 - 1 / others
-    busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
-    most = others * max(busiest.total(), *sent.values())
-    return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
@@ -516,7 +513,7 @@ class NcclExecutor(PlainExecutor):
         rated = topology or rated_topology(scenario)
         places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
         if len(places) < 2:
-            raise RefusedError("NCCL kernel costs exist only for two ranks or more; take a profile without kernels")
+            raise RefusedError(TOO_FEW)
         if scenario.protocol == "pull":
             raise RefusedError("NCCL's calls do not read peers' memory; write `executor: msccl`, or another `protocol`")
         if scenario.subgroups:

@@ -9,7 +9,7 @@ from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
 from simcoll.engine.run import Keep
 from simcoll.nccl import algorithm_names
-from simcoll.prediction.confidence import ModelErrors, PredictedCase, fingerprint, follows, judge
+from simcoll.prediction.confidence import ModelErrors, PredictedCase, Setting, fingerprint, follows, judge
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predictions import CallPrediction, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
@@ -163,19 +163,18 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
     nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # its launch is that of a CUDA graph, whatever the scenario says
-    where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way, lent(prediction)
+    way = "" if pulls else scenario.launch.way
+    where = Setting(scenario.collective, nodes, place(prediction), busy, way, lent(prediction))
     how = prediction.protocol, prediction.lowered.by_itself, scenario.protocol not in ("none", "auto")
-    case = PredictedCase(
-        scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where, *how
-    )
+    case = PredictedCase(where, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *how)
     shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
     if scenario.executed_by in ("msccl", "p2p"):
         if not pulls:
             return {"confidence": "modelled"}
         fitted = profile.judged_by(profile.pull)
     else:
-        way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
-        fitted = profile.judged_by(way)
+        launched = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
+        fitted = profile.judged_by(launched)
     shipped = shipped or (fitted.calibration is not None and _is_shipped(fitted.calibration))
     judged = judge(fitted, case, scenario.model, shipped, elsewhere)
     time_us, least_us = prediction.time_ps / 1e6, min(prediction.time_ps, prediction.lower_bound_ps) / 1e6

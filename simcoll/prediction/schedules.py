@@ -77,7 +77,8 @@ def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> t
     """Return the program of a point's schedule, not bound yet, and the level at which the schedule was proved."""
     proved = source_of(point, network, places)
     source, params = proved.source, point.params()
-    devices = (*places, *agents_of(point, network, places)[: source.agents])
+    agents = agents_of(point, network, places)[: source.agents] if source.agents else ()
+    devices = (*places, *agents)
     arrivals, itemsize = arrivals_of(point, source.n), point.itemsize
     whole = StreamedProgram(source, network, devices, params, point.nbytes, itemsize, arrivals, point.weights)
     return whole, proved.proof

@@ -98,8 +98,8 @@ def test_without_a_limit_each_gradient_goes_alone() -> None:
 def test_the_parameters_of_a_model_add_up(name: str) -> None:
     """The tensors of each named model hold as many parameters as its source says."""
     model = load_model(name)
-    assert sum(sum(row.tensors) for row in model.layers) == model.parameters
-    assert sum(row.macs for row in model.layers) > 0
+    assert sum(sum(row.tensors) for row in model.rows) == model.parameters
+    assert sum(row.macs for row in model.rows) > 0
     assert model.source
 
 
