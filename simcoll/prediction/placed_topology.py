@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, get_args
 
@@ -31,7 +31,6 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.topology_keys import TopologySpec
 
 ONE_PORT: Final = UNFITTED  # the profile without costs: links are as rated
 # Keys of the scenario that engines run, beside engine parameters: costs of the call are added separately.
@@ -47,8 +46,7 @@ def topology_of(scenario: Scenario) -> Topology:
 
 
 def rated_topology(scenario: Scenario) -> Topology:
-    """Return the topology of a scenario with rated links; it is cached for all points that share it. Topologies that
-    differ only in rates, with one order of links by bandwidth, share routes and all that is computed from them."""
+    """Return the topology of a scenario with rated links; it is cached for all points that share it."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and topology_builder.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
@@ -57,26 +55,11 @@ def rated_topology(scenario: Scenario) -> Topology:
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = input_files.text_of(Path(spec.file)) if spec.file and input_files.is_file(Path(spec.file)) else None
 
-    def built(asked: TopologySpec) -> Topology:
+    def built() -> Topology:
         check_work(scenario)
-        return topology_builder.build(asked, seed=seed, without=unused)
+        return topology_builder.build(spec, seed=seed, without=unused)
 
-    def key(asked: TopologySpec) -> Hashable:
-        return repr(vars(asked)), seed, written, unused
-
-    if not spec.links or spec.file:  # `links` of a file's scenario replace the file's own
-        return _TOPOLOGIES.get(key(spec), lambda: built(spec))
-
-    def changed() -> Topology:
-        unchanged = spec.model_copy(update={"links": {}})
-        plain = _TOPOLOGIES.get(key(unchanged), lambda: built(unchanged))
-        links = topology_builder.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
-        with_links = plain.with_links(links.values())
-        if (ways := with_links.order_of_widths) == plain.order_of_widths:
-            return with_links
-        return _TOPOLOGIES.get((key(unchanged), ways), lambda: built(spec)).with_links(links.values())
-
-    return _TOPOLOGIES.get(key(spec), changed)
+    return _TOPOLOGIES.get((repr(vars(spec)), seed, written, unused), built)
 
 
 def machine_of(scenario: Scenario) -> SystemFile | None:
