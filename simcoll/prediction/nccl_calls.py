@@ -36,7 +36,6 @@ from simcoll.topology.machine_files import node_file
 from simcoll.topology.topology_builder import load_system
 
 NONE: Final = -1
-TOO_FEW: Final = "NCCL kernel costs exist only for two ranks or more; take a profile without kernels"
 MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps
 
 
@@ -510,10 +509,6 @@ class NcclExecutor(PlainExecutor):
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
             return replace(self.lower(both_ways, topology, costs), one_way=True)
-        rated = topology or rated_topology(scenario)
-        places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
-        if len(places) < 2:
-            raise RefusedError(TOO_FEW)
         if scenario.protocol == "pull":
             raise RefusedError("NCCL's calls do not read peers' memory; write `executor: msccl`, or another `protocol`")
         if scenario.subgroups:
@@ -524,7 +519,8 @@ class NcclExecutor(PlainExecutor):
                 "NCCL kernel costs exist only for one group with equal blocks; take a profile without kernels",
                 "weights",
             )
-        comm = communicator_of(scenario, rated, places)
+        rated, places, comm = gpus_of(scenario, topology)
+        places = entered(rated, places) if scenario.env.NCCL_IB_HCA else places
         call = call_choice.choose(
             comm,
             scenario.collective,
@@ -618,6 +614,15 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
 def system_of(scenario: Scenario) -> str | None:
     """Return the scenario's system, or the file of its topology."""
     return scenario.topology.system or scenario.topology.file
+
+
+def gpus_of(scenario: Scenario, topology: Topology | None) -> tuple[Topology, tuple[str, ...], Communicator]:
+    """Return the rated topology, the GPUs of ranks and their communicator. Raises RefusedError for fewer than two."""
+    rated = topology or rated_topology(scenario)
+    places = placed(scenario, rated)
+    if len(places) < 2:
+        raise RefusedError("NCCL kernel costs exist only for two ranks or more; take a profile without kernels")
+    return rated, places, communicator_of(scenario, rated, places)
 
 
 def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[int, ...] | None]:

@@ -256,12 +256,9 @@ def _quantiles(times: Sequence[int]) -> dict[str, Any]:
 def _interval(count: int, share: float) -> tuple[int, int]:
     """Return the places in order between which a quantile lies with confidence SURE, if `count` values suffice: the
     number of values below it is binomial."""
-    logs = [
-        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-        + k * math.log(share) + (count - k) * math.log(1 - share)
-        for k in range(count + 1)
-    ]  # fmt: skip
-    below = np.cumsum(np.exp(logs))
+    from scipy.special import bdtr  # only replications pay for the import
+
+    below = bdtr(np.arange(count + 1), count, share)
     tail = (1 - SURE) / 2
     low = int(np.searchsorted(below, tail))  # fewer than `low` values below it are improbable
     high = int(np.searchsorted(below, 1 - tail))

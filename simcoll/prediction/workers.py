@@ -24,6 +24,7 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
+from simcoll.units import unboxed
 
 ANSWER_S: Final = 10.0  # seconds in which a scheduler must answer, even on a busy machine
 MOST_TASKS: Final = 256  # of a cluster; more points are several per task, because a fast point costs less than its task
@@ -31,6 +32,13 @@ SENT_TOGETHER: Final = 32  # tasks: 100,000 points of half a kB are sent in part
 
 PointFunction = Callable[[Point], ResultRow]
 Begun = Callable[[int], None]  # called with the index of each point that a worker begins
+
+
+def check_jobs(jobs: object) -> None:
+    """Raise InputError if `jobs` is no number of processes."""
+    jobs = unboxed(jobs)
+    if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
+        raise InputError(f"--jobs {jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
 
 
 def compute(
