@@ -114,7 +114,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "sharing": prediction.sharing,
         "executor": prediction.executor,
         "ranks": prediction.ranks,
-        "nodes": _nodes(prediction),
+        "nodes": prediction.nodes,
         "time_us": time_ps / 1e6,
         "time_ps": time_ps,
         "algbw_GBps": prediction.algbw,
@@ -161,10 +161,9 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     usual = profile.calibration and prediction.lowered.usual
     places = prediction.devices[: prediction.n]
     setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
-    nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # its launch is that of a CUDA graph, whatever the scenario says
     way = "" if pulls else scenario.launch.way
-    where = Setting(scenario.collective, nodes, place(prediction), busy, way, lent(prediction))
+    where = Setting(scenario.collective, prediction.nodes, place(prediction), busy, way, lent(prediction))
     how = prediction.protocol, prediction.lowered.by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(where, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *how)
     shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
@@ -183,13 +182,9 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     return {"confidence": judged.confidence, **ends}
 
 
-def _nodes(prediction: Prediction) -> int:
-    return prediction.topology.nodes_of(prediction.devices[: prediction.n])
-
-
 def place(prediction: Prediction) -> str:
     """Return the profile of a call's NICs, or the kind of links between GPUs if it stays on a node."""
-    if _nodes(prediction) > 1:
+    if prediction.nodes > 1:
         if named := transport_of(prediction.scenario.profile):
             return named
         system = described(prediction.scenario.topology)
@@ -223,7 +218,7 @@ def _transport(prediction: Prediction) -> str | None:
     name = prediction.scenario.profile
     own = load_profile(name)
     apart = own.kernels is not None and (own.transport is None or transport_of(name) is not None)
-    return place(prediction) or None if apart and _nodes(prediction) > 1 else None
+    return place(prediction) or None if apart and prediction.nodes > 1 else None
 
 
 def asked_of(scenario: Scenario) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -121,14 +120,15 @@ class PlanTasks:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Prediction(ABC):
+class Prediction:
     """The time of one point, and what engines ran for it: a `CallPrediction` or a `StepPrediction`.
 
     `totals` are of all channels, of which the program that ran may be one. `n` counts all ranks, `planned` are the
-    calls, equal ones once. `asked` is the algorithm as the point asked for it; `scenario` may have the choice.
-    `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other costs. `launch_ps` is the time before the
-    program begins, and `host_ps` the host's time: the next call begins no sooner; a step has neither, as launches are
-    part of it. `struck` are the faults that happened, `facts` the result columns of a workload's template.
+    calls, equal ones once; `counted` are the links without faults. `asked` is the algorithm as the point asked for it;
+    `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other costs.
+    `launch_ps` is the time before the program begins, and `host_ps` the host's time: the next call begins no sooner; a
+    step has neither, as launches are part of it. `struck` are the faults that happened, `facts` the result columns of a
+    workload's template.
 
     >>> from simcoll import predict
     >>> hosts = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
@@ -147,6 +147,7 @@ class Prediction(ABC):
     anew: Callable[[CostSetting], Prediction]
     n: int
     planned: Sequence[PlannedCall]
+    counted: CountedLinks
     launch_ps: int = 0
     host_ps: int = 0
     asked: str = ""
@@ -168,13 +169,6 @@ class Prediction(ABC):
 
     def __str__(self) -> str:
         return "\n".join([self.verdict, *caveats.notes([self.scenario])])
-
-    # --- implemented differently for a call and a step ---
-
-    @property
-    @abstractmethod
-    def _served(self) -> CountedLinks:
-        """Links without faults."""
 
     @property
     def lead(self) -> dict[str, int]:
@@ -282,6 +276,11 @@ class Prediction(ABC):
         """Levels at which the schedules of its calls were proved."""
         return ", ".join(dict.fromkeys(call.proved for call in self.planned))
 
+    @cached_property
+    def nodes(self) -> int:
+        """Nodes of its ranks."""
+        return self.topology.nodes_of(self.devices[: self.n])
+
     @property
     def ranks(self) -> int:
         """Ranks that take part, or those of one sub-group."""
@@ -320,7 +319,7 @@ class Prediction(ABC):
     def links(self) -> CountedLinks:
         """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
         it uses; of links that change, those of the mean of the run."""
-        links = self._served
+        links = self.counted
         if not self.scenario.striking:  # else a long program would be made
             return links
         kept = link_usage.kept(self.run.program, self.totals.makespan_ps).reshape(-1, len(links.names))
@@ -357,10 +356,6 @@ class CallPrediction(Prediction):
         """Return the writes that waited at receivers; None if the timeline was not kept or is not of one whole call."""
         whole = self.lowered.whole and not self.scenario.in_buckets
         return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
-
-    @property
-    def _served(self) -> CountedLinks:
-        return CountedLinks(self.topology.link_names, self.topology.link_kinds, self.lowered.capacities)
 
     @property
     def lead(self) -> dict[str, int]:
@@ -401,7 +396,6 @@ class StepPrediction(Prediction):
     plan: WorkloadPlan
     calls: PlannedCalls
     tasks: PlanTasks
-    counted: CountedLinks
     alone: Callable[[], CallPrediction | None]
 
     @cached_property
@@ -413,7 +407,3 @@ class StepPrediction(Prediction):
     def compute_ps(self) -> int:
         """Return the computation time of the rank that computes longest, in ps."""
         return max(self.plan.computed_ps())
-
-    @property
-    def _served(self) -> CountedLinks:
-        return self.counted

@@ -91,6 +91,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         asked=scenario.algorithm,
         n=whole.stream.n,
         planned=(PlannedCall(call, proof),),
+        counted=CountedLinks(call.topology.link_names, call.topology.link_kinds, call.capacities),
         source=whole.stream,
         launch_ps=launch_ps,
         host_ps=call.host_ps,
