@@ -400,26 +400,14 @@ class _PlanExecution:
 
 
 def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
-    """Execute a plan; return its schedule. In order k the k-th thread block is slow: it runs only if no other can."""
+    """Execute a plan; return its schedule."""
     run = _PlanExecution(plan, bool(form["alias"]))
     for block in plan.blocks:
-        block.done, block.arrived = 0, False
-    slow = plan.blocks[form["order"] - 1] if form["order"] else None
-    while True:
-        before = sum(block.done for block in plan.blocks)
-        for block in plan.blocks:
-            while block is not slow and block.done < len(block.ops) and run.step(block):
-                block.done += 1
-        if sum(block.done for block in plan.blocks) > before:
-            continue
-        left = [block for block in plan.blocks if block.done < len(block.ops)]
-        if not left:
-            break
-        if slow not in left or not run.step(slow):
-            run.check_groups()
-            op = left[0].ops[left[0].done]
-            raise wrong(op.where, f"{op.name} waits here for ever", "mend what it waits for")
-        slow.done += 1
+        block.arrived = False
+    stuck = thread_programs.execute(plan.blocks, run.step, form["order"])
     run.check_groups()
+    if stuck:
+        op = stuck.ops[stuck.done]
+        raise wrong(op.where, f"{op.name} waits here for ever", "mend what it waits for")
     streams = bool(run.agents)  # a switch adds word by word, so that later transfers need not wait for whole chunks
     return run.where.schedule(run.moves, agents=len(run.agents), pipelined=streams)
