@@ -365,7 +365,7 @@ class _PlanExecution:
 
     def _copy(self, block: ThreadBlock, op: PlanOp) -> None:
         for source, target in zip(itertools.chain(*op.src), itertools.chain(*op.dst), strict=True):
-            self._move(*self._slots(source), *self._slots(target), False)
+            self._move(self._slots(source)[0], self._slots(target)[0], False)
 
     def _reduce(self, block: ThreadBlock, op: PlanOp) -> None:
         """Sum all sources into the first destination on this GPU, or into scratch, and copy the sum to the others."""
