@@ -103,7 +103,7 @@ class Training(Model):
             ]
         speed = gpus()[self.gpu or ""] * self.efficiency  # a multiply-add is two FLOP, a backward pass two forward ones
         layers = []
-        for row in load_model(self.model).layers:
+        for row in load_model(self.model).rows:
             forward = round(2 * row.macs * self.batch * PS_PER_S / speed)
             layers.append(
                 Layer(row.name, tuple(size * itemsize for size in row.tensors), forward, 2 * forward, row.block)
