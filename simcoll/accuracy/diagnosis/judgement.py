@@ -27,9 +27,6 @@ FAR_OFF: Final = 3.0  # a region is not explained if its median is off by this f
 # Standard errors by which another fit must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
-# An explanation may leave at most this share of the error in regions that are off, else a hypothesis that is a little
-# nearer by chance would be a verdict.
-CLEARLY: Final = 0.5
 
 NOISE: Final = 0.05  # |log| by which a sound machine's runs differ in nine of ten cases: a convention
 UNTRIED: Final = (0.75, 1.33)  # the interval for a profile without one: a convention
@@ -244,14 +241,15 @@ class Fit:
     def explains(self, healthy: Fit) -> bool:
         """Return whether the hypothesis explains the regions that are off under the fit `healthy`.
 
-        It must leave at most CLEARLY of the error in these regions, bring at least one of them back to normal, put no
-        other region off, and leave none off by a factor of FAR_OFF or more. If no region is off, it must put none off,
-        and be likelier than the healthy machine over all points.
+        It must take away at least as much of the error in these regions as it leaves, bring at least one of them back to
+        normal, put no other region off, and leave none off by a factor of FAR_OFF or more. (A hypothesis that leaves
+        more than it takes away would be nearer by chance.) If no region is off, it must put none off, and be likelier
+        than the healthy machine over all points.
         """
         if not healthy.off:
             return not self.off and healthy.behind(self, PENALTY) != "open"
         points = [point for number in healthy.off for point in healthy.regions[number].points]
-        better = bool(points) and bool(self.errors[points].mean() <= CLEARLY * healthy.errors[points].mean())
+        better = bool(points) and bool(2 * self.errors[points].mean() <= healthy.errors[points].mean())
         near = all(1 / FAR_OFF < self.regions[number].ratio < FAR_OFF for number in self.off)
         return better and near and set(self.off) < set(healthy.off)
 

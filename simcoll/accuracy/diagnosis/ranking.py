@@ -30,14 +30,15 @@ from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 
-# A hypothesis is tried on all points only if its error on the PROBES is below this share of the healthy machine's. The
-# share is above CLEARLY, as other points may be nearer.
+# A hypothesis is tried on all points only if its error on the PROBES is below this share of the healthy machine's. An
+# explanation halves the error; the share is above a half, as other points may be nearer.
 NEARER: Final = 0.75
 BEHIND: Final = 2.0  # a hypothesis with more than so many times the best error is not tried on all points
 PROBES: Final = 8  # number of points on which a hypothesis is tried first: some of each region, in a part of the time
 SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
 ROUNDING: Final = 1e-9  # share by which two sums of the same errors may differ
 SAME: Final = 1e-3  # times that differ by a smaller share count as equal: far below the noise of runs
+ChangedCall = Callable[[Scenario], Scenario]
 ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
@@ -46,7 +47,7 @@ class HypothesisTimes:
 
     def __init__(self, table: MeasuredTable):
         self._table = table
-        self._asked: dict[tuple[Callable[[Scenario], Scenario], int], RetimedPoint] = {}  # by change, and point
+        self._asked: dict[tuple[ChangedCall, int], RetimedPoint] = {}  # by change, and point
         self._points: dict[str, RetimedPoint] = {}  # by scenario, which several changes may give
         self._settings: dict[tuple[str, ChangedCosts], CostSetting] = {}  # by profile, and change
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
