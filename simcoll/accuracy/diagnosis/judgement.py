@@ -54,12 +54,7 @@ class Bands:
         """Take the factors from each prediction to the ends of its 90 % interval; None for a prediction without one."""
         ends = np.array([UNTRIED if interval is None else interval for interval in intervals], np.float64)
         self._ends: Floats = np.hypot(np.maximum(np.log(ends) * (-1, 1), 0), NOISE)
-        self._intervals = tuple(intervals)
         self.low, self.high = self._wide(self._ends, WIDER)
-
-    def of(self, points: Sequence[int]) -> Bands:
-        """Return the bands of the points numbered `points`."""
-        return Bands([self._intervals[point] for point in points])
 
     @staticmethod
     def _wide(ends: Floats, wider: float) -> tuple[Floats, Floats]:
@@ -189,18 +184,6 @@ class MeasuredTable:
         """Return the verdicts on all regions against predicted times (n,), in us."""
         return tuple(judged(group, self.measured / predicted, self.bands) for group in self.groups)
 
-    def of(self, points: Sequence[int]) -> MeasuredTable:
-        """Return the table of the points numbered `points`, which form whole series."""
-        new = {point: number for number, point in enumerate(points)}
-        series, groups = (
-            tuple(tuple(new[point] for point in members) for members in each if members[0] in new)
-            for each in (self.series, self.groups)
-        )
-        numbers = list(points)
-        scenarios = tuple(self.scenarios[point] for point in numbers)
-        times = self.measured[numbers], self.predicted[numbers]
-        return MeasuredTable(*times, self.small[numbers], series, groups, self.bands.of(numbers), scenarios, self.gpus)
-
     def but_for_accidents(self, fit: Fit) -> Fit:
         """Return the fit with each region judged by `but_for_accident`."""
         of_point = {point: members for members in self.series for point in members}
@@ -241,10 +224,10 @@ class Fit:
     def explains(self, healthy: Fit) -> bool:
         """Return whether the hypothesis explains the regions that are off under the fit `healthy`.
 
-        It must take away at least as much of the error in these regions as it leaves, bring at least one of them back to
-        normal, put no other region off, and leave none off by a factor of FAR_OFF or more. (A hypothesis that leaves
-        more than it takes away would be nearer by chance.) If no region is off, it must put none off, and be likelier
-        than the healthy machine over all points.
+        It must take away at least as much of the error in these regions as it leaves, as it may be nearer by chance. It
+        must bring at least one of them back to normal, put no other region off, and leave none off by a factor of
+        FAR_OFF or more. If no region is off, it must put none off, and be likelier than the healthy machine over all
+        points.
         """
         if not healthy.off:
             return not self.off and healthy.behind(self, PENALTY) != "open"
@@ -300,11 +283,6 @@ def launch_delay(measured: Floats, small: Flags, predicted: Floats) -> float:
 def applied(hypothesis: Hypothesis, predicted: Floats, launch: float, table: MeasuredTable) -> Fit:
     """Return the fit of a hypothesis that predicts `predicted` (n,) us, of which `launch` us were added."""
     return Fit(hypothesis, predicted, launch, log_errors(table.measured, predicted), table.regions(predicted))
-
-
-def in_part(fit: Fit, points: Sequence[int], table: MeasuredTable) -> Fit:
-    """Return the fit of the points numbered `points`; `table` is their table."""
-    return applied(fit.hypothesis, fit.predicted[list(points)], fit.launch, table)
 
 
 def log_errors(measured: Floats, predicted: Floats) -> Floats:

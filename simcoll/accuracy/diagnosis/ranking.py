@@ -17,7 +17,6 @@ from simcoll.accuracy.diagnosis.judgement import (
     Fit,
     MeasuredTable,
     applied,
-    in_part,
     launch_delay,
     log_errors,
     shifts,
@@ -285,21 +284,6 @@ def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
     accidents = [region.accident for region in sound.regions if region.accident is not None]
     score = sound.error - float(sound.errors[accidents].sum()) / len(sound.errors) + 2 * PENALTY * len(accidents)
     return not sound.off and (score < best.score or not best.explains(base))
-
-
-def by_themselves(table: MeasuredTable, fits: Sequence[Fit], base: Fit) -> dict[str, list[Fit]]:
-    """Return for each collective with a region off the fits that explain its points alone, the best first; without
-    collectives that no fit explains."""
-    collectives = [scenario.collective for scenario in table.scenarios]
-    found = {}
-    for name in dict.fromkeys(collectives[base.regions[number].points[0]] for number in base.off):
-        points = [point for point, collective in enumerate(collectives) if collective == name]
-        part = table.of(points)
-        healthy_there = in_part(base, points, part)
-        first, *others = in_order([in_part(fit, points, part) for fit in fits], healthy_there)
-        if first.explains(healthy_there):
-            found[name] = [first, *as_good([first, *others], healthy_there)]
-    return found
 
 
 def sure(fits: Sequence[Fit], base: Fit) -> str:
