@@ -48,7 +48,6 @@ class HypothesisTimes:
         self._table = table
         self._asked: dict[tuple[ChangedCall, int], RetimedPoint] = {}  # by change, and point
         self._points: dict[str, RetimedPoint] = {}  # by scenario, which several changes may give
-        self._settings: dict[tuple[str, ChangedCosts], CostSetting] = {}  # by profile, and change
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
 
     def kinds(self, points: Iterable[int]) -> list[str]:
@@ -68,10 +67,7 @@ class HypothesisTimes:
     def _time(self, hypothesis: Hypothesis, number: int) -> float:
         point, change = self._bound(hypothesis, number), hypothesis.setting
         if (point, change) not in self._times:
-            which = point.scenario.profile, change
-            if which not in self._settings:
-                self._settings[which] = change(point.setting)
-            self._times[point, change] = point.time_ps(self._settings[which]) / 1e6
+            self._times[point, change] = point.time_ps(change(point.setting)) / 1e6
         return self._times[point, change]
 
     def _bound(self, hypothesis: Hypothesis, number: int) -> RetimedPoint:
