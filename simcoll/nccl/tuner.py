@@ -143,7 +143,7 @@ class TunerTable:
     def _bandwidth(
         self, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol
     ) -> float:
-        """Return the bandwidth of a pair in GB/s of the largest buffer of a rank; 0 if the pair is not used."""
+        """Return the GB/s by which the tuner divides the size; 0 if the pair is not used."""
         comm, constants = self.communicator, self.constants
         bus = graph.channels * (graph.intra if comm.nodes <= 2 else graph.inter)
         if isinstance(constants, RcclConstants):

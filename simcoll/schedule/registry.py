@@ -198,6 +198,13 @@ def around(request: Request) -> Rotation:
     return Rotation(1, 1, request.n)
 
 
+def around_by_groups(request: Request) -> Rotation:
+    """Return the symmetry of schedules with one chunk a rank and equal groups: a shift of all ranks and chunks by one
+    group."""
+    size = len(request.two_levels()[0])
+    return Rotation(size, size, request.n)
+
+
 def chunk_per_rank(request: Request) -> int:
     """Return n, the number of chunks of a buffer with one chunk a rank."""
     return request.n
