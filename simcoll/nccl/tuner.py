@@ -101,8 +101,8 @@ class TunerTable:
 
     def choose(self, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
         """Return the pair with the least time, at ties the first in NCCL's order; None if no pair is usable."""
-        pairs = [pair for served, *pair in self.entries if served == collective]
-        choices = [TunerChoice(*pair, self.time_us(collective, *pair, nbytes)) for pair in pairs]
+        calls = [call for call in self.entries if call[0] == collective]
+        choices = [TunerChoice(*call[1:], self.time_us(*call, nbytes)) for call in calls]
         return min(choices, key=lambda choice: choice.time_us, default=None)
 
     # --- usable pairs ---

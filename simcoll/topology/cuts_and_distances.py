@@ -107,4 +107,5 @@ class LinksByEnd:
 
         heads = np.repeat(self.heads, np.diff(np.append(self.starts, len(taken))))
         ways = csr_array((taken, (self.tails, heads)), shape=(self.devices, self.devices))
-        return np.minimum(dijkstra(ways, indices=sources), UNREACHED).astype(np.int64)
+        found: Numbers = np.minimum(dijkstra(ways, indices=sources), UNREACHED).astype(np.int64)
+        return found
