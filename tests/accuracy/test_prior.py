@@ -180,7 +180,7 @@ def test_rows_that_agree_do_not_widen_intervals(folder: Path):
 
 
 def of_nodes(
-    name: str, chance: np.random.Generator, nodes: Sequence[int] = (2, 4), sizes: str = LARGE, **costs: str
+    name: str, chance: np.random.Generator, nodes: Sequence[int] = (2, 3), sizes: str = LARGE, **costs: str
 ) -> str:
     """A table of calls of `nodes` of eight H100 by the shipped profiles, with other `costs` of the network: rows of 2
     nodes with noise, and one in twenty far too long."""
@@ -229,7 +229,7 @@ def of_nodes(
 )
 def test_a_network_of_another_kind_is_found(costs: dict[str, str], most: float, step: int, folder: Path):
     """Costs of a network that are far from the profile's are found from two nodes, cables that ports hide among them:
-    calls of four nodes come out. Where the profile is right, they stay right."""
+    calls of three nodes come out. Where the profile is right, they stay right."""
     sizes = f"size={{from: 4 KiB, to: 4 GiB, factor: {step}}}"
     table = of_nodes("t.csv", np.random.default_rng(1), sizes=sizes, **costs)
     found = fitted(table, "nodes=2")
@@ -310,7 +310,7 @@ def test_a_fit_widens_no_interval_without_reason(folder: Path):
     def widths(profile: str) -> list[float]:
         asked = [
             f"profile={profile}",
-            "topology={system: hgx-h100, nodes: [2, 4]}",
+            "topology={system: hgx-h100, nodes: [2, 3]}",
             "collective=[all_reduce, broadcast]",
         ]
         rows = [run_point(point) for point in load("quickstart", [*asked, "algorithm=auto", "protocol=auto", LARGE])]
