@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from simcoll.config import text_table
 from simcoll.config.groups import grouped
@@ -88,14 +88,14 @@ def listed(value: Any) -> list[str]:
 
 def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
     """Yield curves and maps of rows; a line on stderr says why one cannot be drawn."""
-    from simcoll.report.plot.curves import scaling_figure
+    from simcoll.report.plot.any_key import scaling_figure, size_figure
     from simcoll.report.plot.maps import crossover_figure
     from simcoll.report.plot.steps import step_figure
 
     good = [row for row in rows if row.status == "ok" and row.size_bytes and row.time_us]  # rows with a bandwidth
     figure: dict[str, Callable[[], Any]] = {
-        "busbw": lambda: _over_size(good, "busbw", measured),
-        "latency": lambda: _over_size(good, "latency", measured),
+        "busbw": lambda: size_figure(good, "busbw", measured),
+        "latency": lambda: size_figure(good, "latency", measured),
         "scaling": lambda: scaling_figure(good, measured),
         "crossover": lambda: crossover_figure(good),
         STEP: lambda: step_figure(rows),
@@ -104,28 +104,10 @@ def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[
         yield from _drawn(name, figure[name])
 
 
-def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"], measured: Sequence[Any]) -> Any:
-    """Return curves over the size, or bars if there is only one size."""
-    from simcoll.report.plot.any_key import key_figure
-    from simcoll.report.plot.curves import size_figure
-    from simcoll.report.plot.style import COMPETING, SETTINGS, telling
-
-    if measured or len({row.size_bytes for row in rows}) > 1:
-        return size_figure(rows, quantity, measured)
-    varied = [name for name in ("collective", "ranks", "nodes") if len({row[name] for row in rows}) > 1]
-    across = next((name for name in ("nodes", "ranks") if len({row[name] for row in rows}) > 2), "algorithm")
-    counted = across != "algorithm"  # one line over the rank counts instead of a panel for each
-    asked = [{**row, "algorithm": row.asked or row.algorithm} for row in rows]
-    apart = [name for name in varied if not counted or name == "collective"]
-    groups = [name for name in telling(asked, (*SETTINGS, *COMPETING)) if name not in varied]
-    groups = ["algorithm", *groups] if counted else groups
-    return key_figure(rows, across, "busbw" if quantity == "busbw" else "time", groups, apart)
-
-
 def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the points of a comparison as a table and a picture; return the paths."""
     from simcoll.report.plot import save
-    from simcoll.report.plot.curves import compare_figure
+    from simcoll.report.plot.comparison import compare_figure
 
     columns = list(document["points"][0])
     rows = ([point[column] for column in columns] for point in document["points"])

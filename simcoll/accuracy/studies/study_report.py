@@ -480,7 +480,7 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     """
     from simcoll.report.plot import save
     from simcoll.report.plot.any_key import key_figure
-    from simcoll.report.plot.curves import residual_figure
+    from simcoll.report.plot.comparison import residual_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
     steps = [
