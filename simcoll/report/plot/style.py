@@ -162,6 +162,8 @@ def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Arti
     figure.set_layout_engine(
         ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.04, rect=(0, 0, 1, 1 - head / height))
     )
+    for text in (text for axes in figure.axes for text in axes.texts):
+        text.set_in_layout(False)  # they lie inside their axes, and measuring them takes long
     x = 0.1 / width
     fitted = min(11.0, 11.0 * (width - 0.2) / (0.1 * max(1, len(title))))
     figure.text(x, 1 - 0.1 / height, title, size=fitted, weight="bold", color=INK, va="top")
