@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, check_jobs, with_machine
+from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_machine
 from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
 
@@ -45,12 +45,12 @@ def recommend(
     """
     from simcoll.config.input_files import ImportLog
     from simcoll.explanation.recommendation import SCHEMA, recommendations
-    from simcoll.prediction import result_rows
+    from simcoll.prediction import result_rows, workers
     from simcoll.report.exports import nccl_tables
     from simcoll.report.recommendation_text import text
     from simcoll.scenario.scenario_files import load
 
-    check_jobs(jobs)
+    workers.check_jobs(jobs, "--jobs ")
     if to and not output:
         raise InputError("--to needs a file to write", "name it with -o")
     names = [name.strip() for names in among for name in names.split(",")]

@@ -20,7 +20,6 @@ from simcoll.cli._options import (
     Whole,
     assigned,
     check_format,
-    check_jobs,
     completed,
     output_folder,
     read_text,
@@ -66,11 +65,11 @@ def run(
     kind: str,
 ) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
-    from simcoll.prediction import sweep
+    from simcoll.prediction import sweep, workers
     from simcoll.prediction.sweep import Journal, Shard
     from simcoll.scenario.scenario_files import load
 
-    check_jobs(jobs)
+    workers.check_jobs(jobs, "--jobs ")
     check_format(output)
     points = load(scenario, sets)
     if cluster is not None and jobs != 1:

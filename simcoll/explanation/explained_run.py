@@ -162,18 +162,18 @@ class ExplainedRun:
 
     def _parts(self, segment: Segment, lead: int) -> Iterator[TimeShare]:
         begin, ps = segment.begin_ps + lead, segment.end_ps - segment.begin_ps
-        for (cause, where), part in self._split(segment.cause, max(segment.link, segment.rank, segment.task), ps):
+        for (cause, where), part in self._split(segment.cause, segment.where, ps):
             yield self._part(segment, cause, where, begin, begin + part)
             begin += part
 
     def _part(self, segment: Segment, cause: str, where: str | None, begin: int, end: int) -> TimeShare:
-        i, task = segment.transfer, segment.task
+        i = segment.transfer
         if i == NONE:
-            if task == NONE:
-                return TimeShare(begin, end, cause, where, segment.then, rank=segment.rank)
+            if segment.cause != "computation":
+                return TimeShare(begin, end, cause, where, segment.then, rank=segment.where)
             assert isinstance(self.ran, StepPrediction)
-            rank = int(self.ran.tasks.rank[task])
-            return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1].name, rank)
+            rank, name = int(self.ran.tasks.rank[segment.where]), self._tasks[segment.where][1].name
+            return TimeShare(begin, end, cause, where, segment.then, name, rank)
         program = self.ran.program
         tasks, name = program.tasks, None
         if tasks:  # a switch has no task

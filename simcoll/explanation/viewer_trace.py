@@ -31,10 +31,10 @@ class Slice(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """The position of a slice: the number of its track, and its place there."""
+    """The begin of a slice: the number of its track, and its time in ps."""
 
     track: int
-    place: int
+    begin: int
 
 
 class Arrow(NamedTuple):
@@ -52,11 +52,6 @@ class Track:
     process: str
     name: str
     slices: list[Slice] = field(default_factory=list)
-
-    def add(self, slice_: Slice) -> int:
-        """Append a slice and return its place in the track."""
-        self.slices.append(slice_)
-        return len(self.slices) - 1
 
 
 class Counter(NamedTuple):
@@ -173,8 +168,9 @@ class Tracks:
         at = len(self.tracks)
         for lane in range(max(numbers, default=-1) + 1):
             self.tracks.append(Track(process, name + (f" ({lane + 1})" if lane else "")))
-        placed = zip(order, numbers, strict=True)
-        return {number: Spot(at + lane, self.tracks[at + lane].add(slice_)) for (number, slice_), lane in placed}
+        for (_, slice_), lane in zip(order, numbers, strict=True):
+            self.tracks[at + lane].slices.append(slice_)
+        return {number: Spot(at + lane, slice_.begin) for (number, slice_), lane in zip(order, numbers, strict=True)}
 
     def _sends(self) -> dict[int, Spot]:
         """Add a track for each channel of each rank: a slice lasts from the start of a transfer until it is sent."""

@@ -54,6 +54,12 @@ def compute(
         yield from _in_processes(function, points, jobs, begun)
 
 
+def check_jobs(jobs: object, option: str = "jobs=") -> None:
+    """Raise InputError if `jobs` is not a number of processes; `option` is what it follows in the message."""
+    if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
+        raise InputError(f"{option}{jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
+
+
 @dataclass(frozen=True)
 class _Luggage:
     """The data to send to a worker: algorithms that the user registered, by collective and name, and file contents."""

@@ -159,7 +159,7 @@ def _faults(prediction: Prediction) -> list[Track]:
         if window.begin < prediction.time_ps:
             track = tracks.setdefault((window.link, window.effect), Track(FAULTS, window.link))
             args = {"link": window.link, "kind": window.kind}
-            track.add(Slice(window.begin, min(window.end, prediction.time_ps), window.effect, "fault", args))
+            track.slices.append(Slice(window.begin, min(window.end, prediction.time_ps), window.effect, "fault", args))
     return list(tracks.values())
 
 
@@ -203,11 +203,11 @@ def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
         for rank in group:
             came = int(program.arrivals[rank])
             if waited:
-                tracks[rank].add(Slice(came, came + waited, "host", "host", {}))
+                tracks[rank].slices.append(Slice(came, came + waited, "host", "host", {}))
             if prediction.launch_ps:
-                tracks[rank].add(Slice(came + waited, came + launch, "launch", "launch", {}))
+                tracks[rank].slices.append(Slice(came + waited, came + launch, "launch", "launch", {}))
             kernel = kernel_name(ran), "kernel", arguments(ran, rank)
-            tracks[rank].add(Slice(came + launch, int(done[rank]) + launch, *kernel))
+            tracks[rank].slices.append(Slice(came + launch, int(done[rank]) + launch, *kernel))
     return tracks
 
 
@@ -230,8 +230,8 @@ def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Tra
     tasks_at = zip(tasks.rank.tolist(), _works(prediction), tasks.kind.tolist(), times, strict=True)
     for rank, work, kind, (opened, done) in tasks_at:
         key = rank, plan.works[work].stream
-        task = Slice(opened, done, *_doing(prediction, work, rank, kind))
-        spots.append(Spot(number[key], streams[key].add(task)))
+        streams[key].slices.append(Slice(opened, done, *_doing(prediction, work, rank, kind)))
+        spots.append(Spot(number[key], opened))
     return list(streams.values()), _behind(prediction.program, spots)
 
 
