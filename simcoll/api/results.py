@@ -71,7 +71,7 @@ class Results(list[dict[str, Any]]):
         an unknown column, and if no row is left.
         """
         from simcoll.api.sweeps import python_words
-        from simcoll.report.plot.key_columns import filtered
+        from simcoll.report.columns import filtered
 
         named = {**(filter or {}), **{name.replace("__", "."): value for name, value in conditions.items()}}
         several = (list, tuple, set, frozenset, range)
@@ -81,7 +81,7 @@ class Results(list[dict[str, Any]]):
             return Results(filtered(self, wanted), self._said)
 
     def _column(self, name: str) -> str:
-        from simcoll.report.plot.key_columns import column_of
+        from simcoll.report.columns import column_of
 
         try:
             return column_of(self, name)

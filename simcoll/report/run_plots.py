@@ -74,8 +74,8 @@ def _drawn(name: str, draw: Callable[[], Any]) -> Iterator[Named]:
 
 def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
     """Return the figure of a quantity over a key; raises InputError."""
+    from simcoll.report.columns import filtered
     from simcoll.report.plot.any_key import key_figure
-    from simcoll.report.plot.key_columns import filtered
 
     kept = filtered(rows, {key: listed(value) for key, value in plot.filter.items()})
     return key_figure(kept, plot.x, plot.y, plot.group, plot.facet)
@@ -155,7 +155,7 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
 def swept_words(point: Point, place: bool = True) -> list[str]:
     """Return the values of a point's swept keys in words, without those in the point's name. If not `place`, keys that
     the machine's name tells are left out, too."""
-    from simcoll.report.plot.key_columns import ALIASES, said
+    from simcoll.report.columns import ALIASES, said
 
     keys = {path: value for path, value in point.varied.items() if path not in _NAMED and (place or path not in _PLACE)}
     columns = {ALIASES.get(path, path): value for path, value in keys.items() if value is not None}

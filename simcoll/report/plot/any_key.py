@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import COLUMNS
-from simcoll.report.plot.key_columns import (
+from simcoll.report.columns import (
     COMPETING,
     SETTINGS,
     WORDS,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
 from simcoll.config.groups import grouped
-from simcoll.report.plot.key_columns import (
+from simcoll.report.columns import (
     COMPETING,
     SETTINGS,
     PlotRow,

@@ -14,8 +14,7 @@ from matplotlib.patches import Patch
 from simcoll import units
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import swept
-from simcoll.report.overlap import Interval, RankOverlap, union
-from simcoll.report.plot.key_columns import (
+from simcoll.report.columns import (
     SETTINGS,
     PlotRow,
     as_asked,
@@ -27,6 +26,7 @@ from simcoll.report.plot.key_columns import (
     varying,
     word,
 )
+from simcoll.report.overlap import Interval, RankOverlap, union
 from simcoll.report.plot.style import (
     DASHES,
     GREY,

@@ -1,4 +1,4 @@
-"""Rows and columns in pictures: the rows of a panel, the column of a key, values as numbers and in words.
+"""Rows and columns of results: those in which rows differ, the column of a key, values as numbers and in words.
 
 Rows are mappings with the columns of results.csv.
 """
