@@ -57,7 +57,8 @@ def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]
     """Yield name and figure of the curves and maps that the scenarios ask for."""
     scenarios = [point.scenario for point in points]
     alone = [scenario for scenario in scenarios if not scenario.workload]
-    yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
+    measured = [point for points in _measured(alone, rows).values() for point in points]
+    yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), measured)
     if _wanted(scenarios, [OVERLAP]) and (shortest := shortest_step(points, rows)):
         yield from _drawn(OVERLAP, lambda: step_overlap(shortest))
     for plot in dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots if isinstance(plot, KeyPlot)):
@@ -118,38 +119,34 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
     """Return a note for each requested measured table without rows of the run's points."""
-    notes = []
-    for name, having in _tables(scenarios).items():
-        if not _measured(having, rows):
-            kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in _kinds(rows)]
-            notes.append(f"{name}: nothing of it is drawn: it has no {', '.join(kinds[:3])}")
-    return notes
+    kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in dict.fromkeys(map(_kind, rows))]
+    what = ", ".join(kinds[:3])
+    tables = _measured(scenarios, rows)
+    return [f"{name}: nothing of it is drawn: it has no {what}" for name, points in tables.items() if not points]
 
 
-def _kinds(rows: Sequence[ResultRow]) -> list[tuple[str, int | None, str | None]]:
-    """Return collective, ranks and dtype of rows; a measured row is drawn only beside rows that share all three."""
-    return list(dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows))
+def _kind(row: Any) -> tuple[str, int | None, str | None]:
+    """Return collective, ranks and dtype; a measured row is drawn only beside rows that share all three."""
+    return row.collective, row.ranks, row.dtype
 
 
-def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
-    drawn = (scenario for scenario in scenarios if scenario.measured and set(scenario.plots) & set(CURVES))
-    return grouped(drawn, lambda scenario: str(scenario.measured))
-
-
-def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """Return the measured points that match rows of the run, with their bus bandwidth."""
+def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of each measured table that curves ask for, if they match rows of the run, with their bus
+    bandwidth."""
     from simcoll.formats.measured import find_measured, read_measured
     from simcoll.schedule.collectives import collective
 
-    covered = _kinds(rows)
-    points = []
-    for name in dict.fromkeys(scenario.measured for scenario in scenarios if scenario.measured):
+    covered, tables = set(map(_kind, rows)), dict[str, list[dict[str, Any]]]()
+    for name in [str(each.measured) for each in scenarios if each.measured and set(each.plots) & set(CURVES)]:
+        if name in tables:
+            continue
+        tables[name] = []
         for row in read_measured(find_measured(name)):
-            if (row.collective, row.ranks, row.dtype) in covered:
+            if _kind(row) in covered:
                 factor = float(collective(row.collective).busbw(row.ranks))
-                busbw = row.size_bytes / row.time_us / 1e3 * factor
-                points.append({**{name: getattr(row, name) for name in _DRAWN}, "busbw_GBps": busbw})
-    return points
+                columns = {column: getattr(row, column) for column in _DRAWN}
+                tables[name].append({**columns, "busbw_GBps": row.size_bytes / row.time_us / 1e3 * factor})
+    return tables
 
 
 def swept_words(point: Point, place: bool = True) -> list[str]:
