@@ -63,7 +63,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
     """
-    workers.check_jobs(unboxed(jobs))
+    workers.check_jobs(jobs)
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     sweep.check_answerable(rows)
@@ -133,7 +133,7 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
     from simcoll.report import recommendation_text
     from simcoll.report.verdicts import of_recommendations
 
-    workers.check_jobs(unboxed(jobs))
+    workers.check_jobs(jobs)
     names = [among] if isinstance(among, str) else among
     if names is not None and (not isinstance(names, Sequence) or not names):
         raise InputError(f"among={among!r} names no algorithm", "give names, e.g. ['ring', 'tree'], or leave it out")
@@ -151,8 +151,9 @@ def compare(
 ) -> Reply:
     """Compare predictions with a measured table: errors by point and by region, and how often intervals are right.
 
-    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows, and hold for rows that do
-    not name their own. Without `on`, `asked` names the predictions. Raises InputError if no row has a prediction.
+    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows. A row that has no value in
+    such a column gets the one given here. Without `on`, `asked` names the predictions. Raises InputError if no row has
+    a prediction.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept)["summary"][-1]["points"]
@@ -175,8 +176,8 @@ def compare(
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
     """Return whether measured times are normal for this hardware, and if not, which faults explain them best.
 
-    `nodes` and `collective` select rows as `where` does, and hold for rows that do not name their own. Raises
-    InputError for tables and topologies that cannot be read, and if no row can be predicted.
+    `nodes` and `collective` select rows as `where` does. A row that has no value in such a column gets the one given
+    here. Raises InputError for tables and topologies that cannot be read, and if no row can be predicted.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict

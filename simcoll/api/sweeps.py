@@ -144,7 +144,7 @@ def sets_of(keys: Mapping[str, Any]) -> list[str]:
 
 _COMMAND: Final = r"simcoll [a-z]+[^;`]*"  # whose options stay as they are
 _CONDITION: Final = r"--(where|filter|fit) ([\w.]+)=([^\s;,]+)"
-_VALUED: Final = r"--(on|size|ranks|profile) (?=[\w./])"
+_VALUED: Final = r"--(on|size|ranks|profile|jobs) (?=[\w./'-])"
 _OPTION: Final = r"--set (?=[\w.]+=)|--([a-z][a-z-]*)"
 
 

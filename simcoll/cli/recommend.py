@@ -45,12 +45,13 @@ def recommend(
     """
     from simcoll.config.input_files import ImportLog
     from simcoll.explanation.recommendation import SCHEMA, recommendations
-    from simcoll.prediction import result_rows, workers
+    from simcoll.prediction import result_rows
+    from simcoll.prediction.workers import check_jobs
     from simcoll.report.exports import nccl_tables
     from simcoll.report.recommendation_text import text
     from simcoll.scenario.scenario_files import load
 
-    workers.check_jobs(jobs, "--jobs ")
+    check_jobs(jobs)
     if to and not output:
         raise InputError("--to needs a file to write", "name it with -o")
     names = [name.strip() for names in among for name in names.split(",")]

@@ -65,11 +65,12 @@ def run(
     kind: str,
 ) -> int:
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
-    from simcoll.prediction import sweep, workers
+    from simcoll.prediction import sweep
     from simcoll.prediction.sweep import Journal, Shard
+    from simcoll.prediction.workers import check_jobs
     from simcoll.scenario.scenario_files import load
 
-    workers.check_jobs(jobs, "--jobs ")
+    check_jobs(jobs)
     check_format(output)
     points = load(scenario, sets)
     if cluster is not None and jobs != 1:

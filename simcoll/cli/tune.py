@@ -156,7 +156,6 @@ def _regrets(scenario: Scenario, table: TunerTable, profile: str) -> list[dict[s
     `regret` is how much longer NCCL's pair takes, as a share. Rows cover the collectives that the profile was fitted
     to; points whose choice is not modelled are left out.
     """
-    from simcoll.nccl import tuner
     from simcoll.nccl.algorithm_names import COLLECTIVES, names
     from simcoll.prediction.predict import predict
     from simcoll.scenario.key_types import Placement
@@ -168,7 +167,7 @@ def _regrets(scenario: Scenario, table: TunerTable, profile: str) -> list[dict[s
     fitted = load_profile(profile).calibration
     covered = {series.collective for series in fitted.covers} if fitted else set(COLLECTIVES)
     for collective, size in itertools.product(COLLECTIVES, SIZES):
-        choice = tuner.choose(table, collective, size) if collective in covered and size >= SIMULATED else None
+        choice = table.choose(collective, size) if collective in covered and size >= SIMULATED else None
         if choice is None or choice.algorithm not in names(collective):
             continue
         sized = {**call, **release, "collective": collective, "size": size}
@@ -249,10 +248,9 @@ def _table(table: TunerTable) -> list[dict[str, Any]]:
 
 
 def _choices(table: TunerTable) -> list[dict[str, Any]]:
-    from simcoll.nccl import tuner
     from simcoll.nccl.algorithm_names import COLLECTIVES
 
-    chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
+    chosen = ((collective, size, table.choose(collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
         {"collective": collective, "size_bytes": size, **vars(choice)}
         for collective, size, choice in chosen

@@ -111,7 +111,7 @@ def _case(point: Point, backend: Backend) -> Case:
     columns["in_place"] = done_in_place(measure.harness, scenario.collective, scenario.in_place)
     if library:
         columns |= {"asked": None, "algorithm": None, "steps": None, "messages": None, "bytes_per_rank": None}
-        columns |= {"buckets": measure.buckets, "async_op": measure.async_op, "launch.registered": registered or None}
+        columns |= {"buckets": measure.buckets, "async_op": measure.async_op}
     means = measure.harness in MEANS
     if means:
         columns["calls"] = measure.calls
@@ -133,7 +133,6 @@ def _case(point: Point, backend: Backend) -> Case:
         verify=measure.verify,
         calls=measure.calls if means else 1,
         graph=measure.harness == "graph",
-        registered=registered,
     )
     return Case(task, columns, measure.launches)
 
@@ -286,7 +285,6 @@ def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line:
                 continue
             if task.program is None:
                 calls = " in place" if case.columns["in_place"] else " out of place"
-                calls += " on registered buffers" if task.registered else ""
                 calls += "" if task.buckets == 1 else f" in {task.buckets} buckets{', async' if task.async_op else ''}"
                 calls += "" if task.calls == 1 else f" {task.calls} times{' in a CUDA graph' if task.graph else ''}"
                 group = next((group for group in task.schedule.groups if rank in group), ())

@@ -212,22 +212,6 @@ class NodePaths:
             for pair in itertools.permutations(self.gpus, 2)
         }
 
-    @functools.cached_property
-    def cuts(self) -> list[tuple[float, float]]:
-        """Return the GB/s, in both directions, of each link whose removal would disconnect some GPUs from others."""
-        return [
-            (self.bandwidth[link], self.bandwidth[self.back(link)])
-            for link, (u, v) in enumerate(self.ends)
-            if u < v and len(set(self.gpus) - self._joined(self.gpus[0], link)) not in (0, len(self.gpus))
-        ]
-
-    def _joined(self, device: int, without: int) -> set[int]:
-        """Return the devices that stay connected to `device` if the link `without` is removed in both directions."""
-        gone, found = (without, self.back(without)), [device]
-        for each in found:
-            found += {self.ends[link][1] for link in self._out[each] if link not in gone} - set(found)
-        return set(found)
-
     # --- nearest devices ---
 
     def near(self, device: int, others: Sequence[int]) -> list[int]:

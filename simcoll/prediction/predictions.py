@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,6 +79,9 @@ class PlannedCall(NamedTuple):
     bound: CallProgram | None = None  # None if the call is run by itself
 
 
+PlannedCalls = dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]  # by call of the plan and its ranks
+
+
 class CountedLinks(NamedTuple):
     """The links on which totals count bytes, by name, kind and B/s: the topology's, and further ones of its calls."""
 
@@ -118,13 +120,15 @@ class PlanTasks:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Prediction(ABC):
+class Prediction:
     """The time of one point, and what engines ran for it: a `CallPrediction` or a `StepPrediction`.
 
-    `totals` are of all channels, of which the program that ran may be one. `asked` is the algorithm as the point asked
-    for it; `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other
-    costs. `launch_ps` is the time before the program begins, and `host_ps` the host's time: the next call begins no
-    sooner; a step has neither, as launches are part of it. `struck` are the faults that happened.
+    `totals` are of all channels, of which the program that ran may be one. `n` counts all ranks, `planned` are the
+    calls, equal ones once; `counted` are the links without faults. `asked` is the algorithm as the point asked for it;
+    `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other costs.
+    `launch_ps` is the time before the program begins, and `host_ps` the host's time: the next call begins no sooner; a
+    step has neither, as launches are part of it. `struck` are the faults that happened, `facts` the result columns of a
+    workload's template.
 
     >>> from simcoll import predict
     >>> hosts = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
@@ -141,10 +145,14 @@ class Prediction(ABC):
     totals: Totals
     bound_ps: Callable[[], int]
     anew: Callable[[CostSetting], Prediction]
+    n: int
+    planned: Sequence[PlannedCall]
+    counted: CountedLinks
     launch_ps: int = 0
     host_ps: int = 0
     asked: str = ""
     struck: tuple[Fault, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         size = [] if self.scenario.workload or not self.scenario.nbytes else [format_size(self.scenario.nbytes)]
@@ -162,40 +170,24 @@ class Prediction(ABC):
     def __str__(self) -> str:
         return "\n".join([self.verdict, *caveats.notes([self.scenario])])
 
-    # --- implemented differently for a call and a step ---
-
     @property
-    @abstractmethod
-    def n(self) -> int:
-        """All ranks of the point."""
-
-    @property
-    @abstractmethod
-    def planned(self) -> Sequence[PlannedCall]:
-        """Its calls, those that are alike once."""
-
-    @property
-    def columns(self) -> Mapping[str, object]:
-        """Columns of results that the workload's template adds; none of a call."""
+    def lead(self) -> dict[str, int]:
+        """Time before the program begins, in ps, by cause; none of a step, whose plan has the launches."""
         return {}
 
-    @property
-    @abstractmethod
-    def _served(self) -> CountedLinks:
-        """Links without faults."""
+    @cached_property
+    def rails(self) -> dict[int, tuple[int, ...]]:
+        """For each link that the program used, by number: those that carry the same at the same time in the call."""
+        return {link: (link,) for link in self._used}
 
     @property
-    @abstractmethod
-    def lead(self) -> dict[str, int]:
-        """Time before the program begins, in ps, by cause."""
+    def _used(self) -> list[int]:
+        used: list[int] = np.flatnonzero(self.totals.carried).tolist()
+        return used
 
-    @abstractmethod
-    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """For each used link, by number, the links that carry the same at the same time."""
-
-    @abstractmethod
     def retimed(self, costs: CostSetting) -> int:
-        """The time under other costs, in ps."""
+        """Return the time under other costs, in ps."""
+        return self.time_ps if costs is self.costs else self.anew(costs).time_ps
 
     # --- times ---
 
@@ -284,6 +276,11 @@ class Prediction(ABC):
         """Levels at which the schedules of its calls were proved."""
         return ", ".join(dict.fromkeys(call.proved for call in self.planned))
 
+    @cached_property
+    def nodes(self) -> int:
+        """Nodes of its ranks."""
+        return self.topology.nodes_of(self.devices[: self.n])
+
     @property
     def ranks(self) -> int:
         """Ranks that take part, or those of one sub-group."""
@@ -322,16 +319,11 @@ class Prediction(ABC):
     def links(self) -> CountedLinks:
         """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
         it uses; of links that change, those of the mean of the run."""
-        links = self._served
+        links = self.counted
         if not self.scenario.striking:  # else a long program would be made
             return links
         kept = link_usage.kept(self.run.program, self.totals.makespan_ps).reshape(-1, len(links.names))
         return links._replace(capacities=links.capacities * kept.min(axis=0))
-
-    @cached_property
-    def rails(self) -> dict[int, tuple[int, ...]]:
-        """For each link that the program used, by number: those that carry the same at the same time in the call."""
-        return self._rails_of(np.flatnonzero(self.totals.carried).tolist())
 
     @cached_property
     def busy(self) -> NDArray[np.float64]:
@@ -345,22 +337,14 @@ class Prediction(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CallPrediction(Prediction):
-    """The prediction of a call. `lowered` is the call as engines run it; `source` is its schedule, or the stream of its
-    steps, which was proved at level `proof`."""
+    """The prediction of a call; `source` is its schedule, or the stream of its steps."""
 
-    lowered: PlainCall
     source: AnySchedule
-    proof: str
 
     @property
-    def n(self) -> int:
-        """Return the number of all ranks of the point."""
-        return self.source.n
-
-    @property
-    def planned(self) -> Sequence[PlannedCall]:
-        """Return the call."""
-        return (PlannedCall(self.lowered, self.proof),)
+    def lowered(self) -> PlainCall:
+        """Return the call as engines run it."""
+        return self.planned[0].lowered
 
     @property
     def steps(self) -> int:
@@ -374,30 +358,25 @@ class CallPrediction(Prediction):
         return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
 
     @property
-    def _served(self) -> CountedLinks:
-        return CountedLinks(self.topology.link_names, self.topology.link_kinds, self.lowered.capacities)
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return the time before the program begins by cause, in ps."""
         waited = {"host": self.waited_ps} if self.waited_ps else {}
         return {**waited, **self.lowered.lead}
 
-    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    @cached_property
+    def rails(self) -> dict[int, tuple[int, ...]]:
         """Return, for each used link, by number, the links that carry the same at the same time."""
-        return self.lowered.rails(used)
+        return self.lowered.rails(self._used)
 
     def retimed(self, costs: CostSetting) -> int:
         """Return the time under other costs, in ps.
 
         Schedule, proof, routes and dependencies do not depend on costs, and are kept if the program is.
         """
-        if costs is self.costs:
-            return self.time_ps
-        call = self.lowered.under(costs)
         apart = self.scenario.striking or self.scenario.in_buckets  # links change, or there are several calls
-        if apart or self.run.totals.messages > MOST_HELD:
-            return self.anew(costs).time_ps
+        if costs is self.costs or apart or self.run.totals.messages > MOST_HELD:
+            return super().retimed(costs)
+        call = self.lowered.under(costs)
         program = dataclasses.replace(
             self.program,
             params=dataclasses.replace(self.program.params, **call.params),
@@ -411,30 +390,13 @@ class CallPrediction(Prediction):
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepPrediction(Prediction):
     """The prediction of a workload's plan. `calls` are its calls as they are bound, `tasks` the tasks of the joined
-    program, `counted` the links of all calls. `facts` are result columns of the workload's template. `alone` returns
+    program, `counted` the links of all calls. `alone` returns
     the prediction of the call if the undisturbed plan is just one call of all ranks, else None."""
 
     plan: WorkloadPlan
-    calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
+    calls: PlannedCalls
     tasks: PlanTasks
-    counted: CountedLinks
-    facts: Mapping[str, object]
     alone: Callable[[], CallPrediction | None]
-
-    @property
-    def n(self) -> int:
-        """Return the number of all ranks of the point."""
-        return self.plan.n
-
-    @property
-    def planned(self) -> Sequence[PlannedCall]:
-        """Return the calls, equal ones once."""
-        return tuple(self.calls.values())
-
-    @property
-    def columns(self) -> Mapping[str, object]:
-        """Return the template's result columns, and the protocols of the calls."""
-        return {**self.facts, "protocol": self.protocol} if self.calls else self.facts
 
     @cached_property
     def only(self) -> CallPrediction | None:
@@ -445,20 +407,3 @@ class StepPrediction(Prediction):
     def compute_ps(self) -> int:
         """Return the computation time of the rank that computes longest, in ps."""
         return max(self.plan.computed_ps())
-
-    @property
-    def _served(self) -> CountedLinks:
-        return self.counted
-
-    @property
-    def lead(self) -> dict[str, int]:
-        """Return nothing: launches are part of a plan."""
-        return {}
-
-    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return each used link itself, by number."""
-        return {link: (link,) for link in used}
-
-    def retimed(self, costs: CostSetting) -> int:
-        """Return the time under other costs, in ps."""
-        return self.time_ps if costs is self.costs else self.anew(costs).time_ps

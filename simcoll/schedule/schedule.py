@@ -123,9 +123,7 @@ class Schedule(_Named):
     def from_steps(
         cls, parts: Iterable[StepPattern], *, n_chunks: int, in_order: bool = False, **fields: Any
     ) -> Schedule:
-        """Collect steps. Within a step rows are sorted by (place in the sender's list, sender), unless they are
-        `in_order` already: engines meet them in an order close to that of time; what one sender does keeps its order.
-        """
+        """Collect steps. Rows of a step are sorted as `Step.in_order` does, unless they are `in_order` already."""
         ordered = list(parts) if in_order else [part.in_order() for part in parts]
         total = sum(part.transfers for part in ordered)
         if len(ordered) == 1 and isinstance(ordered[0], Step):
@@ -229,7 +227,7 @@ class Schedule(_Named):
         return (slice(a, b) for a, b in itertools.pairwise(edges))
 
     def on(self, members: Sequence[int], world: int) -> Schedule:
-        """The same schedule played by `members` of a larger `world` of ranks; agents move behind the world."""
+        """The same schedule for `members` of a larger `world` of ranks. Agents get numbers after all ranks."""
         if len(members) != self.n or len(set(members)) != self.n or not all(0 <= m < world for m in members):
             raise ScheduleError(f"{self.name}: needs {self.n} different members below {world}, not {list(members)}")
         to = np.asarray([*members, *range(world, world + self.agents)], dtype=np.int32)

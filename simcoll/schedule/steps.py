@@ -53,8 +53,8 @@ class Step(NamedTuple):
         return 1
 
     def in_order(self) -> Step:
-        """Rows sorted by (place in the sender's list, sender), so that engines meet them in an order close to that of
-        time; what one sender does keeps its order."""
+        """The first row of every sender, then the second row of every sender, and so on. Engines take rows in this
+        order, which is roughly the order in which they happen. The rows of one sender keep their order."""
         return _in_order(self, _sender_order(self.src))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
-from simcoll.config.arrays import Numbers, Sets, distinct
+from simcoll.config.arrays import Numbers, Sets
 from simcoll.config.groups import alike, grouped, nested
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import networkx_attributes
@@ -246,12 +246,6 @@ class Topology:
     def between_kinds(self, *kinds: str) -> NDArray[np.bool_]:
         """Whether the devices at both ends of each link are of these kinds, bool (links, 2)."""
         return self.of_ends([kind in kinds for kind in self.kinds.values()])
-
-    @property
-    def order_of_widths(self) -> bytes:
-        """The rank of each link's bandwidth among all, as bytes. Routes depend on rates by this order alone: of equally
-        short ways they take the widest."""
-        return np.searchsorted(distinct(self.bandwidths), self.bandwidths).tobytes()
 
     @cached_property
     def latencies(self) -> NDArray[np.int64]:

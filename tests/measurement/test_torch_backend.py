@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import networks
@@ -33,7 +34,7 @@ from simcoll.measurement.rank_process import complaint, sample
 from simcoll.measurement.rank_program import part_of
 from simcoll.measurement.rank_tasks import RankTask
 from simcoll.measurement.torch_backend.support import refusal
-from simcoll.schedule.collectives import OPERATORS, cut_slots, promised
+from simcoll.schedule.collectives import COLLECTIVES, OPERATORS
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link
 
@@ -196,16 +197,9 @@ def exchanges_of(program: Program, elements: int, post: Any, op: str = "sum") ->
     """Every rank's part, filled with the sample."""
     schedule, found = program.schedule, []
     for rank in range(schedule.n):
-        exchange = send_recv.Exchange(
-            part_of(program, rank, 8 * elements, 8),
-            "int64",
-            torch.device("cpu"),
-            op,
-            post,
-            promised(schedule, rank),
-            cut_slots(schedule, elements)[rank],
-        )
-        exchange.fill(sample(task_of(schedule, elements, op), rank))
+        task = replace(task_of(schedule, elements, op), program=program)
+        exchange = send_recv.Exchange(task, rank, torch.device("cpu"), post)
+        exchange.fill(sample(task, rank))
         found.append(exchange)
     return found
 
@@ -366,14 +360,17 @@ def test_calls_over_the_fake_group(in_place: bool):
     for rank in range(3):
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=3)
         for collective in library_calls.SHAPES:
-            row = [0] if collective == "barrier" else [4, 4, 4]
+            elements = 0 if collective == "barrier" else 12
+            blocks = COLLECTIVES[collective].blocks(3)
+            made = Schedule.from_rows([], collective=collective, algorithm="any", n=3, n_chunks=blocks, root=1)
             for buckets, async_op in ((1, False), (3, True)):
-                setting = library_calls.CallSetting(None, (0, 1, 2), rank, 1, "sum", row, row, buckets, in_place)
-                call = library_calls.LibraryCall(collective, setting, "float32", torch.device("cpu"), async_op)
-                call.fill(np.ones(sum(row), np.float32))
+                task = task_of(made, elements, dtype="float32", itemsize=4)
+                task = replace(task, buckets=buckets, async_op=async_op, in_place=in_place)
+                call = library_calls.LibraryCall(task, rank, (0, 1, 2), None, torch.device("cpu"))
+                call.fill(np.ones(elements, np.float32))
                 call.run()
                 assert call.result().dtype == np.float32
-                call.fill(np.ones(sum(row), np.float32))
+                call.fill(np.ones(elements, np.float32))
                 if collective in ("all_gather", "reduce_scatter"):  # not run again: what is there is what came in
                     assert bool(call.result().all()) == in_place
         dist.destroy_process_group()

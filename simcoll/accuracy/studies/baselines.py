@@ -39,7 +39,7 @@ def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) 
         comm = communicator(load_system(system), asked.nodes or 1, asked.ranks)
         in_switch = tuner.switch_reduces(point.scenario.dtype, point.scenario.op)
         release = nearest(asked.library_version or "")
-        choice = tuner.choose(tuner.table(comm, release, switch_reduces=in_switch), name, asked.size_bytes)
+        choice = tuner.table(comm, release, switch_reduces=in_switch).choose(name, asked.size_bytes)
     except (InputError, RefusedError):
         return None
     return choice.time_us if choice else None

@@ -44,9 +44,8 @@ class Goals(Model):
 
     `median`, `p95`, `mape`: of absolute errors on rows that were not fitted; the median may also be `spreads` times the
     spread of the measurement itself. `in_order`, `regret_mean`, `regret_worst`: see `scores.ranking`; `bucket_regret`:
-    the worst of `bucket_sizes`. `crossings`: how many times too large or small a size may be at which algorithms cross.
-    `lost`: by how many points a fit may raise the mean absolute error of rows held out over that of the profile with
-    which it begins.
+    the largest cost of following the advised bucket size. `lost`: by how many points a fit may raise the mean absolute
+    error of rows held out over that of the profile with which it begins.
     """
 
     median: Percent | None = None
@@ -57,7 +56,6 @@ class Goals(Model):
     regret_mean: Percent | None = None
     regret_worst: Percent | None = None
     bucket_regret: Percent | None = None
-    crossings: Annotated[float, Field(ge=1)] | None = None
     at_least: Percent | None = None
     at_most: Percent | None = None
     width: Percent | None = None

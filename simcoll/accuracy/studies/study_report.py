@@ -12,22 +12,17 @@ from typing import Any, Final, NamedTuple
 
 import simcoll
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.measured_points import TOO_LONG
-from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies.baselines import RIVALS
 from simcoll.accuracy.studies.study_file import PLACES
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.measurement.real_run import beside_library
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.schedule.names import WORKLOAD
 
 REPORT, PLOTS = "REPORT.md", "plots"
 ERRORS: Final = ("points", "mape", "median", "p95", "bias")
-MOST_BAD: Final = 20  # most bad rows that the report lists for each fit, about half a page
 WAYS: Final = ("**simcoll**", *RIVALS)
-SERIES: Final = ("fit", "collective", "ranks", "nodes")
 CAP: Final = "workload.bucket_cap"
 
 
@@ -80,16 +75,12 @@ def goals(finding: Finding) -> list[Goal]:
         ("most that a fit loses", "≤", asked.lost, _lost(finding)),
     ]
     name = finding.study.name
-    compared = [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
-    if asked.crossings is not None:
-        ratio = max((one.ratio for _, one in _crossings(finding) if one.ratio is not None), default=None)
-        compared.append(_goal(name, "sizes at which algorithms cross", "≤", asked.crossings, ratio, "times off"))
-    return compared
+    return [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
 
 
-def _goal(study: str, what: str, sign: str, limit: float, got: float | None, unit: str = "%") -> Goal:
+def _goal(study: str, what: str, sign: str, limit: float, got: float | None) -> Goal:
     met = got is not None and (got <= limit if sign == "≤" else got >= limit)
-    return Goal(study, what, f"{sign} {limit:.4g} {unit}", "nothing" if got is None else f"{got:.1f} {unit}", met)
+    return Goal(study, what, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
 
 
 def _held(finding: Finding) -> list[Scored]:
@@ -151,9 +142,6 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
     yield from _parameters(finding)
     yield from _errors(finding)
     yield from _verdicts(finding)
-    if study.goals.crossings is not None:
-        yield from _crossing_table(finding)
-    yield from _beside_library(finding)
     yield from _bucket_size_table(finding)
     yield from (f"![{study.title}]({PLOTS}/{picture.name})\n" for picture in pictures)
 
@@ -193,14 +181,6 @@ def _parameters(finding: Finding) -> Iterator[str]:
         yield from (f"Note: {note}.\n" for note in document["notes"])
 
 
-def _by_size(
-    columns: Sequence[str], sizes: Sequence[int], rows: Mapping[tuple[Any, ...], Mapping[int, float]], form: str
-) -> Iterator[str]:
-    """Tabulate numbers over sizes in bytes, a row for each key; `–` where a size is missing."""
-    lines = [(*key, *(f"{row[s]:{form}}" if s in row else "–" for s in sizes)) for key, row in rows.items()]
-    yield from _table((*columns, *map(str, sizes)), lines)
-
-
 def _parameter(described: Mapping[str, Any] | None) -> str:
     if described is None:
         return "–"
@@ -227,7 +207,9 @@ def _errors(finding: Finding) -> Iterator[str]:
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
         yield from _beside_no_fit(finding)
-        yield from _beside_rivals(finding.scored)
+        rivals = [(fit, len(rows), *_of_ways(rows)) for fit, rows in grouped(held, lambda row: row.fit).items()]
+        yield "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
+        yield from _table(("fit", "rows", *WAYS), rivals)
     rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)
@@ -290,47 +272,6 @@ def _verdicts(finding: Finding) -> Iterator[str]:
         )
 
 
-def _beside_library(finding: Finding) -> Iterator[str]:
-    """Tabulate the time of each schedule divided by the time of the library's collective."""
-    records: list[Document] = [
-        {**row.others, "collective": row.collective, "ranks": row.ranks, "size_bytes": row.size_bytes,
-         "dtype": row.dtype, "system": row.system, "harness": row.harness, "algorithm": row.algorithm,
-         "time_us": row.time_us, "buckets": int(row.others.get("buckets") or 1),
-         "async_op": row.others.get("async_op") == "true"}
-        for material in finding.materials for row in material.table
-    ]  # fmt: skip
-    ratios: list[Document] = [r for r in beside_library(records) if r["of_library"] and r["harness"] != "library"]
-    if not ratios:
-        return
-    sizes = sorted({ratio["size_bytes"] for ratio in ratios})
-    rows: dict[tuple[Any, ...], dict[Any, float]] = {}
-    for ratio in ratios:
-        rows.setdefault((ratio["algorithm"], ratio["ranks"]), {})[ratio["size_bytes"]] = ratio["of_library"]
-    yield "Time of a schedule over that of the library's own collective, by bytes:\n"
-    yield from _by_size(("algorithm", "ranks"), sizes, rows, ".2f")
-
-
-def _crossings(finding: Finding) -> list[tuple[str, scores.AlgorithmCrossing]]:
-    """Return the crossings of each case, ignoring bad rows."""
-    sound = [row for row in finding.scored if not row.suspicious]
-    return [(case, found) for case, points in _by(sound, lambda row: row.case) for found in scores.crossings(points)]
-
-
-def _crossing_table(finding: Finding) -> Iterator[str]:
-    def kibibytes(size: float | None) -> str:
-        return "–" if size is None else f"{size / 1024:.0f}"
-
-    cells = [
-        (case, one.ranks, one.below, one.above, *map(kibibytes, (one.changed, one.measured, one.predicted)),
-         "–" if one.ratio is None else f"{one.ratio:.2f}")
-        for case, one in _crossings(finding)
-    ]  # fmt: skip
-    yield "Where the lines through the two nearest sizes of two algorithms meet, in KiB (`–`: nowhere), and"
-    yield "the size from which the library takes the second:\n"
-    columns = ("case", "ranks", "below", "above", "taken from", "measured", "predicted", "times off")
-    yield from _table(columns, cells)
-
-
 def _bucket_size_table(finding: Finding) -> Iterator[str]:
     """Tabulate steps by the size of gradient buckets, with the size that the model advises."""
     series = _bucket_series(finding.scored)
@@ -353,55 +294,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
     yield f"|{'---|' * len(columns)}"
     yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
     yield ""
-
-
-# --- comparison with baselines ---
-
-
-def _beside_rivals(scored: Sequence[Scored]) -> Iterator[str]:
-    """Tabulate the errors of each fit and of the baselines: over all rows, by collective and ranks, and by region; then
-    the bad rows. Errors are mean absolute errors in percent on rows that no fit has seen; `–` if a baseline cannot
-    predict some of them.
-    """
-    held = [row for row in scored if not row.fitted and not row.suspicious]
-    fits, groups = grouped(held, lambda row: (row.fit,)).items(), grouped(held, _series).items()
-    regions = [((*series, name), rows) for series, group in groups for name, rows in _regions(group)]
-    first = "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
-    for title, columns, of_rows in (
-        (first, ("fit",), fits),
-        ("The same by collective and ranks:\n", SERIES, groups),
-        ("The same by region (see `simcoll compare`) of these:\n", (*SERIES, "region"), regions),
-    ):
-        cells = [(*key, len(rows), *_of_ways(rows)) for key, rows in of_rows]
-        yield from (title, *_table((*columns, "rows", *WAYS), cells))
-    if bad := [row for row in scored if row.suspicious]:
-        yield from _bad_rows(bad)
-
-
-def _bad_rows(bad: Sequence[Scored]) -> Iterator[str]:
-    shown: list[tuple[object, ...]] = []
-    for fit, of_fit in grouped(bad, lambda row: row.fit).items():
-        rows = sorted(of_fit, key=lambda row: (*_series(row), row.point.size_bytes))
-        shown += [
-            (*_series(row), row.point.size_bytes, f"{row.point.measured_us:.1f}", f"{row.point.predicted_us:.1f}")
-            for row in rows[:MOST_BAD]
-        ]
-        if len(rows) > MOST_BAD:
-            shown.append((fit, f"{len(rows) - MOST_BAD} more", *"–––––"))
-    why = (
-        f"Bad rows took more than {TOO_LONG:g} times what twice their size or more took, and count for nothing above:\n"
-    )
-    yield from (why, *_table((*SERIES, "bytes", "measured (us)", "predicted (us)"), shown))
-
-
-def _series(row: Scored) -> tuple[str, str, int, int]:
-    return row.fit, row.point.collective, row.point.ranks, row.point.nodes or 1
-
-
-def _regions(rows: Sequence[Scored]) -> list[tuple[str, list[Scored]]]:
-    region_of = scores.region_of([row.point for row in rows])
-    groups = grouped(rows, lambda row: region_of(row.point))
-    return [(name, groups[name]) for name in scores.REGIONS if name in groups]
 
 
 def _of_ways(rows: Sequence[Scored]) -> list[str]:
@@ -474,35 +366,20 @@ def _bucket_series(scored: Iterable[Scored]) -> list[BucketSeries]:
 
 
 def _pictures(finding: Finding, folder: Path) -> list[Path]:
-    """Draw errors by size, with a panel for each case, and steps by the size of buckets; return the paths.
+    """Draw errors by size, with a panel for each case; return the paths.
 
     Rows without a size are not drawn.
     """
     from simcoll.report.plot import save
-    from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.comparison import residual_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
-    steps = [
-        {"workload": series.name, "bucket_cap": cap, "algorithm": which, "step_us": us}
-        for series in _bucket_series(finding.scored)
-        for which, times in (("predicted", series.predicted), ("measured", series.measured))
-        for cap, us in times.items()
-        if cap in series.measured
-    ]
     panels = [column for column in finding.study.by if column in table_join.KEYS]
-    wanted: dict[str, Callable[[], Any]] = {
-        finding.study.name: lambda: residual_figure(rows, by=("case", *(panels or ("ranks",)))),
-        f"{finding.study.name}-bucket-sizes": lambda: key_figure(
-            steps, "bucket_cap", "step", ["algorithm"], ["workload"]
-        ),
-    }
-    drawn = []
-    for name, figure in wanted.items():
-        with contextlib.suppress(ValueError, InputError):  # nothing to draw
-            save(figure(), folder / f"{name}.png")
-            drawn.append(folder / f"{name}.png")
-    return drawn
+    with contextlib.suppress(ValueError, InputError):  # nothing to draw
+        path = folder / f"{finding.study.name}.png"
+        save(residual_figure(rows, by=("case", *(panels or ("ranks",)))), path)
+        return [path]
+    return []
 
 
 def check(findings: Sequence[Finding]) -> list[Goal]:

@@ -38,25 +38,24 @@ def refusal(
 
     `op` counts only if the collective reduces. `equal`: the elements divide into equal blocks, one for each rank.
     `ordered`: every sub-group lists its ranks in order. `barriers`: the model has barriers between steps. `registered`:
-    buffers are registered with NCCL. The harness `p2p` sends every dtype and reduces with torch's kernels. It supports
-    every operator except bitwise ones on floats.
+    buffers shall be registered with NCCL. The harness `p2p` sends every dtype and reduces with torch's kernels. It
+    supports every operator except bitwise ones on floats.
 
     >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
     'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
     """
     if op in BITWISE and dtype in FLOATS:
         return f"{op} does not work on {dtype}; take an integer dtype"
+    if registered:
+        return "only nccl-tests registers buffers (-R 2); read its output, or leave out `launch.registered`"
     if harness == "p2p":
         if barriers:
             return "a real run has no barriers between steps; leave out `model.barrier`"
         if buckets > 1:
             return "buckets need the library's collectives; write `measure.harness: library`, or `model.chunk`"
-        if registered:
-            return "only NCCL registers buffers; write `measure.harness: nccl-tests`, and add --backend nccl"
         return None
-    if backend != "nccl" and (harness == "graph" or registered):
-        asked = "a CUDA graph holds" if harness == "graph" else "buffers are registered for"
-        return f"{asked} calls of NCCL only; add --backend nccl"
+    if backend != "nccl" and harness == "graph":
+        return "a CUDA graph holds calls of NCCL only; add --backend nccl"
     if harness == "graph" and collective == "barrier":
         return "a CUDA graph cannot hold a barrier between hosts; write `measure.harness: nccl-tests`"
     if harness in MEANS and buckets > 1:
