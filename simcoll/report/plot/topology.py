@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -238,7 +239,7 @@ def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, flo
 # --- how links are drawn ---
 
 
-def _patch(points: Sequence[XY], color: Color, width: float, order: float, down: bool) -> PathPatch:
+def _patch(points: Sequence[XY], width: float, color: Color, order: float, down: bool) -> PathPatch:
     """Return a straight line through two points, or a curve by three."""
     path = Path(points, [Path.MOVETO, *([Path.LINETO] if len(points) == 2 else [Path.CURVE3] * 2)])
     style: dict[str, Any] = {"linestyle": ":" if down else "-", "capstyle": "butt", "zorder": 1 + order}
@@ -259,12 +260,12 @@ def _lines(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | Non
         if back and not two and u > v:
             continue
         width = _width(link.bandwidth, most)
-        color, order = FAINT, -0.5  # carries nothing
+        look: tuple[Color, float] = FAINT, -0.5  # carries nothing
         if busy is None:
-            color, order = colors[link.kind, link.bandwidth], -width / 100
+            look = colors[link.kind, link.bandwidth], -width / 100
         elif busy[u, v] > 0:
-            color, order = shades(busy[u, v]), busy[u, v] / 10
-        yield _patch(_points(layout, u, v, 0.035 if two else 0.0), color, width, order, not link.bandwidth)
+            look = shades(busy[u, v]), busy[u, v] / 10
+        yield _patch(_points(layout, u, v, 0.035 if two else 0.0), width, *look, not link.bandwidth)
 
 
 def _width(bandwidth: int, most: int) -> float:
@@ -307,7 +308,7 @@ def _towards(box: DeviceBox, target: DeviceBox) -> float:
 def _extent(layout: Drawing, lines: Iterable[PathPatch]) -> tuple[float, float, float, float]:
     xs = [x for box in layout.boxes.values() for x in (box.x - box.width / 2, box.x + box.width / 2)]
     ys = [y for box in layout.boxes.values() for y in (box.y - 0.2, box.y + 0.2)]
-    curves = [line.get_path().vertices for line in lines if len(line.get_path()) == 3]
+    curves = [np.asarray(line.get_path().vertices) for line in lines if len(line.get_path()) == 3]
     ys += [float(points[0, 1] + points[1, 1]) / 2 for points in curves]
     ys += [y for _, _, low, _, high in layout.frames for y in (low - 0.05, high + 0.05)]
     margin = 0.15 + (0.15 + max(map(width_of, layout.rows)) if layout.rows else 0)
