@@ -31,8 +31,8 @@ CHEAP: Final = 1000  # about how many times faster a row runs in a column than a
 
 class RoutedPart(NamedTuple):
     """A part of a stream with its routes: row i takes `links[hop[i]:hop[i + 1]]`. `connection[i]` is the number of its
-    (sender, receiver) pair; empty if `slots` is 0. In the next step row i sends on the slot that row
-    `before[i]` writes in this step; `before` is None unless the part is a `Repeat` whose rows share no sender, receiver or link."""
+    (sender, receiver) pair; empty if `slots` is 0. In the next step row i sends on the slot that row `before[i]` writes
+    in this step; `before` is None unless the part is a `Repeat` whose rows share no sender, receiver or link."""
 
     part: StepPattern
     hop: Array
@@ -82,7 +82,7 @@ class RoutedParts:
 
 
 def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
-    """Return for each row the row whose written slot it sends on in the next step; None if rows share a rank or link."""
+    """Return for each row the row whose slot it sends on in the next step; None if rows share a rank or a link."""
     if not isinstance(part, Repeat):
         return None
     step, n = part.first, part.rows

@@ -250,7 +250,7 @@ def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
 def settled(rows: StreamRows, memory: StreamMemory, free: Any, before: Any, done: Any) -> Any:
     """Return whether rows can wait for no remembered writes but those that they read next; these times go to `done`.
 
-    Row r sends on the slot that row `before[r]` wrote in the last step. Each participant has one channel.
+    `before[r]` is the row that writes what row r reads. Each participant has one channel.
     """
     src, src_slot = rows.src, rows.src_slot
     keys, times, width = memory.keys, memory.when, memory.width
