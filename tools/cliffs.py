@@ -116,7 +116,7 @@ def cuts(call: Call) -> dict[str, Any]:
     """Return how NCCL cuts a call: what its rules give, by their names."""
     asked = {"topology": {"system": call.system, "nodes": call.nodes}, "collective": call.collective}
     [point] = simcoll.load({**asked, "size": f"{call.size} B", "algorithm": "auto"})
-    lowered = lowered_call.lower(point.scenario)
+    lowered = lowered_call.executor(point.scenario).lower(point.scenario)
     if not isinstance(lowered, NcclChannel):
         return {}
     made: NcclCall = lowered.call

@@ -6,10 +6,9 @@ Errors are relative, predicted/measured − 1; summaries give them in percent.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.config.groups import grouped
 
 Document = dict[str, Any]
-T = TypeVar("T")
 
 REGIONS: Final = ("latency-bound", "middle", "bandwidth-bound")
 APART: Final = 0.05  # measured times that differ by less count as equal: repeated runs differ by as much
@@ -151,54 +149,3 @@ def _order(a: JoinedPoint, b: JoinedPoint) -> int:
 def _measured_apart(a: JoinedPoint, b: JoinedPoint) -> bool:
     low, high = sorted((a.measured_us, b.measured_us))
     return high > (1 + APART) * low
-
-
-# --- sizes where algorithms cross ---
-
-
-class AlgorithmCrossing(NamedTuple):
-    """The size in bytes at which the algorithm `above` replaces `below`: as `changed` in the table, and where their
-    lines of `measured` and `predicted` times meet; None if they do not meet."""
-
-    ranks: int
-    below: str
-    above: str
-    changed: int
-    measured: float | None
-    predicted: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """The factor, at least 1, by which the predicted size is too large or too small; None if no lines meet."""
-        if self.measured is None or self.predicted is None:
-            return None if self.measured == self.predicted else math.inf
-        return max(self.predicted / self.measured, self.measured / self.predicted)
-
-
-def crossings(points: Sequence[JoinedPoint]) -> Iterator[AlgorithmCrossing]:
-    """Yield the crossings in a table, by ranks, between algorithms that have two sizes or more.
-
-    A library that changes its algorithm at a size was measured with each algorithm on one side only. So each algorithm
-    is continued by the straight line through its two sizes next to the change, for measured and predicted times alike.
-    """
-    for ranks, series in grouped(points, lambda point: point.ranks).items():
-        ordered = sorted(series, key=lambda point: point.size_bytes)
-        runs = [list(run) for _, run in itertools.groupby(ordered, lambda point: point.algorithm)]
-        for below, above in itertools.pairwise(runs):
-            if len(below) > 1 and len(above) > 1:
-                names = str(below[0].algorithm), str(above[0].algorithm)
-                ends = [below[-2], below[-1], above[0], above[1]]
-                sizes = [point.size_bytes for point in ends]
-                measured = _meet(sizes, [point.measured_us for point in ends])
-                predicted = _meet(sizes, [point.predicted_us for point in ends])
-                yield AlgorithmCrossing(ranks, *names, above[0].size_bytes, measured, predicted)
-
-
-def _meet(sizes: Sequence[int], times: Sequence[float]) -> float | None:
-    """Return the size at which the line of the first two points meets that of the last two; None if they do not."""
-    slopes = [(times[i + 1] - times[i]) / (sizes[i + 1] - sizes[i]) for i in (0, 2)]
-    starts = [times[i] - slope * sizes[i] for i, slope in zip((0, 2), slopes, strict=True)]
-    if slopes[0] <= slopes[1]:
-        return None
-    size = (starts[1] - starts[0]) / (slopes[0] - slopes[1])
-    return size if size > 0 else None

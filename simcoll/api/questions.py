@@ -14,7 +14,7 @@ from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, Place, did_you_mean
 from simcoll.prediction import predict as predicting
-from simcoll.prediction import sweep
+from simcoll.prediction import sweep, workers
 from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
 from simcoll.scenario import caveats, scenario_files
@@ -63,7 +63,7 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
     """
-    _check_jobs(jobs)
+    workers.check_jobs(jobs)
     points = points_of(asked, keys)
     rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     sweep.check_answerable(rows)
@@ -118,12 +118,6 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
     return Reply(named({"schema": SCHEMA, "points": found}), named(verdict), named(printed))
 
 
-def _check_jobs(jobs: object) -> None:
-    jobs = unboxed(jobs)
-    if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
-        raise InputError(f"jobs={jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
-
-
 @_question
 def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Reply:
     """Return the best algorithm, protocol and settings for ranges of sizes, of all algorithms or of those in `among`.
@@ -139,7 +133,7 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
     from simcoll.report import recommendation_text
     from simcoll.report.verdicts import of_recommendations
 
-    _check_jobs(jobs)
+    workers.check_jobs(jobs)
     names = [among] if isinstance(among, str) else among
     if names is not None and (not isinstance(names, Sequence) or not names):
         raise InputError(f"among={among!r} names no algorithm", "give names, e.g. ['ring', 'tree'], or leave it out")
@@ -157,8 +151,9 @@ def compare(
 ) -> Reply:
     """Compare predictions with a measured table: errors by point and by region, and how often intervals are right.
 
-    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows, and hold for rows that do
-    not name their own. Without `on`, `asked` names the predictions. Raises InputError if no row has a prediction.
+    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows. A row that has no value in
+    such a column gets the one given here. Without `on`, `asked` names the predictions. Raises InputError if no row has
+    a prediction.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept)["summary"][-1]["points"]
@@ -181,8 +176,8 @@ def compare(
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
     """Return whether measured times are normal for this hardware, and if not, which faults explain them best.
 
-    `nodes` and `collective` select rows as `where` does, and hold for rows that do not name their own. Raises
-    InputError for tables and topologies that cannot be read, and if no row can be predicted.
+    `nodes` and `collective` select rows as `where` does. A row that has no value in such a column gets the one given
+    here. Raises InputError for tables and topologies that cannot be read, and if no row can be predicted.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from simcoll import __version__
-from simcoll.cli._terminal import PLAIN, door
+from simcoll.cli._terminal import PLAIN, escaped
 from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
 COMPLETE: Final = "_SIMCOLL_COMPLETE"  # environment variable by which click's shell scripts ask for completions
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _start_in_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=PLAIN)  # if the locale lacks "→", print "->"
-    sys.stdout, sys.stderr = door(sys.stdout), door(sys.stderr)
+    sys.stdout, sys.stderr = escaped(sys.stdout), escaped(sys.stderr)
     try:
         if asked := os.environ.get(COMPLETE):
             print(_asking(asked.partition("_")[0]).complete(), flush=True)

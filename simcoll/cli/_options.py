@@ -283,12 +283,6 @@ JOBS = click.option(
 )
 
 
-def check_jobs(jobs: int) -> None:
-    """Raise InputError if `--jobs` is not a number of processes."""
-    if jobs < 1 and jobs != -1:
-        raise InputError(f"--jobs {jobs} means nothing", "give 1, 2, … or -1 for all cores")
-
-
 def read_text(path: Path) -> str:
     """Return the text of a file, or of stdin for `-`; raises InputError."""
     from simcoll.config import input_files

@@ -53,7 +53,7 @@ class _Lasting(io.FileIO):
             return len(data)
 
 
-class _Door:
+class _EscapedStream:
     """A text stream that escapes control characters by `visible`, and otherwise acts as the stream it wraps."""
 
     def __init__(self, below: Any):
@@ -68,23 +68,23 @@ class _Door:
         return getattr(self.below, name)
 
 
-def door(stream: Any) -> Any:
+def escaped(stream: Any) -> Any:
     """Return a stream that escapes control characters in its output. If it wraps a plain stream of this process, it
     also survives the loss of its reader: `simcoll … 2>&1 | head` ends quietly, after its files are written. A stream
     that the caller has set is wrapped as it is.
     """
-    if isinstance(stream, _Door):
+    if isinstance(stream, _EscapedStream):
         return stream
     if type(stream) is not io.TextIOWrapper:
-        return _Door(stream)
+        return _EscapedStream(stream)
     stream.flush()
     file = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
-    return _Door(io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=stream.line_buffering))
+    return _EscapedStream(io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=stream.line_buffering))
 
 
 def terminal_of(stream: Any) -> Any:
     """Return the wrapped stream, for a program that moves the cursor and must call `visible` itself."""
-    return stream.below if isinstance(stream, _Door) else stream
+    return stream.below if isinstance(stream, _EscapedStream) else stream
 
 
 # --- progress ---

@@ -64,12 +64,13 @@ def import_(
     JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements
     become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV).
     """
-    from simcoll.config import input_files
+    from simcoll.config import input_files, yaml_tree
     from simcoll.formats import importers
     from simcoll.prediction import result_rows
     from simcoll.report.verdicts import of_import
 
-    asked = importers.ImportOptions(assume, collective, importers.assignments(columns))
+    values = dict(yaml_tree.condition(column, "--set") for column in columns)
+    asked = importers.ImportOptions(assume, collective, values)
     text = input_files.text_of_stdin(importers.MOST_BYTES) if str(file) == "-" else importers.read_bounded(file)
     imported = importers.convert(text, str(file), asked, kind)
     if output and output.suffix not in imported.suffixes:

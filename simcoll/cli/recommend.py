@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, check_jobs, with_machine
+from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_machine
 from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
 
@@ -46,6 +46,7 @@ def recommend(
     from simcoll.config.input_files import ImportLog
     from simcoll.explanation.recommendation import SCHEMA, recommendations
     from simcoll.prediction import result_rows
+    from simcoll.prediction.workers import check_jobs
     from simcoll.report.exports import nccl_tables
     from simcoll.report.recommendation_text import text
     from simcoll.scenario.scenario_files import load

@@ -20,7 +20,6 @@ from simcoll.cli._options import (
     Whole,
     assigned,
     check_format,
-    check_jobs,
     completed,
     output_folder,
     read_text,
@@ -68,6 +67,7 @@ def run(
     """Simulate a scenario (a YAML file, or the name of a shipped one)."""
     from simcoll.prediction import sweep
     from simcoll.prediction.sweep import Journal, Shard
+    from simcoll.prediction.workers import check_jobs
     from simcoll.scenario.scenario_files import load
 
     check_jobs(jobs)

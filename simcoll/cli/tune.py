@@ -216,10 +216,9 @@ def _table(table: TunerTable) -> list[dict[str, Any]]:
 
 
 def _choices(table: TunerTable) -> list[dict[str, Any]]:
-    from simcoll.nccl import tuner
     from simcoll.nccl.algorithm_names import COLLECTIVES
 
-    chosen = ((collective, size, tuner.choose(table, collective, size)) for collective in COLLECTIVES for size in SIZES)
+    chosen = ((collective, size, table.choose(collective, size)) for collective in COLLECTIVES for size in SIZES)
     return [
         {"collective": collective, "size_bytes": size, **vars(choice)}
         for collective, size, choice in chosen

@@ -9,11 +9,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import re
-import select
 import sys
-import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,13 +33,11 @@ _PACKED: Final = {
 }
 # Undecodable bytes, and control characters except \t \n \v \f \r \b and escape, which programs print.
 _STRANGE: Final = re.compile("[\ufffd\x00-\x07\x0e-\x1a\x1c-\x1f]")
-WAIT_S: Final = 10.0  # longest wait for a program to open the pipe for writing; a shell starts both at once
 _HEAD: Final = 4096  # bytes that show whether a file is text
 _AT_ONCE: Final = 1 << 20  # bytes that are read at a time
-_GLANCE_MS: Final = 50  # between two looks at a pipe
 
 _CARRIED: Final[ContextVar[Mapping[str, bytes] | None]] = ContextVar("carried", default=None)
-_SAID: Final[dict[str, bytes]] = {}  # content of pipes read so far, by path
+_SAID: Final[dict[int, bytes]] = {}  # content of the pipes read so far, by inode
 
 
 @contextmanager
@@ -57,7 +52,8 @@ def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
 
 def to_carry(paths: Iterable[Path]) -> dict[str, bytes]:
     """Return the contents of existing paths, as `carrying` needs them; raises OSError."""
-    return {str(path): _SAID.get(str(path)) or path.read_bytes() for path in paths if path.is_file() or _said(path)}
+    there = (path for path in paths if path.is_file() or path.is_fifo())
+    return {str(path): _SAID.get(path.stat().st_ino) or path.read_bytes() for path in there}
 
 
 def is_file(path: Path) -> bool:
@@ -105,49 +101,19 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
     carried = (_CARRIED.get() or {}).get(str(path))
     if carried is not None:
         return _bounded(io.BytesIO(carried), source, most, smaller, cure)
-    if not path.is_fifo():
-        with path.open("rb") as file:
-            return _bounded(file, source, most, smaller, cure)
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:  # a blocking open may wait for ever
-        first = _first_of(pipe.fileno(), str(path), source)
-        _SAID[str(path)] = said = first if first is _said(path) else _bounded(pipe, source, most, smaller, cure, first)
-    return said
+    pipe = path.stat().st_ino if path.is_fifo() else None
+    if pipe in _SAID:
+        return _SAID[pipe]
+    with path.open("rb") as file:
+        data = _bounded(file, source, most, smaller, cure)
+    if pipe is not None:
+        _SAID[pipe] = data
+    return data
 
 
-def _said(path: Path) -> bytes | None:
-    return _SAID.get(str(path))
-
-
-def _first_of(pipe: int, path: str, source: str) -> bytes:
-    """Return the first bytes of a pipe after a writer has opened it; without a writer, the content of an earlier read.
-
-    Then make reads of the pipe wait for the writer. Raises InputError if no writer opens it within WAIT_S.
-    """
-    poll, end = select.poll(), time.monotonic() + WAIT_S
-    poll.register(pipe, select.POLLIN)
-    while True:
-        state = sum(event for _, event in poll.poll(_GLANCE_MS))
-        try:
-            first = os.read(pipe, _HEAD)
-        except BlockingIOError:  # a writer has opened it, but written nothing yet
-            first, state = b"", select.POLLIN
-        if first or state & select.POLLIN:
-            os.set_blocking(pipe, True)
-            return first
-        if path in _SAID:
-            return _SAID[path]
-        if state & select.POLLHUP:
-            return b""
-        if time.monotonic() > end:
-            problem = f"{source}: a pipe that no program writes to (waited {WAIT_S:g} s)"
-            raise InputError(problem, f"start the program first (`PROGRAM > {path} &`), or give a file")
-
-
-def _bounded(
-    file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text", first: bytes = b""
-) -> bytes:
-    """Return the bytes `first` and the rest of a file; raises InputError if they are no text, or too many."""
-    data = bytearray(first)
+def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text") -> bytes:
+    """Return the bytes of a file; raises InputError if they are no text, or too many."""
+    data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
     check_text(bytes(data[:_HEAD]), source, cure)

@@ -27,10 +27,10 @@ def stuck(program: Program, reached: Reached) -> StuckError:
     """Return the error to raise. It names the first transfer that did not end, and what this transfer waits for."""
     i = reached.ended.index(NONE)
     why, when = _missing(program, reached, i)
-    return StuckError(f"the run cannot finish: {_told(program, i)} {why}", when)
+    return StuckError(f"the run cannot finish: {_in_words(program, i)} {why}", when)
 
 
-def _told(program: Program, i: int) -> str:
+def _in_words(program: Program, i: int) -> str:
     row = program.schedule.row(int(program.origin[i]))
     src, dst = (f"rank {p}" if p < program.schedule.n else f"switch {p}" for p in (row.src, row.dst))
     return f"step {row.step}: {src}, sending chunk {row.src_slot} to {dst},"
@@ -47,11 +47,14 @@ def _missing(program: Program, reached: Reached, i: int) -> tuple[str, int | Non
     }
     for what, (times, j) in waits.items():
         if j != NONE and times[j] == NONE:
-            return f"waits for {what} {_told(program, j)[:-1]}", None
+            return f"waits for {what} {_in_words(program, j)[:-1]}", None
     for j in reached.blocking[i] if reached.blocking else ():
         if j != NONE and reached.ended[j] == NONE:
             why = {"sends-first": "all send before anyone receives", "even-odd": "both of a pair send first"}
-            return f"waits for a rank that is blocked in {_told(program, j)[:-1]}; {why[program.params.blocking]}", None
+            return (
+                f"waits for a rank that is blocked in {_in_words(program, j)[:-1]}; {why[program.params.blocking]}",
+                None,
+            )
     return "waits for the barrier behind an earlier step", None
 
 

@@ -21,11 +21,11 @@ from simcoll.config.arrays import Array
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.folding import fold
-from simcoll.engine.looped import looped
+from simcoll.engine.looped import LoopedProgram, looped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
-from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
+from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default keep no timeline
 
@@ -81,16 +81,15 @@ class StreamedProgram:
 
     def bind(self) -> Program:
         """Return the program of all transfers."""
-        return bind(
-            written_out(self.stream),
-            self.network,
-            self.devices,
-            self.params,
-            self.nbytes,
-            itemsize=self.itemsize,
-            weights=self.weights,
-            arrivals=self.arrivals,
-        )
+        return bind(*self._call, itemsize=self.itemsize, weights=self.weights, arrivals=self.arrivals)
+
+    def looped(self) -> LoopedProgram | None:
+        """Return the program as one loop and the number of loops; None if that is not possible."""
+        return looped(*self._call, itemsize=self.itemsize, weights=self.weights, arrivals=self.arrivals)
+
+    @property
+    def _call(self) -> tuple[Schedule, RoutedNetwork, Sequence[str], Params, int]:
+        return written_out(self.stream), self.network, self.devices, self.params, self.nbytes
 
     @property
     def transfers(self) -> int:
@@ -151,8 +150,7 @@ def _streamed(program: StreamedProgram) -> Totals | None:
             replayed = streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
             if replayed:
                 return replayed
-    call = written_out(stream), program.network, program.devices, params, program.nbytes
-    whole = looped(*call, itemsize=program.itemsize, arrivals=program.arrivals)
+    whole = program.looped()
     return fast.totals(whole) if whole else None
 
 

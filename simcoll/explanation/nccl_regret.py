@@ -33,7 +33,7 @@ def regrets(
     covered = {series.collective for series in fitted.covers} if fitted else set(COLLECTIVES)
     for collective in COLLECTIVES:
         for size in sizes if collective in covered else ():
-            choice = tuner.choose(table, collective, size)
+            choice = table.choose(collective, size)
             took = _times(system, table, profile, env, collective, size)
             if choice is None or (choice.algorithm, choice.protocol) not in took:
                 continue

@@ -1,7 +1,7 @@
 """Build a topology on this machine from network namespaces, veth pairs, bridges and shapers, and remove it. Needs
 Linux and root.
 
-Names begin with `simcoll-` and the mark of the process (`launcher.own_mark`), so that networks of killed runs are
+Names begin with `simcoll-` and the mark of the process (`own_mark`), so that networks of killed runs are
 recognised and removed.
 
 Every device is a namespace. A switch holds a bridge. A host has one address, and routes that follow `Topology.route`,
@@ -31,14 +31,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+import networkx as nx
+
 from simcoll.errors import InputError, SimcollError
-from simcoll.measurement.launcher import PREFIX, handling, is_alive, own_mark
+from simcoll.measurement.launcher import PREFIX, handling
 from simcoll.topology.graph import MEMORY, Topology
 
 NAMES: Final = Path("/run/netns")
@@ -95,15 +97,6 @@ class BuiltNetwork:
         """Return the words that run a command inside a device's namespace."""
         return ["ip", "netns", "exec", self.names[device]]
 
-    def sent(self) -> dict[str, int]:
-        """Return the bytes that each link (`host0->switch`) has carried so far, headers included."""
-        carried = {}
-        for cable in self.plan.cables:
-            for (device, peer), port in zip((cable.ends, cable.ends[::-1]), cable.ports, strict=True):
-                statistics = run("tc", "-n", self.names[device], "-s", "class", "show", "dev", f"port{port}")
-                carried[f"{device}->{peer}"] = int(re.findall(r"Sent (\d+) bytes", statistics)[0])
-        return carried
-
     def __enter__(self) -> BuiltNetwork:
         remove_stale()
         try:
@@ -132,16 +125,34 @@ class BuiltNetwork:
                 everything.callback(remove, name)  # runs even if another removal fails
 
 
+def own_mark() -> str:
+    """Return this process's id and start time as a mark, for names of networks that a kill may leave."""
+    return f"{os.getpid()}.{_begin(os.getpid())}"
+
+
+def is_alive(mark: str) -> bool:
+    """Return whether the process of a mark still runs; the start time excludes a later process with the same id."""
+    process, _, begin = mark.partition(".")
+    return process.isdecimal() and _begin(int(process)) == begin
+
+
+def _begin(process: int) -> str | None:
+    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if status[0] in "ZX" else status[19]
+
+
 def remove_stale() -> list[str]:
     """Remove the namespaces of runs that have ended; return their names."""
-    stale = [path.name for path in NAMES.glob(f"{PREFIX}*") if not is_alive(_owner(path.name))]
+    stale = [
+        path.name for path in NAMES.glob(f"{PREFIX}*") if not is_alive(path.name.removeprefix(PREFIX).partition("-")[0])
+    ]
     for name in stale:
         remove(name)
     return stale
-
-
-def _owner(name: str) -> str:
-    return name.removeprefix(PREFIX).partition("-")[0]
 
 
 def remove(name: str) -> None:
@@ -172,15 +183,6 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
 # --- the commands ---
 
 
-@dataclass(frozen=True)
-class VethPair:
-    """A veth pair: its two devices, the port number at each end, and the B/s in each direction."""
-
-    ends: tuple[str, str]
-    ports: tuple[int, int]
-    bandwidths: tuple[int, int]
-
-
 class WiringPlan:
     """The commands that build a topology. Raises InputError if namespaces and bridges cannot form the topology."""
 
@@ -189,21 +191,11 @@ class WiringPlan:
         self.hosts = topology.ranks
         _check(topology)
         self.devices = tuple(topology.kinds)
-        self.cables = tuple(self._cables())
-        self._port = {
-            (u, v): port
-            for cable in self.cables
-            for (u, v), port in zip((cable.ends, cable.ends[::-1]), cable.ports, strict=True)
-        }
-
-    def _cables(self) -> Iterator[VethPair]:
-        used = dict.fromkeys(self.topology.kinds, 0)
-        for u, v in self.topology.links:
-            if u < v or (v, u) not in self.topology.links:
-                there, back = self.topology.link(u, v), self.topology.link(v, u)
-                yield VethPair((u, v), (used[u], used[v]), (there.bandwidth, back.bandwidth))
-                used[u] += 1
-                used[v] += 1
+        used: Counter[str] = Counter()
+        self.port: dict[tuple[str, str], int] = {}  # of each link, at its sending end
+        for u, v in topology.links:
+            self.port[u, v] = used[u]
+            used[u] += 1
 
     def address(self, host: str) -> str:
         """Return the IPv4 address of a host, from the block reserved for measuring networks (RFC 2544)."""
@@ -218,25 +210,21 @@ class WiringPlan:
         return [
             f"link add port{p} netns {name[u]} address {self.mac(u, p)} type veth"
             f" peer name port{q} netns {name[v]} address {self.mac(v, q)}"
-            for cable in self.cables
-            for (u, v), (p, q) in [(cable.ends, cable.ports)]
+            for (u, v), p in self.port.items()
+            if u < v
+            for q in [self.port[v, u]]
         ]
 
-    def ports(self, device: str) -> list[tuple[int, int]]:
-        """Return (number, outgoing B/s) for each port of a device."""
-        return [
-            (cable.ports[end], cable.bandwidths[end])
-            for cable in self.cables
-            for end in (0, 1)
-            if cable.ends[end] == device
-        ]
+    def ports(self, device: str) -> dict[int, int]:
+        """Return the outgoing B/s of each port of a device."""
+        return {port: self.topology.link(u, v).bandwidth for (u, v), port in self.port.items() if u == device}
 
     def setup(self, device: str) -> list[str]:
         """Return lines for `ip -batch` inside a device's namespace."""
-        ports = [f"port{port}" for port, _ in self.ports(device)]
+        ports = [f"port{port}" for port in self.ports(device)]
         lines = ["link set lo up"]
         if device in self.hosts:
-            lines += [f"link set {port} gso_max_size {self.pace(device).segment} up" for port in ports]
+            lines += [f"link set {port} gso_max_size {self.segment(device)} up" for port in ports]
             lines.append(f"address add {self.address(device)}/32 dev {INTERFACE}")
             return lines + [line for host in self.hosts if host != device for line in self._way(device, host)]
         lines.append("link add bridge type bridge stp_state 0")
@@ -255,42 +243,29 @@ class WiringPlan:
         """Return the sending port of `src`, the next host on the route to `dst`, and the MAC address of its port."""
         way = [self.topology.links[link] for link in self.topology.route(src, dst)]
         before, hop = next((u, v) for u, v in way if v in self.hosts)
-        return self._port[way[0]], hop, self.mac(hop, self._port[hop, before])
+        return self.port[way[0]], hop, self.mac(hop, self.port[hop, before])
 
-    def pace(self, host: str) -> Pace:
-        """Return the limits of a host's TCP, in bytes."""
-        return Pace.of(max(bandwidth for _, bandwidth in self.ports(host)))
+    def _fastest(self, host: str) -> int:
+        """Return the B/s of a host's fastest port."""
+        return max(self.ports(host).values())
+
+    def segment(self, host: str) -> int:
+        """Return the bytes that a host's TCP sends in one piece."""
+        return min(max(2 * FRAME, round(SEGMENT * self._fastest(host))), LARGEST)
 
     def settings(self, device: str) -> list[str]:
         """Return the settings for `sysctl` inside a device's namespace."""
-        return [*SETTINGS, *(self.pace(device).settings() if device in self.hosts else ())]
+        if device not in self.hosts:
+            return [*SETTINGS]
+        segment, bandwidth = self.segment(device), self._fastest(device)
+        window = min(max(4 * segment, round(WINDOW * bandwidth)), MOST_AHEAD)
+        queued = max(2 * segment, round(QUEUED * bandwidth))
+        sizes = f"net.ipv4.tcp_limit_output_bytes={queued}", f"net.ipv4.tcp_rmem=4096 {window} {window}"
+        return [*SETTINGS, *sizes]
 
     def shapers(self, device: str) -> list[str]:
         """Return lines for `tc -batch` inside a device's namespace: a shaper for each port."""
-        return [line for port, bandwidth in self.ports(device) for line in shaper(f"port{port}", bandwidth)]
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Limits of TCP in bytes: for one piece (`segment`), queued before the port, and in flight (`window`)."""
-
-    segment: int
-    queued: int
-    window: int
-
-    @classmethod
-    def of(cls, bandwidth: int) -> Pace:
-        """Return the limits for a host whose fastest port carries `bandwidth` B/s."""
-        segment = min(max(2 * FRAME, round(SEGMENT * bandwidth)), LARGEST)
-        window = min(max(4 * segment, round(WINDOW * bandwidth)), MOST_AHEAD)
-        return cls(segment, max(2 * segment, round(QUEUED * bandwidth)), window)
-
-    def settings(self) -> Sequence[str]:
-        """Return `queued` and `window` as settings for `sysctl`."""
-        return (
-            f"net.ipv4.tcp_limit_output_bytes={self.queued}",
-            f"net.ipv4.tcp_rmem=4096 {self.window} {self.window}",
-        )
+        return [line for port, bandwidth in self.ports(device).items() for line in shaper(f"port{port}", bandwidth)]
 
 
 def shaper(interface: str, bandwidth: int) -> list[str]:
@@ -326,18 +301,12 @@ def _check(topology: Topology) -> None:
 
 def _no_loops(topology: Topology) -> None:
     """Raise InputError if switches form a loop: a bridge has one route to each host, so switches must form trees."""
-    root = {device: device for device in topology.of_kind("switch")}
-
-    def find(device: str) -> str:
-        while root[device] != device:
-            device = root[device]
-        return device
-
-    for u, v in topology.links:
-        if u < v and u in root and v in root:
-            if find(u) == find(v):
-                raise InputError(f"{topology.name}: there are two routes from {u} to {v}", "write spines: 1")
-            root[find(u)] = find(v)
+    switches = topology.of_kind("switch")
+    cables = nx.Graph([(u, v) for u, v in topology.links if u in switches and v in switches])
+    if loops := nx.cycle_basis(cables):
+        raise InputError(
+            f"{topology.name}: there are two routes from {loops[0][0]} to {loops[0][1]}", "write spines: 1"
+        )
 
 
 def _agreeing(topology: Topology) -> None:

@@ -22,15 +22,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.engine.program import Program
 from simcoll.errors import MeasureError, SimcollError
-from simcoll.measurement.rank_program import part_of
 from simcoll.measurement.rank_tasks import CHECKING, IDLE, WARMING, Job, RankTask, Report, Task, TaskResult, WorkTask
-from simcoll.measurement.torch_backend.library_calls import CallSetting, GraphCall, LibraryCall, Runner
+from simcoll.measurement.torch_backend.library_calls import GraphCall, LibraryCall, Runner
 from simcoll.measurement.torch_backend.send_recv import Exchange, Post, TransferError
 from simcoll.measurement.torch_backend.session import Session, Timing, meeting
-from simcoll.measurement.torch_backend.workloads import DdpStep, Passes, RankSetting, SmallProgram, Worker
-from simcoll.schedule.collectives import BITWISE, collective, cut_slots, expected, promised
+from simcoll.measurement.torch_backend.workloads import DdpStep, SmallProgram, Worker
+from simcoll.schedule.collectives import BITWISE, expected, promised
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, squashed
 from simcoll.workload.workload_keys import Ddp
 
@@ -38,7 +36,6 @@ PASSES: Final = 4  # passes over all tasks, so that changes on the machine affec
 KEEP_BYTES: Final = 1 << 30  # up to 1 GiB, buffers of all tasks stay for all passes; beyond, there is one pass
 TARDY_NS: Final = 20_000_000  # 20 ms: delay of the last rank in the check of a barrier, far above a barrier's time
 INEXACT: Final = 10  # factor on TARDY_NS if ranks do not begin at the same instant
-PS_PER_NS: Final = 1000
 _LARGEST: Final = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}  # up to these, whole numbers are exact
 LOOKING: Final = -2  # mark while the rank checks a result and computes the buffer of rank r: LOOKING - r
 
@@ -160,71 +157,22 @@ class RankProcess:
     # --- runners ---
 
     def _runner(self, task: Task) -> Runner:
+        session, rank = self._session, self._session.rank
         if isinstance(task, WorkTask):
-            return self._worker(task)
+            return DdpStep(task, rank) if isinstance(task.spec, Ddp) else SmallProgram(task, rank)
         assert isinstance(task, RankTask)
-        groups = {group: self._session.group(group) for group in task.schedule.groups}  # all ranks make all groups
-        mine = next((group for group in groups if self._session.rank in group), ())
+        groups = {group: session.group(group) for group in task.schedule.groups}  # all ranks make all groups
+        mine = next((group for group in groups if rank in group), ())
         if task.program is not None:
-            return self._exchange(task, task.program, len(mine))
-        return self._call(task, groups[mine], mine) if mine else Runner()
+            free: Post = "grouped" if session.backend == "nccl" else "overlapped"
+            blocking = task.program.params.blocking
+            return Exchange(task, rank, session.device, free if blocking == "no" else blocking, self._wait_for)
+        if not mine:
+            return Runner()
+        return (GraphCall if task.graph else LibraryCall)(task, rank, mine, groups[mine], session.device)
 
-    def _worker(self, task: WorkTask) -> Worker:
-        spec, rank = task.spec, self._session.rank
-        if not isinstance(spec, Ddp):
-            setting = RankSetting(
-                rank, task.ranks, spec.root, spec.size // task.itemsize, task.dtype, spec.local // PS_PER_NS
-            )
-            return SmallProgram(spec.template, setting)
-        layers = spec.timed(task.itemsize)
-        forward = sum(layer.forward for layer in layers) if spec.forward is None else spec.forward
-        passes = [  # the whole forward pass is in the first layer
-            Passes(layer.nbytes // task.itemsize, 0 if number else forward // PS_PER_NS, layer.backward // PS_PER_NS)
-            for number, layer in enumerate(layers)
-        ]
-        first = spec.bucket_cap if spec.first_bucket is None else spec.first_bucket
-        return DdpStep(
-            passes,
-            task.dtype,
-            task.compute,
-            rank=rank,
-            caps=(first, spec.bucket_cap),
-            batch=spec.batch,
-            optimizer_ns=spec.optimizer // PS_PER_NS,
-        )
-
-    def _exchange(self, task: RankTask, program: Program, members: int) -> Runner:
-        def waits(index: int) -> None:
-            self._marks[2] = index
-
-        rank, cuts = self._session.rank, cut_slots(task.schedule, task.elements, task.weights)
-        free: Post = "grouped" if self._session.backend == "nccl" else "overlapped"
-        blocking = program.params.blocking
-        return Exchange(
-            part_of(program, rank, task.nbytes, task.itemsize, task.weights),
-            task.dtype,
-            self._session.device,
-            task.op,
-            free if blocking == "no" else blocking,
-            promised(task.schedule, rank),
-            cuts.get(rank, [slice(0)] * task.schedule.n_chunks),
-            divisor=members if task.op == "avg" and collective(task.schedule.collective).reduces else 0,
-            waits=waits,
-        )
-
-    def _call(self, task: RankTask, group: Any, members: tuple[int, ...]) -> Runner:
-        cuts = cut_slots(task.schedule, task.elements, task.weights)
-        lengths = {rank: [part.stop - part.start for part in cuts[rank]] for rank in members}
-        row, place = lengths[self._session.rank], members.index(self._session.rank)
-        turned = task.schedule.collective == "all_to_all"
-        column = [lengths[rank][place] for rank in members] if turned else row
-        root = members[task.schedule.root]
-        setting = CallSetting(
-            group, members, self._session.rank, root, task.op, row, column, task.buckets, task.in_place
-        )
-        where = self._session.device
-        kind = GraphCall if task.graph else LibraryCall
-        return kind(task.schedule.collective, setting, task.dtype, where, task.async_op, task.registered)
+    def _wait_for(self, index: int) -> None:
+        self._marks[2] = index
 
 
 # --- inputs and results ---

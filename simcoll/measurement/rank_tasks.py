@@ -40,7 +40,7 @@ class RankTask(Task):
     """A collective for all ranks. `program` is the schedule bound to sizes, or None for the library's own collective.
 
     For the library, `schedule` gives only ranks, groups and root. With `graph`, NCCL's calls are replayed from a CUDA
-    graph; with `registered`, the buffers are registered with NCCL.
+    graph.
     """
 
     schedule: Schedule
@@ -51,7 +51,6 @@ class RankTask(Task):
     buckets: int
     async_op: bool
     graph: bool = False
-    registered: bool = False
 
     @property
     def ranks(self) -> int:

@@ -79,30 +79,15 @@ def _case(point: Point, backend: Backend) -> Case:
     if scenario.workload:
         return Case(*_workload(point, backend), measure.launches)
     library = measure.harness != "p2p"
-    registered = bool(scenario.launch.registered)
-    if library:  # the harness, not the scenario, decides how calls are launched
-        scenario = scenario.model_copy(update={"launch": Launch()})
     if load_profile(scenario.profile).as_nccl:  # the profile is for NCCL's kernels, but messages are sent one by one
         scenario = scenario.model_copy(update={"profile": UNFITTED})
+    asked = scenario
+    if library:  # the harness, not the scenario, decides how calls are launched
+        scenario = scenario.model_copy(update={"launch": Launch()})
     prediction = predict(_whole(_any_algorithm(scenario))) if library else _sent(scenario)
     program = prediction.program
     schedule = _contract_only(program.schedule) if library else program.schedule
-    members = len(schedule.groups[0])
-    why_not = refusal(
-        measure.harness,
-        backend,
-        scenario.collective,
-        scenario.op if collective(scenario.collective).reduces else "sum",
-        scenario.dtype,
-        weighted=scenario.weights is not None,
-        equal=scenario.nbytes // scenario.itemsize % members == 0,
-        ordered=all(list(group) == sorted(group) for group in schedule.groups),
-        buckets=measure.buckets,
-        in_place=scenario.in_place,
-        barriers=scenario.params().barrier,
-        registered=registered,
-    )
-    if why_not:
+    if why_not := refusal(asked, backend, schedule.groups):
         raise RefusedError(f"{scenario.collective} on {backend}: {why_not}")
     if not library:
         # Raises RefusedError for schedules that send and receive cannot run.
@@ -111,7 +96,7 @@ def _case(point: Point, backend: Backend) -> Case:
     columns["in_place"] = done_in_place(measure.harness, scenario.collective, scenario.in_place)
     if library:
         columns |= {"asked": None, "algorithm": None, "steps": None, "messages": None, "bytes_per_rank": None}
-        columns |= {"buckets": measure.buckets, "async_op": measure.async_op, "launch.registered": registered or None}
+        columns |= {"buckets": measure.buckets, "async_op": measure.async_op}
     means = measure.harness in MEANS
     if means:
         columns["calls"] = measure.calls
@@ -133,7 +118,6 @@ def _case(point: Point, backend: Backend) -> Case:
         verify=measure.verify,
         calls=measure.calls if means else 1,
         graph=measure.harness == "graph",
-        registered=registered,
     )
     return Case(task, columns, measure.launches)
 
@@ -286,7 +270,6 @@ def dry_run(points: Sequence[Point], backend: Backend, tell: Tell = lambda line:
                 continue
             if task.program is None:
                 calls = " in place" if case.columns["in_place"] else " out of place"
-                calls += " on registered buffers" if task.registered else ""
                 calls += "" if task.buckets == 1 else f" in {task.buckets} buckets{', async' if task.async_op else ''}"
                 calls += "" if task.calls == 1 else f" {task.calls} times{' in a CUDA graph' if task.graph else ''}"
                 group = next((group for group in task.schedule.groups if rank in group), ())

@@ -62,7 +62,7 @@ def choose(
         protocols = frozenset([protocol]) & (protocols or {protocol})
     selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
     table = tuner.table(comm, version, selection, switch_reduces)
-    choice = tuner.choose(table, served, nbytes) if protocols is None or protocols else None
+    choice = table.choose(served, nbytes) if protocols is None or protocols else None
     if choice is None:
         under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
         has = tuner.table(comm, version, switch_reduces=switch_reduces).entries
@@ -77,7 +77,7 @@ def choose(
         free_comm = replace(comm, min_channels=None, max_channels=None)
         limited = shape.channels != launch_shape(free_comm, table.constants, served, *pair, nbytes).channels
     everything = Selection({served: modelled}, {})
-    itself = choice if free else tuner.choose(tuner.table(comm, version, everything, switch_reduces), served, nbytes)
+    itself = choice if free else tuner.table(comm, version, everything, switch_reduces).choose(served, nbytes)
     by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
     return NcclCall(
         comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=table.constants.release,

@@ -414,13 +414,11 @@ class ChannelLimits:
             return min(limit, *(self._fits(draft.intra, node.out_of(gpu), NVL) - 1 for gpu in node.gpus))
         if self.across:
             whole = int(draft.inter)
-            near = [net for net in node.nets if self._usable(net)]
             ports = int(node.net_GBps // whole) if whole else limit
-            limit = min(limit, len(near) * ports)
+            limit = min(limit, len(node.nets) * ports)
             entries = [self._fits(draft.inter, (node.back(out) for out in node.out_of(gpu)), C2C) for gpu in node.gpus]
             limit = min(limit, sum(entries))
         if count > 1 and limit:
-            limit = min(limit, self._across_cuts()) if self._connected() else 0
             # each GPU has a next GPU, except for the last one of a tree, or of a ring that leads to a NIC
             steps = count if self._round else count - 1
             for way in (node.out_of, lambda gpu: (node.back(out) for out in node.out_of(gpu))):
@@ -428,41 +426,6 @@ class ChannelLimits:
                 while sum(min(each, limit) for each in fits) < steps * limit:
                     limit -= 1
         return limit
-
-    def _connected(self) -> bool:
-        """Return whether a channel can reach all GPUs."""
-        far: dict[int, list[int]] = {}
-        for a, b in self._steps:
-            far.setdefault(a, []).append(b)
-            far.setdefault(b, []).append(a)
-        found = dict.fromkeys(self.node.gpus[:1])
-        queue = list(found)
-        for gpu in queue:
-            new = [other for other in far.get(gpu, ()) if other not in found]
-            found.update(dict.fromkeys(new))
-            queue += new
-        return len(found) == self.count
-
-    def _across_cuts(self) -> int:
-        """Return how many channels cuts allow. A closed ring crosses a cut in both directions, others at least once."""
-        limit = self.draft.most
-        back_again = self.draft.pattern == "ring" and (not self.across or not self.draft.cross_nic)
-        for ways in self.node.cuts:
-            there, back = (int(bandwidth / self.draft.intra + 1e-9) for bandwidth in ways)
-            limit = min(limit, min(there, back) if back_again else there + back)
-        return limit
-
-    def _usable(self, net: int) -> bool:
-        """Return whether a channel can enter a node through this NIC port, and leave the node again."""
-        gpus, pattern, count = self.node.gpus, self.draft.pattern, self.count
-        into = [gpu for gpu in gpus if self._demand(net, gpu, 1)]
-        out = [gpu for gpu in gpus if self._demand(gpu, net, 0.5 if pattern == "balanced_tree" else 1)]
-        if pattern == "tree" or count == 1:
-            return bool(set(into) & set(out))
-        if self.draft.cross_nic:
-            return bool(into and (out or self.draft.cross_nic == 1))
-        first = set(into) & set(out) if pattern == "balanced_tree" else into
-        return any(a != b for a in first for b in out)
 
     def _fits(self, speed: float, links: Iterator[int], least: int) -> int:
         """Return how many channels of `speed` GB/s the `links` carry; types: from `least` to the farthest allowed."""

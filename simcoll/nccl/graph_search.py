@@ -7,8 +7,8 @@ channels may be slower. It splits fast channels in two. A second pass makes chan
 Source: NVIDIA/nccl, release 2.30, src/graph/search.cc: the rules and candidate speeds, in our own words.
 
 For GPUs that are all joined to each other, we assume that RCCL has as many rings as the links allow, with no link in
-two rings. RCCL takes its rings from tables in its source; ours differ, but are as many. Source: T. W. Tillson, "A
-Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980): the links of n such GPUs form n - 1
+two rings. RCCL takes its rings from tables in its source, whose orders of GPUs we do not know. Source: T. W. Tillson,
+"A Hamiltonian decomposition of K*2m, 2m >= 8", J. Combinatorial Theory B 29 (1980): the links of n such GPUs form n - 1
 rings; for n = 4 and 6, one ring less.
 """
 
@@ -65,9 +65,6 @@ _BETWEEN: Final[tuple[tuple[int, tuple[float, ...]], ...]] = (
 # LEAST_SHARE of such a rate counts as that rate, as root ports of processors may carry only so much between peers.
 _PCIE: Final = (12.0, 24.0, 48.0)
 LEAST_SHARE: Final = 0.75
-_MOST_MESHED: Final = 8  # GPUs of the largest mesh (Infinity Fabric: links to 7 others); all its rings are tried
-_Orders = tuple[tuple[int, ...], ...]
-_Pools = Mapping[int, Sequence[tuple[int, tuple[int, ...]]]]  # by second GPU: rings as (links as bits, order)
 
 
 @dataclass(frozen=True)
@@ -377,61 +374,20 @@ def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
     if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):
         problem = f"{name}: simcoll does not know RCCL's channels for GPUs that are not all joined alike"
         raise InputError(problem, "write the channels into the system's file, under `nccl`")
-    orders, far = _rings(count) if not across else _ways(count), PIX
-    speed = min(speeds, default=node.net_GBps)
-    if across:
+    rings, far, speed = count - 1 - (count in (4, 6)), PIX, min(speeds, default=node.net_GBps)
+    if across:  # a ring of one GPU more, which is then left out
+        rings = count - (count in (3, 5))
         nearest = [min((node.paths[gpu, net] for net in node.nets), key=lambda path: path.type) for gpu in node.gpus]
         far = max(path.type for path in nearest)
         speed = min(speed, *(path.bandwidth for path in nearest))
-        orders = orders[: len(node.nets) * int(node.net_GBps // speed)]
+        rings = min(rings, len(node.nets) * int(node.net_GBps // speed))
     ring = ChannelGraph(
-        channels=len(orders),
+        channels=rings,
         intra=speed,
         inter=speed,
         pattern="ring",
         type_intra="NVL" if count > 1 else "LOC",
         type_inter=PATHS[far],
-        same_channels=len(orders) == 1,
-        orders=orders,
+        same_channels=rings == 1,
     )
     return {"ring": ring, "tree": ring.model_copy(update={"pattern": "balanced_tree"})}
-
-
-def _rings(gpus: int) -> _Orders:
-    """Return rings through all GPUs that share no directed link. Raises InputError for too many GPUs."""
-    if gpus > _MOST_MESHED:
-        raise InputError(f"a mesh of {gpus} GPUs is too large", f"take {_MOST_MESHED} or fewer")
-    if gpus % 2:
-        return tuple((gpus - 1, *order) for order in _ways(gpus - 1))
-    seconds = range(1, gpus)
-    every: dict[int, list[tuple[int, tuple[int, ...]]]] = {second: [] for second in seconds}
-    for rest in itertools.permutations(seconds):
-        hops = zip((0, *rest), (*rest, 0), strict=True)
-        every[rest[0]].append((sum(1 << (a * gpus + b) for a, b in hops), (0, *rest)))
-    for count in (gpus - 1, gpus - 2):
-        for chosen in itertools.combinations(seconds, count):
-            if found := _apart({second: every[second] for second in chosen}):
-                return found
-    raise AssertionError("two rings or more of n - 2 there always are")
-
-
-def _ways(gpus: int) -> _Orders:
-    """Return paths through all GPUs that share no directed link, no first GPU and no last GPU."""
-    if gpus % 2 and gpus > 1:  # a ring with one more GPU, which is then left out
-        return tuple(tuple(gpu - 1 for gpu in order[1:]) for order in _rings(gpus + 1))
-    turns = [(k + 1) // 2 * (1 if k % 2 else -1) for k in range(gpus)]  # 0, 1, -1, 2, -2, …
-    return tuple(tuple((first + turn) % gpus for turn in turns) for first in range(gpus))
-
-
-def _apart(pools: _Pools) -> _Orders | None:
-    """Return one ring of each pool, so that no two share a link; None if that is impossible."""
-    if not pools:
-        return ()
-    fewest = min(pools, key=lambda second: len(pools[second]))
-    for links, order in pools[fewest]:
-        left = {
-            second: [ring for ring in pool if not ring[0] & links] for second, pool in pools.items() if second != fewest
-        }
-        if all(left.values()) and (others := _apart(left)) is not None:
-            return (order, *others)
-    return None

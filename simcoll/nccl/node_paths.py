@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simcoll.topology.nccl_graphs import PATHS
+from simcoll.topology.routing import mirrored
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))
 LOCAL_GBPS: Final = 5000.0  # NCCL's bandwidth within a device
@@ -212,22 +213,6 @@ class NodePaths:
             for pair in itertools.permutations(self.gpus, 2)
         }
 
-    @functools.cached_property
-    def cuts(self) -> list[tuple[float, float]]:
-        """Return the GB/s, in both directions, of each link whose removal would disconnect some GPUs from others."""
-        return [
-            (self.bandwidth[link], self.bandwidth[self.back(link)])
-            for link, (u, v) in enumerate(self.ends)
-            if u < v and len(set(self.gpus) - self._joined(self.gpus[0], link)) not in (0, len(self.gpus))
-        ]
-
-    def _joined(self, device: int, without: int) -> set[int]:
-        """Return the devices that stay connected to `device` if the link `without` is removed in both directions."""
-        gone, found = (without, self.back(without)), [device]
-        for each in found:
-            found += {self.ends[link][1] for link in self._out[each] if link not in gone} - set(found)
-        return set(found)
-
     # --- nearest devices ---
 
     def near(self, device: int, others: Sequence[int]) -> list[int]:
@@ -246,9 +231,7 @@ class NodePaths:
         if not nets:
             return None
         sharing = len(self.near(nets[0], self.gpus))
-        number = self.gpus.index(gpu)
-        if len(nets) & (len(nets) - 1) == 0:
-            number = _mirrored(number, len(nets))
+        number = mirrored(self.gpus.index(gpu), len(nets))
         return nets[(number + channel % -(-len(nets) // max(1, sharing))) % len(nets)]
 
     def gpu_of(self, net: int) -> int | None:
@@ -275,13 +258,3 @@ class NodePaths:
         """Return the nearest and the farthest type of path from the GPUs to the devices `to`."""
         types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
         return min(types), max(types)
-
-
-def _mirrored(value: int, power: int) -> int:
-    """Return a number below `power` (a power of two) with its log2(power) bits in reverse order."""
-    mirrored, bit, other = 0, 1, power >> 1
-    while bit < power:
-        if value & bit:
-            mirrored |= other
-        bit, other = bit << 1, other >> 1
-    return mirrored

@@ -26,8 +26,8 @@ from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.nccl_calls import alike
-from simcoll.prediction.placed_topology import arrivals_of, beyond_rated, served_by, with_rates
-from simcoll.prediction.schedules import agents_of, copy_orders, first_orders, source_of
+from simcoll.prediction.placed_topology import beyond_rated, served_by, with_rates
+from simcoll.prediction.schedules import agents_of, copy_orders, first_orders, program_of, source_of
 from simcoll.scenario.profile import MOST_COPIES, CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
@@ -73,7 +73,7 @@ class _Way(NamedTuple):
         asked = scenario.model_copy(update=own)
         if self.alike == 1:
             return IdealCall(asked, rated, places, costs, scenario.algorithm)
-        return RepresentativeCopy(asked, rated, places, costs, self.alike, scenario.algorithm)
+        return RepresentativeCopy(asked, rated, places, costs, scenario.algorithm, self.alike)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +89,13 @@ class IdealCall(PlainCall):
 
     @property
     def chosen(self) -> dict[str, object]:
-        """Return the columns of copies, channels and chunk."""
-        return chosen_of(self.scenario)
+        """Return the columns of copies, channels and chunk, named after keys of `model`."""
+        params = self.scenario.params()
+        return {
+            "chosen.copies": self.scenario.copies,
+            "chosen.channels": params.channels or "per peer",
+            "chosen.chunk": format_size(params.chunk) if params.chunk else "whole",
+        }
 
 
 class _Load:
@@ -146,7 +151,7 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
 
     def program(way: _Way) -> StreamedProgram:
         call = way.call(asked, links, places, costs)
-        return _program(call.point, call.network, places)
+        return program_of(call.point, call.network, places)[0]
 
     def load(way: _Way) -> _Load:
         own = way.model
@@ -250,30 +255,17 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
     return [scenario, scenario.model_copy(update={"groups": 1})]
 
 
-def _program(point: Scenario, network: Topology, places: tuple[str, ...]) -> StreamedProgram:
-    source = source_of(point, network, places).source
-    devices = (*places, *agents_of(point, network, places)[: source.agents])
-    params, arrivals = point.params(), arrivals_of(point, source.n)
-    return StreamedProgram(source, network, devices, params, point.nbytes, point.itemsize, arrivals, point.weights)
-
-
 @dataclass(frozen=True, eq=False)
-class RepresentativeCopy(PlainCall):
-    """One of `copies` equal copies that run at the same time; `named` is the algorithm that the user requested."""
+class RepresentativeCopy(IdealCall):
+    """One of `copies` equal copies that run at the same time."""
 
     whole: ClassVar[bool] = False
     copies: int
-    named: str
-
-    @property
-    def algorithm(self) -> str:
-        """Return the algorithm that the user asked for, whose best schedule is run."""
-        return self.named
 
     @property
     def chosen(self) -> dict[str, object]:
         """Return the columns of copies, channels and chunk."""
-        return {**chosen_of(self.scenario), "chosen.copies": self.copies}
+        return {**super().chosen, "chosen.copies": self.copies}
 
     @property
     def count(self) -> int:
@@ -392,13 +384,3 @@ class RepresentativeCopy(PlainCall):
         if trunks[0]:
             most = sum(brought) * self.copies / min(len(links), self.nics * sum(map(bool, brought)) or 1)
         return min(1.0, max(brought) / most) if most and any(brought) else 1.0
-
-
-def chosen_of(scenario: Scenario) -> dict[str, object]:
-    """Return how a schedule runs (copies, channels, chunk), as result columns named after keys of `model`."""
-    params = scenario.params()
-    return {
-        "chosen.copies": scenario.copies,
-        "chosen.channels": params.channels or "per peer",
-        "chosen.chunk": format_size(params.chunk) if params.chunk else "whole",
-    }

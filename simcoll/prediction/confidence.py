@@ -190,12 +190,12 @@ def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
 
     Near the edge of two zones (ranges of `busy`) the variance is interpolated, so errors do not jump.
     """
-    learnt = known or shipped()
-    doublings = math.log2(max(1.0, setting.nodes / learnt.nodes))
-    return math.hypot(_of_zones(setting, known), doublings * learnt.left_out["nodes"])
+    known = known or shipped()
+    doublings = math.log2(max(1.0, setting.nodes / known.nodes))
+    return math.hypot(_of_zones(setting, known), doublings * known.left_out["nodes"])
 
 
-def _of_zones(setting: Setting, known: ModelErrors | None) -> float:
+def _of_zones(setting: Setting, known: ModelErrors) -> float:
     edge = next((most for most, _ in ZONES[:-1] if abs(setting.busy - most) < BLEND), None)
     if edge is None:
         return _of_zone(setting, known)
@@ -204,24 +204,14 @@ def _of_zones(setting: Setting, known: ModelErrors | None) -> float:
     return math.sqrt((1 - share) * below**2 + share * above**2)
 
 
-def _of_zone(setting: Setting, known: ModelErrors | None) -> float:
-    return _error(tuple(cells_of(setting)), known or shipped())
-
-
-def _error(cells: Sequence[str], known: ModelErrors) -> float:
-    """Return the error of the narrowest of `cells`; each is averaged with the error of the cell around it."""
+def _of_zone(setting: Setting, known: ModelErrors) -> float:
+    """Return the error of the narrowest cell; each is averaged with the error of the cell around it."""
     found: float | None = None
-    for name in reversed(cells):
+    for name in reversed(list(cells_of(setting))):
         if cell := known.cells.get(name):
             share = cell.clusters / (cell.clusters + AROUND) if found else 1.0
             found = cell.error**share * (found or 1.0) ** (1 - share)
     return found or max((cell.error for cell in known.cells.values()), default=1.0)
-
-
-def noise_of(known: ModelErrors | None = None) -> Noise:
-    """Return the noise of single measurements on machines without a measured table."""
-    known = known or shipped()
-    return Noise(known.noise, known.outliers)
 
 
 @functools.cache  # a file of 20 ms, which does not change
@@ -237,30 +227,19 @@ BEYOND: Final = 2  # factor by which extrapolation widens an interval, in logari
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call: `setting` is its `fingerprint`; `nodes`, `place`, `busy`, `launch` and `lent` are as in
-    `Setting`.
+    """A predicted call: `where` selects the cells of errors, `setting` is its `fingerprint`.
 
     `by_itself`: the library would choose this `algorithm` and `protocol`. `forced`: the user chose the `protocol`.
     """
 
-    collective: str
+    where: Setting
     algorithm: str
     ranks: int
     size_bytes: int
     setting: str
-    nodes: int = 1
-    place: str = ""
-    busy: float = 0.0
-    launch: LaunchWay = ""
-    lent: bool = False
     protocol: str = "none"
     by_itself: bool = True
     forced: bool = False
-
-    @property
-    def where(self) -> Setting:
-        """Return the properties that select the cells of errors."""
-        return Setting(self.collective, self.nodes, self.place, self.busy, self.launch, self.lent)
 
 
 class Judgement(NamedTuple):
@@ -302,7 +281,8 @@ def follows(profile: Profile, given: ModelSpec) -> bool:
     """Whether a profile was fitted, and the scenario's `model` (`given`) overrides none of its fitted keys."""
     if profile.calibration is None:
         return False
-    return not (given.model_fields_set and any(_overrides(given, profile.model, name) for name in profile.fitted))
+    own = {name: getattr(given, name, None) for name in profile.fitted if given.model_fields_set}
+    return all(value is None or value == getattr(profile.model, name) for name, value in own.items())
 
 
 def judge(
@@ -337,7 +317,9 @@ def judge(
 
 def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Parts:
     """Return the uncertainty on a machine to which a profile was not fitted; `known` replaces the shipped errors."""
-    return Parts(noise_of(known), 0.0, error_of(asked, known), math.inf)  # the error includes how few clusters show it
+    learnt = known or shipped()
+    noise = Noise(learnt.noise, learnt.outliers)
+    return Parts(noise, 0.0, error_of(asked, learnt), math.inf)  # the error includes how few clusters show it
 
 
 def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, elsewhere: Parts) -> Parts:
@@ -359,8 +341,8 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, el
     news: dict[Kind, bool] = {
         "sizes": True,
         "ranks": not min(ranks, default=1) <= asked.ranks <= max(ranks, default=0),
-        "collectives": asked.collective not in {series.collective for series in rows},
-        "nodes": as_nccl and asked.nodes not in {series.nodes or 1 for series in rows},
+        "collectives": asked.where.collective not in {series.collective for series in rows},
+        "nodes": as_nccl and asked.where.nodes not in {series.nodes or 1 for series in rows},
     }
     noise = Noise(own.noise, own.outliers)
     house = dict.fromkeys(own.model, elsewhere.model) if as_nccl else shipped().left_out
@@ -391,15 +373,10 @@ def shows_usual(profile: Profile) -> bool:
     return profile.calibration is not None and profile.calibration.errors["fitted"].rows >= FEW
 
 
-def _overrides(given: ModelSpec, fitted: ModelSpec, name: str) -> bool:
-    own = getattr(given, name, None)
-    return own is not None and own != getattr(fitted, name)
-
-
 def _alike(series: Series, asked: PredictedCase) -> bool:
     """Whether a fitted series differs from a call in ranks and sizes only; rows of `auto` are the library's choice."""
     return (
-        (series.collective, series.setting) == (asked.collective, asked.setting)
+        (series.collective, series.setting) == (asked.where.collective, asked.setting)
         and (series.algorithm == asked.algorithm or (series.algorithm == "auto" and asked.by_itself))
         and (series.protocol == asked.protocol or (series.protocol == "auto" and (asked.by_itself or not asked.forced)))
     )

@@ -155,14 +155,18 @@ class PlainCall:
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps of the call besides its transfers, such as its launch."""
-        launch_ps = self.costs.launch_ps(self.scenario.launch)
-        return launch_ps + round(self.uploads * self.costs.graph.upload) if self.costs.graph else launch_ps
+        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
+        return sum(self.lead.values())
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return `launch_ps` by cause, in ps."""
-        return {"launch": self.launch_ps}
+        """Return the time of the call besides its transfers by cause, in ps."""
+        return {"launch": self._one_launch}
+
+    @property
+    def _one_launch(self) -> int:
+        launch_ps = self.costs.launch_ps(self.scenario.launch)
+        return launch_ps + round(self.uploads * self.costs.graph.upload) if self.costs.graph else launch_ps
 
     @property
     def host_ps(self) -> int:
@@ -239,11 +243,8 @@ class PlainExecutor:
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
-        """Return the modelled release of NCCL; None means the newest."""
-        return scenario.library_version
-
-
-__all__ = ["PlainCall", "PlainExecutor", "alone", "executor", "library", "lower"]
+        """Return the modelled release of NCCL: the scenario's, or else the profile's; None means the newest."""
+        return scenario.library_version or (self.profile.kernels.version if self.profile.kernels else None)
 
 
 def executor(scenario: Scenario) -> PlainExecutor:
@@ -268,15 +269,6 @@ def library(profile: str) -> PlainExecutor:
 
         return IdealExecutor(known)
     return PlainExecutor(known)
-
-
-def lower(scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None) -> PlainCall:
-    """Return a scenario's call as engines run it, on rated links of `topology`, or else of the scenario's topology,
-    under `costs`, or else those of its profile.
-
-    Raises RefusedError for what cannot be run so, InputError for a wrong placement.
-    """
-    return executor(scenario).lower(scenario, topology, costs)
 
 
 def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks: Sequence[int]) -> Scenario:

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, ClassVar, Final, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ from simcoll.nccl import call_choice, tuner
 from simcoll.nccl.between_nodes import FLUSHED
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.kernel_costs import BlockCosts, Kernels, lines_ps, spread_ps
+from simcoll.nccl.kernel_costs import BlockCosts, lines_ps, spread_ps
 from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.nccl.within_node import HOST
 from simcoll.prediction.lowered_call import PlainExecutor
-from simcoll.prediction.nccl_calls import GpuCall, communicator_of, least_between, system_of, wires_of
-from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
+from simcoll.prediction.nccl_calls import GpuCall, communicator_of, gpus_of, least_between, system_of, wires_of
+from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
 from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of
 from simcoll.scenario.profile import CostSetting, ModelSpec, PullCosts
 from simcoll.scenario.scenario import Scenario
@@ -129,14 +129,6 @@ class KernelCall(GpuCall, ABC):
     def _hops(self) -> tuple[int, int, int]:
         """Return times in ps: of a hop, the extra between nodes, and the extra through the host's memory."""
 
-    @property
-    def network(self) -> Topology:
-        """Return the topology with the call's bandwidths and latencies."""
-        return with_rates(self.rated, self.bandwidths, self.latencies)
-
-    def _efficiency(self, kind: str) -> float:
-        return self.costs.efficiency(kind, self.network_costs)
-
 
 @dataclass(frozen=True, eq=False)
 class PrimitivesCall(KernelCall):
@@ -146,29 +138,32 @@ class PrimitivesCall(KernelCall):
     for one peer fill a link, but at most MOST_BLOCKS blocks in all.
     """
 
-    def _block(self, kernels: Kernels) -> BlockCosts:
-        block: BlockCosts = getattr(kernels, self.protocol)
+    @property
+    def protocol(self) -> Protocol:
+        """Return the protocol of all connections."""
+        return cast(Protocol, self.scenario.protocol)
+
+    @property
+    def _block(self) -> BlockCosts:
+        block: BlockCosts = getattr(self.kernels, self.protocol)
         return block
 
     @property
     def _wire(self) -> float:
-        return figures().protocols[self._named].efficiency
+        return figures().protocols[self.protocol].efficiency
 
     @property
-    def _named(self) -> Protocol:
-        return next(name for name in PROTOCOLS if name == self.protocol)
-
-    def _rate(self, kernels: Kernels) -> int:
+    def _rate(self) -> int:
         """Return a block's rate in B/s, 0 for no limit: polling lines in LL, else moving data like NCCL's messages."""
-        return kernels.LL.rate if self.protocol == "LL" else kernels.P2P.both
+        return self.kernels.LL.rate if self.protocol == "LL" else self.kernels.P2P.both
 
     @property
     def channels(self) -> int:
         """Return the number of channels, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
-        rate, comm = self._rate(self.kernels), self.communicator
+        rate, comm = self._rate, self.communicator
         filling = -(-self.between // rate) if rate else 1
         if comm.nodes > 1:  # a proxy sends one message per block: at least the bytes that its threads move at once
-            line = figures().protocols[self._named]
+            line = figures().protocols[self.protocol]
             filling = min(filling, max(1, -(-self.chunk_bytes // (line.threads * line.moved_a_thread))))
         free = max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
         return max(comm.min_channels or 1, min(free, comm.max_channels or free))
@@ -176,28 +171,28 @@ class PrimitivesCall(KernelCall):
     @property
     def params(self) -> dict[str, Any]:
         """Return engine parameters. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
-        kernels, channels = self.kernels, self.channels
-        chunk = channels * slice_bytes("all_reduce", "ring", self._named, self.communicator.buffer_bytes)
+        channels = self.channels
+        chunk = channels * slice_bytes("all_reduce", "ring", self.protocol, self.communicator.buffer_bytes)
         chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
-        slice_ps = self._block(kernels).slice if self.protocol == "Simple" else 0
-        cap = self._connection(kernels, channels, min(self.chunk_bytes, chunk))
+        slice_ps = self._block.slice if self.protocol == "Simple" else 0
+        cap = self._connection(channels, min(self.chunk_bytes, chunk))
         return {"sharing": "fifo", "channels": 0, "chunk": chunk, "o_send": slice_ps, "channel_bandwidth": cap}
 
-    def _connection(self, kernels: Kernels, channels: int, nbytes: int) -> int:
+    def _connection(self, channels: int, nbytes: int) -> int:
         """Return the rate in B/s of all blocks of a connection for a message of `nbytes`; 0 means no limit."""
         if self.protocol != "LL" or not nbytes:
-            return channels * self._rate(kernels)
+            return channels * self._rate
         each = -(-nbytes // channels)
-        took = lines_ps(kernels.LL, figures().protocols["LL"].threads, each)
+        took = lines_ps(self.kernels.LL, figures().protocols["LL"].threads, each)
         return channels * each * PS_PER_S // took if took else 0
 
     def _share(self, kind: str) -> float:
-        reach = self._block(self.kernels).reach if kind in self.wires.inner else 1.0
-        return self._efficiency(kind) * reach * self._wire
+        reach = self._block.reach if kind in self.wires.inner else 1.0
+        return self.costs.efficiency(kind, self.network_costs) * reach * self._wire
 
     @property
     def _hops(self) -> tuple[int, int, int]:
-        block = self._block(self.kernels)
+        block = self._block
         return block.hop, block.net + self.transport.hop_ps(self._on_wire), block.host
 
     @property
@@ -224,26 +219,21 @@ class PrimitivesCall(KernelCall):
         return self._message * PS_PER_S / took if took else 0.0
 
     @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
-        return sum(self.lead.values())
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of blocks."""
         kernels = self.kernels
         blocks = self.channels * max(1, self.traffic.peers)
-        launch = super().launch_ps + kernels.grid - kernels.grid // blocks
+        launch = self._one_launch + kernels.grid - kernels.grid // blocks
         spread = 0
         if self.protocol == "Simple":
             moved = self.traffic.sent * self.chunk_bytes / blocks
             bandwidth = round(self.between * self._share(next(iter(self.wires.inner), "")) / blocks)
             spread = spread_ps(kernels.spread, blocks, moved, bandwidth)
-        return {"launch": launch, "start": self._block(kernels).start, "spread": spread}
+        return {"launch": launch, "start": self._block.start, "spread": spread}
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches, and costs with faster hops."""
-        return self._cheaper(self._named)
+        return self._cheaper(self.protocol)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,11 +260,6 @@ class PullCall(KernelCall):
     @property
     def _hops(self) -> tuple[int, int, int]:
         return 0, 0, 0
-
-    @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
-        return sum(self.lead.values())
 
     @property
     def lead(self) -> dict[str, int]:
@@ -347,7 +332,8 @@ class MessagesCall(KernelCall):
         return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
 
     def _share(self, kind: str) -> float:
-        return self._efficiency(kind) * (self.kernels.P2P.reach if kind in self.wires.inner else 1.0)
+        reach = self.kernels.P2P.reach if kind in self.wires.inner else 1.0
+        return self.costs.efficiency(kind, self.network_costs) * reach
 
     @property
     def _proxied(self) -> float:
@@ -360,17 +346,12 @@ class MessagesCall(KernelCall):
         return 0, kernels.Simple.net + self.transport.hop_ps(0), kernels.P2P.host
 
     @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of all steps besides their transfers."""
-        kernels, launch = self.kernels, super().launch_ps
-        return sum(times * step.launch_ps(kernels, launch, self.between) for times, step in self.steps)
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return `launch_ps` by cause, in ps."""
-        kernels, launch = self.kernels, super().launch_ps
-        launches = sum(times * (launch + step.wide_ps(kernels)) for times, step in self.steps)
-        return {"launch": launches, "start": self.launch_ps - launches}
+        kernels, one = self.kernels, self._one_launch
+        launches = sum(times * (one + step.wide_ps(kernels)) for times, step in self.steps)
+        whole = sum(times * step.launch_ps(kernels, one, self.between) for times, step in self.steps)
+        return {"launch": launches, "start": whole - launches}
 
     @property
     def host_ps(self) -> int:
@@ -407,7 +388,6 @@ def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
 
 
 SMALL: Final = 64  # most ranks for which `auto` tries every schedule
-TOO_FEW: Final = "NCCL kernel costs exist only for two ranks or more; take a profile without kernels"
 PULL: Final = "pull"
 
 
@@ -421,11 +401,7 @@ class KernelExecutor(PlainExecutor):
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
     ) -> KernelCall:
         """Return the call of a scenario; raises RefusedError if such kernels cannot run it."""
-        rated = topology or rated_topology(scenario)
-        places = placed(scenario, rated)
-        if len(places) < 2:
-            raise RefusedError(TOO_FEW)
-        comm = communicator_of(scenario, rated, places)
+        rated, places, comm = gpus_of(scenario, topology)
         between = least_between(rated, places)
         wires = wires_of(rated, places, comm, messages=True)
         rated = wires.rated
@@ -486,10 +462,7 @@ class KernelExecutor(PlainExecutor):
             return [scenario.protocol]
         if schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).agents:
             return [PULL]  # switches can only add what is loaded
-        rated = topology or rated_topology(scenario)
-        if len(places := placed(scenario, rated)) < 2:
-            raise RefusedError(TOO_FEW)
-        comm = communicator_of(scenario, rated, places)
+        comm = gpus_of(scenario, topology)[2]
         entries = tuner.table(comm, self.release(scenario), scenario.env.selection).entries
         used = {protocol for _, _, protocol in entries}
         if not used:
@@ -517,10 +490,6 @@ class KernelExecutor(PlainExecutor):
         """Return the algorithms that have a schedule for all of the collectives."""
         served = [set(registry.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
-
-    def release(self, scenario: Scenario) -> str | None:
-        """Return NCCL's release: the scenario's, or else the profile's."""
-        return scenario.library_version or (self.profile.kernels or Kernels()).version
 
 
 def _added(scenario: Scenario) -> bool:

@@ -105,8 +105,25 @@ class ChannelWires:
 
     @cached_property
     def contention(self) -> float:
-        """Return the share of an all-to-all's time in which others send to the NICs that the busiest NIC sends to."""
-        return contention(self.rated, self.places, self.nodes)
+        """Return the average share of an all-to-all's time in which the receivers of the busiest NIC are busy with
+        messages of other NICs. Assumes that all pairs of nodes send as the first two do. The share is 0 for two nodes
+        with one switch per rail or one GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs are idle in
+        between."""
+        others = len(self.nodes) - 1
+        if not others:
+            return 0.0
+        places, kinds, links = self.places, self.rated.kinds, self.rated.links
+        ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages by NIC of the first node and of the second
+        for src, dst in itertools.product(*self.nodes[:2]):
+            ends = (end for link in self.rated.route(places[src], places[dst]) for end in links[link])
+            nics = [end for end in ends if kinds[end] == "nic"]
+            if nics:
+                ways[nics[0]][nics[-1]] += 1
+        if not ways:
+            return 1 - 1 / others
+        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
+        most = others * max(busiest.total(), *sent.values())
+        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
 
     @cached_property
     def inside(self) -> Any:
@@ -139,27 +156,6 @@ class ChannelWires:
     def from_heads(self) -> Any:
         """Whether each link begins at a GPU or a switch that reduces, bool (links,)."""
         return self.leaving("gpu", "nvswitch")
-
-
-def contention(rated: Topology, places: Sequence[str], nodes: Sequence[Sequence[int]]) -> float:
-    """Return the average share of an all-to-all's time in which the receivers of the busiest NIC are busy with messages
-    of other NICs. Assumes that all pairs of nodes send as the first two do. The share is 0 for two nodes with one
-    switch per rail or one GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs are idle in between."""
-    others = len(nodes) - 1
-    if not others:
-        return 0.0
-    kinds, links = rated.kinds, rated.links
-    ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages from a NIC of the first node to a NIC of the second
-    for src, dst in itertools.product(*nodes[:2]):
-        ends = (end for link in rated.route(places[src], places[dst]) for end in links[link])
-        nics = [end for end in ends if kinds[end] == "nic"]
-        if nics:
-            ways[nics[0]][nics[-1]] += 1
-    if not ways:
-        return 1 - 1 / others
-    busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
-    most = others * max(busiest.total(), *sent.values())
-    return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
@@ -209,10 +205,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
     if not messages:  # messages go to each peer separately
         rated = with_hubs(rated, places)
-    of_node: dict[int | None, list[int]] = defaultdict(list)
-    for rank, place in enumerate(places):
-        of_node[rated.node_of(place)].append(rank)
-    nodes = tuple(map(tuple, of_node.values()))
+    ranks_of = grouped(range(len(places)), lambda rank: rated.node_of(places[rank]))
+    nodes = tuple(map(tuple, ranks_of.values()))
     through = staged(comm)
     if through:
         rated = by_host(rated, comm)
@@ -292,6 +286,11 @@ class GpuCall(PlainCall):
         """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
+    @property
+    def network(self) -> Topology:
+        """Return the topology with the call's bandwidths and latencies."""
+        return with_rates(self.rated, self.bandwidths, self.latencies)
+
     def _cheaper(self, kind: CostKind) -> Iterator[tuple[str, CostSetting]]:
         """Yield costs with free launches, and costs with faster hops of a kind of blocks."""
         block, transport = getattr(self.kernels, kind), self.transport
@@ -370,19 +369,12 @@ class NcclChannel(GpuCall):
         return self.scenario.model_copy(update={**changed, "groups": nodes, "model": spec, **PLAIN})
 
     @property
-    def launch_ps(self) -> int:
-        """Return the time in ps of the call besides the steps of a channel."""
-        launch = super().launch_ps
-        kernels, bandwidth = self.kernels, self._slowest
-        late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
-        return self.call.launch_ps(kernels, launch, bandwidth) + late
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of channels."""
-        kernels, whole = self.kernels, self.launch_ps
-        launch = super().launch_ps + self.call.wide_ps(kernels)
-        spread = self.call.spread_ps(kernels, self._slowest)
+        kernels, bandwidth, one = self.kernels, self._slowest, self._one_launch
+        late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
+        whole = self.call.launch_ps(kernels, one, bandwidth) + late
+        launch, spread = one + self.call.wide_ps(kernels), self.call.spread_ps(kernels, bandwidth)
         return {"launch": launch, "start": whole - launch - spread, "spread": spread}
 
     @cached_property
@@ -447,11 +439,6 @@ class NcclChannel(GpuCall):
         latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
         found: Index = np.maximum(latencies.astype(np.int64), 1)
         return found
-
-    @property
-    def network(self) -> Topology:
-        """Return the topology with the channel's rates."""
-        return with_rates(self.rated, self.bandwidths, self.latencies)
 
     @property
     def capacities(self) -> NDArray[Any]:
@@ -522,10 +509,6 @@ class NcclExecutor(PlainExecutor):
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
             return replace(self.lower(both_ways, topology, costs), one_way=True)
-        rated = topology or rated_topology(scenario)
-        places = entered(rated, placed(scenario, rated)) if scenario.env.NCCL_IB_HCA else placed(scenario, rated)
-        if len(places) < 2:
-            raise RefusedError("NCCL kernel costs exist only for two ranks or more; take a profile without kernels")
         if scenario.protocol == "pull":
             raise RefusedError("NCCL's calls do not read peers' memory; write `executor: msccl`, or another `protocol`")
         if scenario.subgroups:
@@ -536,7 +519,8 @@ class NcclExecutor(PlainExecutor):
                 "NCCL kernel costs exist only for one group with equal blocks; take a profile without kernels",
                 "weights",
             )
-        comm = communicator_of(scenario, rated, places)
+        rated, places, comm = gpus_of(scenario, topology)
+        places = entered(rated, places) if scenario.env.NCCL_IB_HCA else places
         call = call_choice.choose(
             comm,
             scenario.collective,
@@ -597,10 +581,6 @@ class NcclExecutor(PlainExecutor):
         served = [set(algorithm_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
 
-    def release(self, scenario: Scenario) -> str | None:
-        """Return NCCL's release: the scenario's, or else the profile's."""
-        return scenario.library_version or self._kernels.version
-
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
     """Whether buffers are windows of all ranks and symmetric kernels serve the call: a sum of floats."""
@@ -634,6 +614,15 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
 def system_of(scenario: Scenario) -> str | None:
     """Return the scenario's system, or the file of its topology."""
     return scenario.topology.system or scenario.topology.file
+
+
+def gpus_of(scenario: Scenario, topology: Topology | None) -> tuple[Topology, tuple[str, ...], Communicator]:
+    """Return the rated topology, the GPUs of ranks and their communicator. Raises RefusedError for fewer than two."""
+    rated = topology or rated_topology(scenario)
+    places = placed(scenario, rated)
+    if len(places) < 2:
+        raise RefusedError("NCCL kernel costs exist only for two ranks or more; take a profile without kernels")
+    return rated, places, communicator_of(scenario, rated, places)
 
 
 def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[int, ...] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, get_args
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers
+from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
@@ -30,7 +31,6 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Link, Topology
 from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.topology_keys import TopologySpec
 
 ONE_PORT: Final = UNFITTED  # the profile without costs: links are as rated
 # Keys of the scenario that engines run, beside engine parameters: costs of the call are added separately.
@@ -46,8 +46,7 @@ def topology_of(scenario: Scenario) -> Topology:
 
 
 def rated_topology(scenario: Scenario) -> Topology:
-    """Return the topology of a scenario with rated links; it is cached for all points that share it. Topologies that
-    differ only in rates, with one order of links by bandwidth, share routes and all that is computed from them."""
+    """Return the topology of a scenario with rated links; it is cached for all points that share it."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and topology_builder.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
@@ -56,26 +55,11 @@ def rated_topology(scenario: Scenario) -> Topology:
         spec = spec.model_copy(update={"routing": "own-nics", "spines": None if spec.routing else spec.spines})
     written = input_files.text_of(Path(spec.file)) if spec.file and input_files.is_file(Path(spec.file)) else None
 
-    def built(asked: TopologySpec) -> Topology:
+    def built() -> Topology:
         check_work(scenario)
-        return topology_builder.build(asked, seed=seed, without=unused)
+        return topology_builder.build(spec, seed=seed, without=unused)
 
-    def key(asked: TopologySpec) -> Hashable:
-        return repr(vars(asked)), seed, written, unused
-
-    if not spec.links or spec.file:  # `links` of a file's scenario replace the file's own
-        return _TOPOLOGIES.get(key(spec), lambda: built(spec))
-
-    def changed() -> Topology:
-        unchanged = spec.model_copy(update={"links": {}})
-        plain = _TOPOLOGIES.get(key(unchanged), lambda: built(unchanged))
-        links = topology_builder.overridden(dict(zip(plain.link_names, plain.every_link, strict=True)), spec.links)
-        with_links = plain.with_links(links.values())
-        if (ways := with_links.order_of_widths) == plain.order_of_widths:
-            return with_links
-        return _TOPOLOGIES.get((key(unchanged), ways), lambda: built(spec)).with_links(links.values())
-
-    return _TOPOLOGIES.get(key(spec), changed)
+    return _TOPOLOGIES.get((repr(vars(spec)), seed, written, unused), built)
 
 
 def machine_of(scenario: Scenario) -> SystemFile | None:
@@ -126,11 +110,6 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     return {kind: LinkScale.model_construct(efficiency=share) for kind, share in sorted(shares.items()) if share > 1}
 
 
-def at_best(scenario: Scenario, rated: Topology, costs: CostSetting) -> Topology:
-    """Return the topology for lower bounds: links have rated bandwidth, or more where `beyond_rated` says so."""
-    return served_by(rated, beyond_rated(scenario, rated, costs))
-
-
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
     """Return a topology with scaled links; it is cached, so equal scales give one object."""
     return _TOPOLOGIES.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
@@ -177,22 +156,15 @@ def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
             raise wrong("placement", "a device is named twice", "place one rank on each device")
         places = placement
     elif isinstance(placement, Placement):
-        seen: dict[int, int] = {}
-        places = tuple(
-            device for device in topology.ranks if _count(seen, topology.node_of(device)) <= placement.per_node
-        )
+        of_nodes = grouped(topology.ranks, topology.node_of).values()
+        first = {device for devices in of_nodes for device in devices[: placement.per_node]}
+        places = tuple(device for device in topology.ranks if device in first)
     else:
         places = topology.ranks
     if wanted is not None and wanted > len(places):
         cure = f"write at most {len(places)} ranks, or more nodes"
         raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; {cure}", "ranks")
     return places[:wanted]
-
-
-def _count(seen: dict[int, int], node: int | None) -> int:
-    key = -1 if node is None else node
-    seen[key] = seen.get(key, 0) + 1
-    return seen[key]
 
 
 def arrivals_of(scenario: Scenario, n: int) -> dict[int, int]:

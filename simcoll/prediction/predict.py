@@ -9,7 +9,7 @@ from simcoll.engine import link_usage
 from simcoll.engine.link_usage import Binding
 from simcoll.engine.run import Keep
 from simcoll.nccl import algorithm_names
-from simcoll.prediction.confidence import ModelErrors, PredictedCase, fingerprint, follows, judge
+from simcoll.prediction.confidence import ModelErrors, PredictedCase, Setting, fingerprint, follows, judge
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predictions import CallPrediction, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
@@ -91,7 +91,7 @@ def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultR
     columns of workloads. `elsewhere`: see `judge`."""
     if isinstance(prediction, StepPrediction) and prediction.only:
         own = {name: getattr(_row(prediction, elsewhere), name) for name in _OF_WORKLOADS}
-        return replace(row(prediction.only, elsewhere), **(own | dict(prediction.columns)))
+        return replace(row(prediction.only, elsewhere), **{**own, **prediction.facts})
     return _row(prediction, elsewhere)
 
 
@@ -114,7 +114,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "sharing": prediction.sharing,
         "executor": prediction.executor,
         "ranks": prediction.ranks,
-        "nodes": _nodes(prediction),
+        "nodes": prediction.nodes,
         "time_us": time_ps / 1e6,
         "time_ps": time_ps,
         "algbw_GBps": prediction.algbw,
@@ -137,7 +137,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
     }
     trusted = _trusted(prediction, binding.busy if binding else 0.0, elsewhere)
-    return ResultRow(status="ok", **(columns | trusted | dict(prediction.columns)))
+    return ResultRow(status="ok", **{**columns, **trusted, **prediction.facts})
 
 
 def _called(prediction: Prediction) -> str:
@@ -161,21 +161,19 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     usual = profile.calibration and prediction.lowered.usual
     places = prediction.devices[: prediction.n]
     setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
-    nodes = _nodes(prediction)
     pulls = scenario.protocol == "pull"  # its launch is that of a CUDA graph, whatever the scenario says
-    where = nodes, place(prediction), busy, "" if pulls else scenario.launch.way, lent(prediction)
+    way = "" if pulls else scenario.launch.way
+    where = Setting(scenario.collective, prediction.nodes, place(prediction), busy, way, lent(prediction))
     how = prediction.protocol, prediction.lowered.by_itself, scenario.protocol not in ("none", "auto")
-    case = PredictedCase(
-        scenario.collective, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *where, *how
-    )
+    case = PredictedCase(where, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *how)
     shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
     if scenario.executed_by in ("msccl", "p2p"):
         if not pulls:
             return {"confidence": "modelled"}
         fitted = profile.judged_by(profile.pull)
     else:
-        way = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
-        fitted = profile.judged_by(way)
+        launched = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
+        fitted = profile.judged_by(launched)
     shipped = shipped or (fitted.calibration is not None and _is_shipped(fitted.calibration))
     judged = judge(fitted, case, scenario.model, shipped, elsewhere)
     time_us, least_us = prediction.time_ps / 1e6, min(prediction.time_ps, prediction.lower_bound_ps) / 1e6
@@ -184,13 +182,9 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     return {"confidence": judged.confidence, **ends}
 
 
-def _nodes(prediction: Prediction) -> int:
-    return prediction.topology.nodes_of(prediction.devices[: prediction.n])
-
-
 def place(prediction: Prediction) -> str:
     """Return the profile of a call's NICs, or the kind of links between GPUs if it stays on a node."""
-    if _nodes(prediction) > 1:
+    if prediction.nodes > 1:
         if named := transport_of(prediction.scenario.profile):
             return named
         system = described(prediction.scenario.topology)
@@ -224,7 +218,7 @@ def _transport(prediction: Prediction) -> str | None:
     name = prediction.scenario.profile
     own = load_profile(name)
     apart = own.kernels is not None and (own.transport is None or transport_of(name) is not None)
-    return place(prediction) or None if apart and _nodes(prediction) > 1 else None
+    return place(prediction) or None if apart and prediction.nodes > 1 else None
 
 
 def asked_of(scenario: Scenario) -> str:

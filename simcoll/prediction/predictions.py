@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,6 +79,9 @@ class PlannedCall(NamedTuple):
     bound: CallProgram | None = None  # None if the call is run by itself
 
 
+PlannedCalls = dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]  # by call of the plan and its ranks
+
+
 class CountedLinks(NamedTuple):
     """The links on which totals count bytes, by name, kind and B/s: the topology's, and further ones of its calls."""
 
@@ -118,13 +120,14 @@ class PlanTasks:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Prediction(ABC):
-    """The time of one point, and what engines ran for it: a `CallPrediction` or a `StepPrediction`.
+class Prediction:
+    """The predicted time of one point, and the simulation from which it follows.
 
-    `totals` are of all channels, of which the program that ran may be one. `asked` is the algorithm as the point asked
-    for it; `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other
-    costs. `launch_ps` is the time before the program begins, and `host_ps` the host's time: the next call begins no
-    sooner; a step has neither, as launches are part of it. `struck` are the faults that happened.
+    A collective gives a `CallPrediction`, a workload a `StepPrediction`. Most users need `time_us`, `verdict`,
+    `algorithm`, `busbw`, `timeline` and `links`. `scenario` holds the keys of the point, with the choice of the
+    algorithm; `asked` is the algorithm that the point named. `totals` counts the bytes on links, for all channels. `n`
+    is the number of all ranks. `launch_ps` is the time before the program begins. `host_ps` is the time of the host for
+    a call. A step has neither, because its plan contains the launches. `struck` are the faults that happened.
 
     >>> from simcoll import predict
     >>> hosts = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
@@ -141,10 +144,14 @@ class Prediction(ABC):
     totals: Totals
     bound_ps: Callable[[], int]
     anew: Callable[[CostSetting], Prediction]
+    n: int
+    planned: Sequence[PlannedCall]
+    counted: CountedLinks
     launch_ps: int = 0
     host_ps: int = 0
     asked: str = ""
     struck: tuple[Fault, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         size = [] if self.scenario.workload or not self.scenario.nbytes else [format_size(self.scenario.nbytes)]
@@ -153,7 +160,7 @@ class Prediction(ABC):
 
     @property
     def verdict(self) -> str:
-        """The answer in a sentence."""
+        """The result in a sentence."""
         from simcoll.prediction.predict import row
         from simcoll.prediction.summary_sentence import of_rows
 
@@ -162,71 +169,58 @@ class Prediction(ABC):
     def __str__(self) -> str:
         return "\n".join([self.verdict, *caveats.notes([self.scenario])])
 
-    # --- implemented differently for a call and a step ---
-
     @property
-    @abstractmethod
-    def n(self) -> int:
-        """All ranks of the point."""
-
-    @property
-    @abstractmethod
-    def planned(self) -> Sequence[PlannedCall]:
-        """Its calls, those that are alike once."""
-
-    @property
-    def columns(self) -> Mapping[str, object]:
-        """Columns of results that the workload's template adds; none of a call."""
+    def lead(self) -> dict[str, int]:
+        """Time before the first transfer by cause, in ps. Empty for a step, because its plan contains the launches."""
         return {}
 
-    @property
-    @abstractmethod
-    def _served(self) -> CountedLinks:
-        """Links without faults."""
+    @cached_property
+    def rails(self) -> dict[int, tuple[int, ...]]:
+        """For each link that the program used: the numbers of all links that carry equal bytes at equal times. A call
+        of NCCL is simulated on one channel, which stands for several."""
+        return {link: (link,) for link in self._used}
 
     @property
-    @abstractmethod
-    def lead(self) -> dict[str, int]:
-        """Time before the program begins, in ps, by cause."""
+    def _used(self) -> list[int]:
+        used: list[int] = np.flatnonzero(self.totals.carried).tolist()
+        return used
 
-    @abstractmethod
-    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """For each used link, by number, the links that carry the same at the same time."""
-
-    @abstractmethod
     def retimed(self, costs: CostSetting) -> int:
-        """The time under other costs, in ps."""
+        """Return the time that the point takes with other costs, in ps."""
+        return self.time_ps if costs is self.costs else self.anew(costs).time_ps
 
     # --- times ---
 
     @property
     def compute_ps(self) -> int | None:
-        """Computation of the rank that computes longest, in ps; None of a call."""
+        """Computing time of the rank that computes longest, in ps. None for a collective."""
         return None
 
     @property
     def steps(self) -> int | None:
-        """Steps of the schedule; None of a workload."""
+        """Number of steps of the schedule. None for a workload."""
         return None
 
     @property
     def staged(self) -> Staged | None:
-        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        """Data that arrived at a receiver while their place was still in use. None if the timeline was not kept, or if
+        the simulation did not run one whole collective."""
         return None
 
     @cached_property
     def time_ps(self) -> int:
-        """Time of the point in ps: that on the GPUs, or that of the host where it is longer."""
+        """The predicted time in ps: the time of the GPUs, or the time of the host if it is longer."""
         return max(self.called_ps, self.host_ps)
 
     @property
     def time_us(self) -> float:
-        """Time of the point in us, for reading; `time_ps` is exact."""
+        """The predicted time in us, for reading. `time_ps` is exact."""
         return self.time_ps / 1e6
 
     @cached_property
     def called_ps(self) -> int:
-        """Time on the GPUs, in ps: the launch, and until the last transfer has ended and the last rank has come."""
+        """Time of the GPUs in ps: from the launch to the end of the last transfer. It is not shorter than the delay of
+        the last rank."""
         return self._until(self.totals.makespan_ps) + self.launch_ps
 
     def _until(self, makespan_ps: int) -> int:
@@ -239,17 +233,17 @@ class Prediction(ABC):
 
     @property
     def exposed_ps(self) -> int | None:
-        """Time of a step beyond that of computation, in ps; None of a call."""
+        """Time that communication adds to the computing time of a step, in ps. None for a collective."""
         return None if self.compute_ps is None else self.time_ps - self.compute_ps
 
     @cached_property
     def lower_bound_ps(self) -> int:
-        """Time that nothing can beat, in ps."""
+        """A time in ps that no schedule can beat on these links."""
         return self.bound_ps()
 
     @cached_property
     def fault_windows(self) -> Sequence[FaultWindow]:
-        """The times, from the call on, in which faults acted on links of the topology."""
+        """The times at which faults acted on links."""
         if not self.struck:
             return ()
         from simcoll.scenario.faults import windows
@@ -260,44 +254,49 @@ class Prediction(ABC):
 
     @property
     def algorithm(self) -> str:
-        """The algorithms of its calls; empty where there is none."""
+        """Name of the algorithm that ran. For a workload, the names of the algorithms of all its calls."""
         return ", ".join(dict.fromkeys(call.lowered.algorithm for call in self.planned))
 
     @property
     def executor(self) -> str | None:
-        """The executors of its calls."""
+        """How the calls ran on GPUs: `nccl`, `msccl` or `p2p`. None with a profile without `kernels`."""
         return ", ".join(dict.fromkeys(call.lowered.executor for call in self.planned if call.lowered.executor)) or None
 
     @property
     def protocol(self) -> str:
-        """NCCL's protocols of its calls."""
+        """NCCL's protocol. For a workload, the protocols of all its calls."""
         return ", ".join(dict.fromkeys(call.lowered.protocol for call in self.planned)) or self.scenario.protocol
 
     @property
     def sharing(self) -> str:
-        """The ways in which its calls share links."""
+        """How messages share links: `fair` or `fifo`."""
         ways = dict.fromkeys(call.lowered.point.params().sharing for call in self.planned)
         return ", ".join(ways) or self.scenario.params().sharing
 
     @property
     def proved(self) -> str:
-        """Levels at which the schedules of its calls were proved."""
+        """How the schedules were proved: `full`, `fingerprint` or `off`."""
         return ", ".join(dict.fromkeys(call.proved for call in self.planned))
+
+    @cached_property
+    def nodes(self) -> int:
+        """Number of nodes that the ranks are on."""
+        return self.topology.nodes_of(self.devices[: self.n])
 
     @property
     def ranks(self) -> int:
-        """Ranks that take part, or those of one sub-group."""
+        """Number of ranks that take part. With `subgroups`, the ranks of one group."""
         return len(self.scenario.subgroups[0]) if self.scenario.subgroups else self.n
 
     @property
     def algbw(self) -> float | None:
-        """Size over time, in GB/s; None of a barrier or a workload."""
+        """Size divided by time, in GB/s. None for a barrier or a workload."""
         nbytes = self.scenario.nbytes
         return nbytes / (self.time_ps / 1e12) / 1e9 if self.time_ps and nbytes else None
 
     @property
     def busbw(self) -> float | None:
-        """Bus bandwidth as nccl-tests defines it, in GB/s; None of a barrier or a workload."""
+        """Bus bandwidth as nccl-tests defines it, in GB/s. None for a barrier or a workload."""
         algbw = self.algbw
         return None if algbw is None else algbw * float(collective(self.scenario.collective).busbw(self.ranks))
 
@@ -305,37 +304,34 @@ class Prediction(ABC):
 
     @property
     def engine(self) -> str:
-        """The engine that ran it."""
+        """Name of the engine that ran: `fast` or `event`."""
         return self.run.engine
 
     @property
     def program(self) -> Program:
-        """The program, with the ways that its transfers took in the end; a long one is made only when asked for."""
+        """The simulated program: the schedule with its sizes, channels and routes. Routes are those that transfers took
+        in the end. A long program is computed only when you ask for it."""
         return self.run.went if self.run.program.changes else self.run.program
 
     @property
     def timeline(self) -> Timeline:
-        """Times of everything that happened."""
+        """The start and the end of every transfer."""
         return self.run.timeline
 
     @cached_property
     def links(self) -> CountedLinks:
-        """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
-        it uses; of links that change, those of the mean of the run."""
-        links = self._served
+        """The links, with the bandwidth for the bytes that are counted on each. For a link to the network in a call of
+        NCCL, it is the bandwidth of all NICs that the call uses. For a link with a fault, it is the mean bandwidth of
+        the run."""
+        links = self.counted
         if not self.scenario.striking:  # else a long program would be made
             return links
         kept = link_usage.kept(self.run.program, self.totals.makespan_ps).reshape(-1, len(links.names))
         return links._replace(capacities=links.capacities * kept.min(axis=0))
 
     @cached_property
-    def rails(self) -> dict[int, tuple[int, ...]]:
-        """For each link that the program used, by number: those that carry the same at the same time in the call."""
-        return self._rails_of(np.flatnonzero(self.totals.carried).tolist())
-
-    @cached_property
     def busy(self) -> NDArray[np.float64]:
-        """Share of the time in which each link of the whole call carried bytes at full rate, float64 (links,)."""
+        """Share of the time in which each link carried bytes at full rate: an array with a number for each link."""
         ran = link_usage.busy(self.totals.carried, self.links.capacities, self.time_ps)
         whole = np.zeros(len(ran))
         for link, alike in self.rails.items():
@@ -345,22 +341,14 @@ class Prediction(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CallPrediction(Prediction):
-    """The prediction of a call. `lowered` is the call as engines run it; `source` is its schedule, or the stream of its
-    steps, which was proved at level `proof`."""
+    """The prediction of a call; `source` is its schedule, or the stream of its steps."""
 
-    lowered: PlainCall
     source: AnySchedule
-    proof: str
 
     @property
-    def n(self) -> int:
-        """Return the number of all ranks of the point."""
-        return self.source.n
-
-    @property
-    def planned(self) -> Sequence[PlannedCall]:
-        """Return the call."""
-        return (PlannedCall(self.lowered, self.proof),)
+    def lowered(self) -> PlainCall:
+        """Return the call as engines run it."""
+        return self.planned[0].lowered
 
     @property
     def steps(self) -> int:
@@ -374,30 +362,25 @@ class CallPrediction(Prediction):
         return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
 
     @property
-    def _served(self) -> CountedLinks:
-        return CountedLinks(self.topology.link_names, self.topology.link_kinds, self.lowered.capacities)
-
-    @property
     def lead(self) -> dict[str, int]:
         """Return the time before the program begins by cause, in ps."""
         waited = {"host": self.waited_ps} if self.waited_ps else {}
         return {**waited, **self.lowered.lead}
 
-    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    @cached_property
+    def rails(self) -> dict[int, tuple[int, ...]]:
         """Return, for each used link, by number, the links that carry the same at the same time."""
-        return self.lowered.rails(used)
+        return self.lowered.rails(self._used)
 
     def retimed(self, costs: CostSetting) -> int:
         """Return the time under other costs, in ps.
 
         Schedule, proof, routes and dependencies do not depend on costs, and are kept if the program is.
         """
-        if costs is self.costs:
-            return self.time_ps
-        call = self.lowered.under(costs)
         apart = self.scenario.striking or self.scenario.in_buckets  # links change, or there are several calls
-        if apart or self.run.totals.messages > MOST_HELD:
-            return self.anew(costs).time_ps
+        if costs is self.costs or apart or self.run.totals.messages > MOST_HELD:
+            return super().retimed(costs)
+        call = self.lowered.under(costs)
         program = dataclasses.replace(
             self.program,
             params=dataclasses.replace(self.program.params, **call.params),
@@ -411,30 +394,13 @@ class CallPrediction(Prediction):
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepPrediction(Prediction):
     """The prediction of a workload's plan. `calls` are its calls as they are bound, `tasks` the tasks of the joined
-    program, `counted` the links of all calls. `facts` are result columns of the workload's template. `alone` returns
+    program, `counted` the links of all calls. `alone` returns
     the prediction of the call if the undisturbed plan is just one call of all ranks, else None."""
 
     plan: WorkloadPlan
-    calls: Mapping[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]
+    calls: PlannedCalls
     tasks: PlanTasks
-    counted: CountedLinks
-    facts: Mapping[str, object]
     alone: Callable[[], CallPrediction | None]
-
-    @property
-    def n(self) -> int:
-        """Return the number of all ranks of the point."""
-        return self.plan.n
-
-    @property
-    def planned(self) -> Sequence[PlannedCall]:
-        """Return the calls, equal ones once."""
-        return tuple(self.calls.values())
-
-    @property
-    def columns(self) -> Mapping[str, object]:
-        """Return the template's result columns, and the protocols of the calls."""
-        return {**self.facts, "protocol": self.protocol} if self.calls else self.facts
 
     @cached_property
     def only(self) -> CallPrediction | None:
@@ -445,20 +411,3 @@ class StepPrediction(Prediction):
     def compute_ps(self) -> int:
         """Return the computation time of the rank that computes longest, in ps."""
         return max(self.plan.computed_ps())
-
-    @property
-    def _served(self) -> CountedLinks:
-        return self.counted
-
-    @property
-    def lead(self) -> dict[str, int]:
-        """Return nothing: launches are part of a plan."""
-        return {}
-
-    def _rails_of(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return each used link itself, by number."""
-        return {link: (link,) for link in used}
-
-    def retimed(self, costs: CostSetting) -> int:
-        """Return the time under other costs, in ps."""
-        return self.time_ps if costs is self.costs else self.anew(costs).time_ps

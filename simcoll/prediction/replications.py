@@ -42,9 +42,10 @@ def part(point: Point) -> ResultRow:
     """Return the row of the undisturbed point, with the time (ps) of each replication under each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
-    prediction = _undisturbed(scenario)
+    prediction = predict(scenario)
+    _check(prediction)
     undisturbed = row(prediction)
-    every = (*spec.causes, *(("faults",) if scenario.faults else ()))
+    every = drawing(scenario, 0).causes
     for slow in spec.slow:
         if slow.rank >= prediction.n:
             raise wrong("variability", f"there is no rank {slow.rank}", f"write 0 … {prediction.n - 1}")
@@ -76,15 +77,6 @@ def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
     """Return the set of all causes, and all its non-empty subsets unless only the `whole` set is asked for."""
     sizes = range(len(causes), len(causes) - 1 if whole else 0, -1)
     return [chosen for size in sizes for chosen in itertools.combinations(causes, size)]
-
-
-def _undisturbed(scenario: Scenario) -> Prediction:
-    """Return the undisturbed prediction; raises InputError for causes that name links that do not exist."""
-    prediction = predict(scenario)
-    _check(prediction)
-    if scenario.faults:
-        struck(prediction.program, prediction.topology, scenario.faults)
-    return prediction
 
 
 def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
@@ -205,9 +197,11 @@ def _slowed(program: Program, drawn: Drawn) -> Program:
 
 
 def _check(prediction: Prediction) -> None:
-    """Raise InputError for links that do not exist or cannot be slow, and for routes that cannot be drawn."""
+    """Raise InputError for links that do not exist or cannot be slow or fail, and for routes that cannot be drawn."""
     scenario, names = prediction.scenario, prediction.topology.link_names
     spec = scenario.variability or Variability()
+    if scenario.faults:
+        struck(prediction.program, prediction.topology, scenario.faults)
     for each in spec.slow_links:
         if not matching(each.link, names):
             raise wrong("variability", f"no link is called {each.link!r}", did_you_mean(each.link, names))
@@ -262,12 +256,9 @@ def _quantiles(times: Sequence[int]) -> dict[str, Any]:
 def _interval(count: int, share: float) -> tuple[int, int]:
     """Return the places in order between which a quantile lies with confidence SURE, if `count` values suffice: the
     number of values below it is binomial."""
-    logs = [
-        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-        + k * math.log(share) + (count - k) * math.log(1 - share)
-        for k in range(count + 1)
-    ]  # fmt: skip
-    below = np.cumsum(np.exp(logs))
+    from scipy.special import bdtr  # only replications pay for the import
+
+    below = bdtr(np.arange(count + 1), count, share)
     tail = (1 - SURE) / 2
     low = int(np.searchsorted(below, tail))  # fewer than `low` values below it are improbable
     high = int(np.searchsorted(below, 1 - tail))

@@ -13,8 +13,6 @@ import json
 import math
 import operator
 import os
-import platform
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -309,27 +307,10 @@ def check_own(path: Path) -> None:
             raise InputError(problem, "move it, or name another folder with -o")
 
 
-_PART: Final = ".part"  # suffix of a file that is being written, by the process in its name
-
-
-def _drop_abandoned(path: Path, here: str) -> None:
-    """Remove partial files beside `path` whose process ran on this machine (`here`) and has ended."""
-    begun = re.compile(rf"\.{re.escape(path.name)}\.(\d{{1,9}})@{re.escape(here)}\..*{re.escape(_PART)}")
-    for file in path.parent.iterdir():
-        if match := begun.fullmatch(file.name):
-            try:
-                os.kill(int(match[1]), 0)
-            except ProcessLookupError:
-                file.unlink(missing_ok=True)
-            except OSError:  # the process lives and is another user's
-                continue
-
-
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Write a file completely or not at all; raises SimcollError if it cannot be written (see `unwritable`).
 
-    A link, a pipe or a device (`/dev/null`) is written to, not replaced. Partial files of killed processes of this
-    machine are removed.
+    A link, a pipe or a device (`/dev/null`) is written to, not replaced.
     """
     import tempfile
 
@@ -339,9 +320,7 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             path.write_bytes(body)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        here = platform.node()
-        _drop_abandoned(path, here)
-        handle, temporary = tempfile.mkstemp(_PART, f".{path.name}.{os.getpid()}@{here}.", path.parent)
+        handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(body)

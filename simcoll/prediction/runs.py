@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Any, TypeVar
 
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
 from simcoll.engine import bounds
-from simcoll.engine.binding import bind, written_out
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import Joined, composed_ps
 from simcoll.engine.joined_program import Operation, join
-from simcoll.engine.looped import looped
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
 from simcoll.prediction.lowered_call import PlainCall, alone, executor
-from simcoll.prediction.placed_topology import arrivals_of, at_best, placed, rated_topology, served_by
+from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by
 from simcoll.prediction.predictions import (
     CALLING,
     COMPUTING,
@@ -31,92 +28,20 @@ from simcoll.prediction.predictions import (
     CallPrediction,
     CountedLinks,
     PlannedCall,
+    PlannedCalls,
     PlanTasks,
     ProgramRun,
     StepPrediction,
     policy,
 )
-from simcoll.prediction.schedules import agents_of, source_of
+from simcoll.prediction.schedules import program_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
-from simcoll.schedule.collectives import collective, cut
-from simcoll.schedule.schedule import AnySchedule, StreamedSchedule, split
+from simcoll.schedule.schedule import StreamedSchedule, split
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.templates import plan_of
-
-# --- one schedule ---
-
-
-@dataclass(frozen=True, eq=False)
-class ScheduleRun:
-    """A schedule that ran as one call: source, level of the proof, devices of ranks and agents, and the run."""
-
-    source: AnySchedule
-    proved: str
-    devices: tuple[str, ...]
-    run: ProgramRun
-
-
-def _may_be_long(source: AnySchedule, point: Scenario) -> bool:
-    """Whether a schedule, in all its loops, may have too many transfers for one program."""
-    if isinstance(source, StreamedSchedule):
-        return True
-    chunk = point.params().chunk
-    loops = 1 + point.nbytes // chunk if chunk else 1
-    return len(source) * loops > MOST_HELD and not point.subgroups
-
-
-def _check_weights(point: Scenario, ranks: int) -> None:
-    """Raise InputError unless the point has one weight per rank."""
-    blocks = collective(point.collective).blocks(ranks)
-    try:
-        cut(0, ranks, blocks, 1, point.weights, blocks)
-    except ValueError as error:
-        raise wrong("weights", str(error), f"there are {ranks} ranks") from None
-
-
-def run_schedule(
-    point: Scenario, network: Topology, places: Sequence[str], launch_ps: int, keep: Keep = "auto"
-) -> ScheduleRun:
-    """Run the schedule of a point on ranks at `places`; faults count from `launch_ps` before its begin.
-
-    Raises RefusedError when the algorithm cannot serve, StuckError when the run cannot finish, ScheduleError when the
-    proof fails, BoundError when the run is faster than possible.
-    """
-    proved = source_of(point, network, places)
-    source = proved.source
-    devices = (*places, *agents_of(point, network, places)[: source.agents])
-    if point.weights is not None:
-        _check_weights(point, source.n)
-    arrivals = arrivals_of(point, source.n)
-
-    def make() -> Program:
-        schedule = written_out(source)
-        options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights, "arrivals": arrivals}
-        program = bind(schedule, network, devices, point.params(), point.nbytes, **options)
-        if not point.striking:
-            return program
-        return struck(program, network, point.striking, launch_ps)
-
-    if point.weights is None and not point.striking and _may_be_long(source, point):
-        stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize, arrivals)
-        outcome = run(stream, policy(point, keep))
-        program = outcome.program
-    else:
-        program = make()
-        outcome = run(program, policy(point, keep))
-    took_ps, asked = outcome.totals.makespan_ps, (point.nbytes, point.itemsize, point.weights)
-    bound = bounds.beaten(took_ps, source, network, devices, *asked)
-    if bound is not None:
-        took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
-        if proved.proof == "off":
-            raise ScheduleError(f"{took}: it does not do {source.collective}; set `proof: full` to see where")
-        raise BoundError(f"{took}: a bug of simcoll")
-    held = program if program is not None and len(program) <= MOST_HELD else None
-    ran = ProgramRun(point, make, outcome, held)
-    return ScheduleRun(source, proved.proof, devices, ran)
 
 
 def predict_call(
@@ -136,41 +61,72 @@ def predict_call(
 
 
 def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
-    """Return the prediction of a call with a named algorithm."""
+    """Return the prediction of a call with a named algorithm. Faults count from the launch on."""
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
     call = executor(scenario).lower(scenario, topology, costs)
-    launch_ps = call.launch_ps
+    point, network, launch_ps = call.point, call.network, call.launch_ps
+    whole, proof = program_of(point, network, call.places)
+
+    def make() -> Program:
+        return struck(whole.bind(), network, point.striking, launch_ps)
+
     try:
-        run = run_schedule(call.point, call.network, call.places, launch_ps, keep)
+        program = None if _may_be_long(whole, point) else make()
+        outcome = run(program or whole, policy(point, keep))
     except StuckError as error:
         raise call.stuck(error) from None
+    _check_bound(outcome.totals.makespan_ps, whole, network, proof)
+    program = program or outcome.program
+    held = program if program is not None and len(program) <= MOST_HELD else None
     return CallPrediction(
         scenario=scenario,
         costs=costs,
         topology=call.topology,
-        devices=run.devices,
-        run=run.run,
-        totals=_side_by_side(run.run.totals, call.count),
-        bound_ps=functools.partial(_bound_ps, call, run, topology),
+        devices=tuple(whole.devices),
+        run=ProgramRun(point, make, outcome, held),
+        totals=_side_by_side(outcome.totals, call.count),
+        bound_ps=functools.partial(_bound_ps, call, whole, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
-        lowered=call,
-        source=run.source,
-        proof=run.proved,
+        n=whole.stream.n,
+        planned=(PlannedCall(call, proof),),
+        counted=CountedLinks(call.topology.link_names, call.topology.link_kinds, call.capacities),
+        source=whole.stream,
         launch_ps=launch_ps,
         host_ps=call.host_ps,
     )
 
 
-def _bound_ps(call: PlainCall, run: ScheduleRun, topology: Topology | None) -> int:
+def _may_be_long(whole: StreamedProgram, point: Scenario) -> bool:
+    """Whether a schedule may have too many transfers for one program, in all its loops, and may run without one."""
+    if point.weights is not None or point.striking:
+        return False
+    chunk = whole.params.chunk
+    loops = 1 + point.nbytes // chunk if chunk else 1
+    streamed = isinstance(whole.stream, StreamedSchedule)
+    return streamed or (whole.transfers * loops > MOST_HELD and not point.subgroups)
+
+
+def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof: str) -> None:
+    """Raise ScheduleError or BoundError for a time that is shorter than any schedule can take."""
+    source, asked = whole.stream, (whole.nbytes, whole.itemsize, whole.weights)
+    bound = bounds.beaten(took_ps, source, network, whole.devices, *asked)
+    if bound is not None:
+        took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
+        if proof == "off":
+            raise ScheduleError(f"{took}: it does not do {source.collective}; set `proof: full` to see where")
+        raise BoundError(f"{took}: a bug of simcoll")
+
+
+def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> int:
     """Return a lower bound in ps of the point's time, for all algorithms and executors. Links have rated bandwidth, or
     that of a profile if it is higher; switches that can reduce are taken into account."""
     scenario, rated = call.scenario, topology or rated_topology(call.scenario)
-    network = at_best(scenario, rated, call.costs)
+    network = served_by(rated, beyond_rated(scenario, rated, call.costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
-    return bounds.lower_bound_ps(run.source, network, run.devices, *asked, reducing)
+    return bounds.lower_bound_ps(whole.stream, network, whole.devices, *asked, reducing)
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:
@@ -232,15 +188,17 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
     return replace(whole, scenario=scenario, totals=totals, host_ps=host_ps, anew=again)
 
 
-T = TypeVar("T")
-
-
 def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
     """Return the prediction of a workload's plan. Raises like `predict`."""
-    binder = _Binder(scenario, topology or rated_topology(scenario), costs)
-    plan, facts = plan_of(scenario.workload, len(binder.places), scenario.itemsize)
+    rated = topology or rated_topology(scenario)
+    network, places = served_by(rated, costs.links), placed(scenario, rated)
+    plan, facts = plan_of(scenario.workload, len(places), scenario.itemsize)
+    planned: PlannedCalls = {}
+    for work in plan.works:
+        if work.call and (work.call, work.ranks) not in planned:
+            planned[work.call, work.ranks] = _planned(scenario, rated, costs, places, work.call, work.ranks)
     apart = scenario.variability is not None and scenario.variability.launch_skew is not None
-    operations, calls, kinds = _operations(plan, binder, apart)
+    operations, calls, kinds = _operations(plan, planned, apart)
     lengths = [len(operation.ranks) for operation in operations]
     parts = [slice(end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
@@ -248,29 +206,30 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         whole = [
             op._replace(program=call.program if call else None) for op, call in zip(operations, calls, strict=True)
         ]
-        return struck(join(whole, plan.n, binder.topology), binder.topology, scenario.striking)
+        return struck(join(whole, plan.n, network), network, scenario.striking)
 
     way = policy(scenario, "totals")
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
     shared: tuple[set[CallProgram], Joined] = set(), {}  # for replications: calls that were run, and joined ones
-    took = composed_ps(operations, calls, plan.n, binder.topology, *shared) if alone else None
-    if took is None and len(binder.ways) > 1:  # calls that meet on links must have one sharing rule
+    took = composed_ps(operations, calls, plan.n, network, *shared) if alone else None
+    ways = {call.lowered.point.params().sharing for call in planned.values()}
+    if took is None and len(ways) > 1:  # calls that meet on links must have one sharing rule
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
         return replace(predict_plan(fair, topology, costs), scenario=scenario)
 
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls meet on a link
             return None
-        return composed_ps(operations, calls, plan.n, binder.topology, *shared, [durations[part] for part in parts])
+        return composed_ps(operations, calls, plan.n, network, *shared, [durations[part] for part in parts])
 
     if took is None:
         program = joined()
         ran = ProgramRun(scenario, joined, run(program, way), program)
         carried, rates = (column.reshape(program.views, -1) for column in (ran.totals.carried, program.bandwidths))
-        links = _links(tuple(program.link_names[: program.servers]), binder)
+        links = _links(tuple(program.link_names[: program.servers]), network, planned)
     else:
-        carried, rates = _carried(calls, binder.topology)
-        links = _links(binder.topology.link_names, binder)
+        carried, rates = _carried(calls, network)
+        links = _links(network.link_names, network, planned)
         totals = Totals(took, carried.sum(axis=0), bytes_per_rank=0, messages=0, wire_bytes=0, shortcut="compose")
         ran = ProgramRun(scenario, joined, Outcome("fast", totals))
     tasks = PlanTasks(
@@ -282,34 +241,38 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     return StepPrediction(
         scenario=scenario,
         costs=costs,
-        topology=binder.topology,
-        devices=binder.places,
+        topology=network,
+        devices=places,
         run=ran,
-        totals=_step_totals(ran.totals, carried, rates, operations, calls, links, binder),
+        totals=_step_totals(ran.totals, carried, rates, operations, calls, links, planned, plan, network),
         bound_ps=lambda: max(plan.computed_ps()),
         anew=functools.partial(predict_plan, scenario, topology),
+        n=plan.n,
+        planned=tuple(planned.values()),
         plan=plan,
-        calls=binder.calls,
+        calls=planned,
         tasks=tasks,
         counted=links,
         facts=facts,
-        alone=functools.partial(_only, scenario, plan, binder, topology),
+        alone=functools.partial(_only, scenario, plan, places, topology, costs),
     )
 
 
-def _only(scenario: Scenario, plan: WorkloadPlan, binder: _Binder, topology: Topology | None) -> CallPrediction | None:
+def _only(
+    scenario: Scenario, plan: WorkloadPlan, places: Sequence[str], topology: Topology | None, costs: CostSetting
+) -> CallPrediction | None:
     """Return the prediction of the one call that the plan consists of; None for other and for disturbed plans."""
     if len(plan.works) != 1 or scenario.faults or scenario.variability or scenario.replications:
         return None
     (work,) = plan.works
     if work.call is None or len(work.ranks) < plan.n:
         return None
-    ran = predict_call(alone(scenario, binder.places, work.call, work.ranks), topology, binder.costs)
+    ran = predict_call(alone(scenario, places, work.call, work.ranks), topology, costs)
     return replace(ran, asked=work.call.algorithm)
 
 
 def _operations(
-    plan: WorkloadPlan, binder: _Binder, apart: bool
+    plan: WorkloadPlan, planned: PlannedCalls, apart: bool
 ) -> tuple[list[Operation], list[CallProgram | None], list[int]]:
     """Return the plan's operations, the call of each or None, and its kind. A call whose launch takes time, or is to be
     disturbed (`apart`), becomes two operations: the launch and the call."""
@@ -329,7 +292,7 @@ def _operations(
             calls.append(None)
             kinds.append(COMPUTING)
         else:
-            call = binder.bound(work.call, work.ranks)
+            call = planned[work.call, work.ranks]
             launch_ps = call.lowered.launch_ps
             if launch_ps or apart:
                 operations.append(Operation(ranks, None, launch_ps, after))
@@ -357,11 +320,11 @@ def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Nu
     return np.stack([carried for carried, _ in views.values()]), np.stack([rates for _, rates in views.values()])
 
 
-def _links(names: tuple[str, ...], binder: _Binder) -> CountedLinks:
-    """Return the links in `names`, with the topology's rates, or a call's if the topology lacks them."""
+def _links(names: tuple[str, ...], network: Topology, planned: PlannedCalls) -> CountedLinks:
+    """Return the links in `names`, with the network's rates, or a call's if the network lacks them."""
     known: dict[str, tuple[str, int]] = {}
-    for each in (binder.topology, *(call.lowered.topology for call in binder.calls.values())):
-        if each.link_names is not binder.topology.link_names or not known:
+    for each in (network, *(call.lowered.topology for call in planned.values())):
+        if each.link_names is not network.link_names or not known:
             for name, kind, rate in zip(each.link_names, each.link_kinds, each.bandwidths.tolist(), strict=True):
                 known.setdefault(name, (kind, rate))
     kinds, rates = zip(*(known[name] for name in names), strict=True) if names else ((), ())
@@ -375,27 +338,29 @@ def _step_totals(
     operations: Sequence[Operation],
     calls: Sequence[CallProgram | None],
     links: CountedLinks,
-    binder: _Binder,
+    planned: PlannedCalls,
+    plan: WorkloadPlan,
+    network: Topology,
 ) -> Totals:
     """Return the totals over all channels; the program of a call may have only one. A byte on a link that channels
     share uses as much of the link as in a separate call."""
     number = dict(zip(links.names, range(len(links.names)), strict=True))
     served: dict[bytes, Array] = {}
-    for planned in binder.calls.values():
-        if planned.bound:
-            names = planned.lowered.rated.link_names
+    for call in planned.values():
+        if call.bound:
+            names = call.lowered.rated.link_names
             own = range(len(names)) if names is links.names else [number[name] for name in names]
             view, serves = links.capacities.copy(), links.capacities.astype(float)
-            view[len(binder.topology.bandwidths) :] = 1  # `join` gives 1 B/s to links that a call does not see
-            view[own], serves[own] = planned.bound.network.bandwidths, planned.lowered.capacities
-            served[view.tobytes()] = serves / planned.lowered.count
+            view[len(network.bandwidths) :] = 1  # `join` gives 1 B/s to links that a call does not see
+            view[own], serves[own] = call.bound.network.bandwidths, call.lowered.capacities
+            served[view.tobytes()] = serves / call.lowered.count
     shares = [links.capacities / np.maximum(1, served.get(view.tobytes(), view)) for view in rates]
     whole = np.rint(carried * np.stack(shares)).astype(np.int64).sum(axis=0)
-    counts = {id(call.bound): call.lowered.count for call in binder.calls.values()}
-    sent, messages, wire_bytes = np.zeros(len(binder.places), np.int64), 0, 0
-    for operation, call in zip(operations, calls, strict=True):
-        if call is not None:
-            count, sums = counts[id(call)], call.sums
+    counts = {id(call.bound): call.lowered.count for call in planned.values()}
+    sent, messages, wire_bytes = np.zeros(plan.n, np.int64), 0, 0
+    for operation, bound in zip(operations, calls, strict=True):
+        if bound is not None:
+            count, sums = counts[id(bound)], bound.sums
             sent[operation.ranks] += count * sums.sent
             messages += count * sums.messages
             wire_bytes += count * sums.wire_bytes
@@ -403,57 +368,34 @@ def _step_totals(
     return replace(totals, carried=whole, messages=messages, wire_bytes=wire_bytes, bytes_per_rank=most)
 
 
-class _Binder:
-    """Binds the calls of a plan, equal ones once, each to links with the rates that it gets. `topology` has the links
-    of the profile."""
+def _planned(
+    scenario: Scenario,
+    rated: Topology,
+    costs: CostSetting,
+    places: Sequence[str],
+    call: CollectiveCall,
+    ranks: tuple[int, ...],
+) -> PlannedCall:
+    """Return a call of some ranks, bound as if it ran alone; `join` lets it share links with others. Raises
+    RefusedError if its algorithm cannot serve, and InputError."""
+    try:
+        return _bound(alone(scenario, places, call, ranks), rated, costs)
+    except TopologyError:
+        raise
+    except InputError as error:  # other keys of the call are keys of the workload
+        own = ("", "root")
+        raise InputError(replace(d, path="workload") if d.path in own else d for d in error.diagnostics) from None
 
-    def __init__(self, scenario: Scenario, rated: Topology, costs: CostSetting):
-        self.scenario, self.rated, self.costs = scenario, rated, costs
-        self.topology = served_by(rated, costs.links)
-        self.places = placed(scenario, rated)
-        self.calls: dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall] = {}
 
-    @property
-    def ways(self) -> set[str]:
-        """Return the sharing rules of the calls (`fair`, `fifo`)."""
-        return {call.lowered.point.params().sharing for call in self.calls.values()}
-
-    def bound(self, call: CollectiveCall, ranks: tuple[int, ...]) -> PlannedCall:
-        """Return a call of some ranks. Raises RefusedError if its algorithm cannot serve, and InputError."""
-        key = call, ranks
-        if key not in self.calls:
-            try:
-                self.calls[key] = self._bound(alone(self.scenario, self.places, call, ranks))
-            except TopologyError:
-                raise
-            except InputError as error:  # other keys of the call are keys of the workload
-                own = ("", "root")
-                raise InputError(
-                    replace(d, path="workload") if d.path in own else d for d in error.diagnostics
-                ) from None
-        return self.calls[key]
-
-    def _bound(self, asked: Scenario) -> PlannedCall:
-        """Return a call bound as if it ran alone; `join` lets it share links with others."""
-        if asked.nbytes % asked.itemsize:
-            why = f"{asked.collective} of {asked.nbytes} B is no whole number of {asked.dtype} elements"
-            raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
-        runs = executor(asked)
-        if runs.alternatives(asked, self.rated)[0] is not asked:
-            call = predict_call(asked, self.rated, self.costs).lowered
-        else:
-            call = runs.lower(asked, self.rated, self.costs)
-        point, network, devices = call.point, call.network, call.places
-        proved = source_of(point, network, devices)
-        source = proved.source
-        devices = (*devices, *agents_of(point, network, devices)[: source.agents])
-        options: dict[str, Any] = {"itemsize": point.itemsize, "weights": point.weights}
-
-        def of(binder: Callable[..., T]) -> T:
-            schedule = written_out(source)
-            return binder(schedule, network, devices, point.params(), point.nbytes, **options)
-
-        make, in_loops, stream = functools.partial(of, bind), functools.partial(of, looped), None
-        if isinstance(source, StreamedSchedule) and point.weights is None:
-            stream = StreamedProgram(source, network, devices, point.params(), point.nbytes, point.itemsize)
-        return PlannedCall(call, proved.proof, CallProgram(stream.bind if stream else make, stream, in_loops=in_loops))
+def _bound(asked: Scenario, rated: Topology, costs: CostSetting) -> PlannedCall:
+    if asked.nbytes % asked.itemsize:
+        why = f"{asked.collective} of {asked.nbytes} B is no whole number of {asked.dtype} elements"
+        raise wrong("workload", why, f"write a multiple of {asked.itemsize} B")
+    runs = executor(asked)
+    if runs.alternatives(asked, rated)[0] is not asked:
+        call = predict_call(asked, rated, costs).lowered
+    else:
+        call = runs.lower(asked, rated, costs)
+    whole, proof = program_of(call.point, call.network, call.places)
+    streamed = isinstance(whole.stream, StreamedSchedule) and whole.weights is None
+    return PlannedCall(call, proof, CallProgram(whole.bind, whole if streamed else None, in_loops=whole.looped))

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
-from simcoll.engine.binding import check_written, written_out
-from simcoll.engine.run import MOST_HELD
+from simcoll.engine.binding import written_out
+from simcoll.engine.run import MOST_HELD, StreamedProgram
 from simcoll.errors import RefusedError, wrong
 from simcoll.formats.schedules import schedule_json
-from simcoll.prediction.placed_topology import machine_of
-from simcoll.prediction.work_limits import check_work, is_whole
+from simcoll.prediction.placed_topology import arrivals_of, machine_of
+from simcoll.prediction.work_limits import check_work
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import collective
@@ -73,6 +73,17 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     return made if level == "off" else _PROVED.get((*known, level), lambda: _proved(scenario, made.source, level))
 
 
+def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> tuple[StreamedProgram, str]:
+    """Return the program of a point's schedule, not bound yet, and the level at which the schedule was proved."""
+    proved = source_of(point, network, places)
+    source, params = proved.source, point.params()
+    agents = agents_of(point, network, places)[: source.agents] if source.agents else ()
+    devices = (*places, *agents)
+    arrivals, itemsize = arrivals_of(point, source.n), point.itemsize
+    whole = StreamedProgram(source, network, devices, params, point.nbytes, itemsize, arrivals, point.weights)
+    return whole, proved.proof
+
+
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
     """Return the rank order of each copy of the schedule for ranks at `places` (see `orders_of`). Further copies use
     the orders of the next `turn`."""
@@ -82,7 +93,7 @@ def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], t
     search = machine.nccl.graphs if machine and machine.nccl else ()
     known = tuple(row.orders for row in search if row.graph == "ring" and row.nodes == "one" and row.orders)
     root = scenario.root if collective(scenario.collective).rooted else None
-    entry = None if schedule_json.is_file(scenario.algorithm) else _entry(scenario)
+    entry = _entry(scenario)
     grouped = entry is not None and entry.uses_groups
     if entry and entry.agent_a_group:  # all ranks of a group do the same, groups do not
         return tuple(side_by_side.of_groups([registry.flat(group) for group in _groups(scenario, topology, places)]))
@@ -99,16 +110,16 @@ def first_orders(scenario: Scenario, topology: Topology, places: Sequence[str], 
     return tuple(itertools.islice(itertools.chain.from_iterable(turns), count))
 
 
-def _entry(scenario: Scenario) -> registry.Algorithm:
-    return registry.find(scenario.collective, scenario.algorithm)[0]
+def _entry(scenario: Scenario) -> registry.Algorithm | None:
+    """Return the algorithm's entry in the registry; None for a schedule from a file."""
+    chosen = scenario.algorithm
+    return None if schedule_json.is_file(chosen) else registry.find(scenario.collective, chosen)[0]
 
 
 def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
     """Return the reducing switches that a scenario's algorithm uses: those that reach every rank, or one per group."""
-    if (
-        schedule_json.is_file(scenario.algorithm)
-        or not registry.find(scenario.collective, scenario.algorithm)[0].agent_a_group
-    ):
+    entry = _entry(scenario)
+    if entry is None or not entry.agent_a_group:
         return topology.agents_for(places)
     groups = [registry.flat(group) for group in _groups(scenario, topology, places)]
     near = [topology.agents_for([places[rank] for rank in group])[:1] for group in groups]
@@ -128,9 +139,11 @@ def _maker(collective: str, algorithm: str) -> Hashable:
 def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> AnySchedule:
     """Return the requested schedule, with its copies and for all sub-groups, not yet proved."""
     check_work(scenario)  # again, as the topology may have been built for another point
-    of_file = schedule_json.is_file(scenario.algorithm)
-    with contextlib.nullcontext() if of_file else _entry(scenario).named():
-        source: AnySchedule = _of_file(asked) if of_file else _made(asked)
+    entry = _entry(scenario)
+    with entry.named() if entry else contextlib.nullcontext():
+        name, algorithm, size, root, groups, agents = asked
+        options: dict[str, Any] = {"root": root, "groups": groups, "agents": agents}
+        source: AnySchedule = algorithms.stream(name, algorithm, size, **options) if entry else _of_file(asked)
         if orders:
             source = in_copies(written_out(source), orders)
         if scenario.subgroups:
@@ -138,22 +151,15 @@ def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Orde
             return side_by_side.joined([alone.on(group, world) for group in scenario.subgroups])
         if isinstance(source, StreamedSchedule) and source.transfers <= MOST_HELD:
             return source.schedule()
-        if isinstance(source, StreamedSchedule) and is_whole(scenario):
-            check_written(source)  # before its proof
         return source
 
 
 def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> ProvedSchedule:
     """Prove a schedule, once for all sizes of a sweep; the result is cached, so that memory holds it once."""
-    of_file = schedule_json.is_file(scenario.algorithm)
-    with contextlib.nullcontext() if of_file else _entry(scenario).named():
+    entry = _entry(scenario)
+    with entry.named() if entry else contextlib.nullcontext():
         proof.prove(made, level)
     return ProvedSchedule(made, level)
-
-
-def _made(asked: ScheduleKey) -> StreamedSchedule:
-    name, algorithm, size, root, groups, agents = asked
-    return algorithms.stream(name, algorithm, size, root=root, groups=groups, agents=agents)
 
 
 def _of_file(asked: ScheduleKey) -> Schedule:

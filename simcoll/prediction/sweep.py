@@ -216,20 +216,23 @@ def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -
 
 def replaced(folder: Path, points: Sequence[Point]) -> str | None:
     """Return the command whose results in the folder belong to other points; None if the folder has no such results."""
-    try:
-        earlier = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return None if earlier["sweep"] == _digest(points) else str(earlier["command"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    earlier = _manifest_in(folder)
+    return str(earlier["command"]) if earlier and earlier["sweep"] != _digest(points) else None
 
 
 def is_written(folder: Path, points: Sequence[Point]) -> bool:
     """Whether `results.csv` in the folder holds exactly these points."""
+    earlier = _manifest_in(folder)
+    return bool(earlier) and earlier["sweep"] == _digest(points) and (folder / "results.csv").is_file()
+
+
+def _manifest_in(folder: Path) -> dict[str, Any]:
+    """Return the manifest in a folder; empty if there is none, or another program's."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return bool(manifest["sweep"] == _digest(points)) and (folder / "results.csv").is_file()
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return dict(found) if {"sweep", "command"} <= set(found) else {}
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _digest(points: Sequence[Point]) -> str:

@@ -43,12 +43,6 @@ class ScheduleWork(NamedTuple):
     largest: int
 
 
-def is_whole(scenario: Scenario) -> bool:
-    """Whether no shortcut may run the scenario's schedule part by part."""
-    plainly = scenario.engine == "event" or scenario.shortcuts == "off"
-    return plainly or bool(scenario.striking) or scenario.weights is not None
-
-
 def check_work(scenario: Scenario) -> None:
     """Raise InputError if the scenario's numbers alone show that a run needs too much memory or time. This check comes
     first because a topology of a million hosts takes long to build."""
@@ -56,8 +50,11 @@ def check_work(scenario: Scenario) -> None:
     if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
         return
     try:
-        # Kernels have a channel per peer, streams do not: either some ranks stand for all, or every rank is run.
-        whole = is_whole(scenario) or (scenario.executed_by is not None and not may_fold(make(FEW[0])))
+        # `whole`: no shortcut may run the schedule part by part. Kernels have a channel per peer, streams do not:
+        # either some ranks stand for all, or every rank is run.
+        plainly = scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None
+        of_kernels = scenario.executed_by is not None and not may_fold(make(FEW[0]))
+        whole = plainly or bool(scenario.striking) or of_kernels
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
         few = found.rows <= COUNTED

@@ -24,6 +24,7 @@ from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.registry import Algorithm
+from simcoll.units import unboxed
 
 ANSWER_S: Final = 10.0  # seconds in which a scheduler must answer, even on a busy machine
 MOST_TASKS: Final = 256  # of a cluster; more points are several per task, because a fast point costs less than its task
@@ -31,6 +32,13 @@ SENT_TOGETHER: Final = 32  # tasks: 100,000 points of half a kB are sent in part
 
 PointFunction = Callable[[Point], ResultRow]
 Begun = Callable[[int], None]  # called with the index of each point that a worker begins
+
+
+def check_jobs(jobs: object) -> None:
+    """Raise InputError if `jobs` is no number of processes."""
+    jobs = unboxed(jobs)
+    if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
+        raise InputError(f"--jobs {jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
 
 
 def compute(
@@ -55,15 +63,15 @@ def compute(
 
 
 @dataclass(frozen=True)
-class _Luggage:
-    """The data to send to a worker: algorithms that the user registered, by collective and name, and file contents."""
+class SharedInputs:
+    """The data that tasks share: algorithms that the user registered, by collective and name, and file contents."""
 
     algorithms: Mapping[str, Mapping[str, Algorithm]]
     files: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, points: Iterable[Point]) -> _Luggage:
-        """Return the data for all points as one object, which is sent once with the tasks that share it."""
+    def of(cls, points: Iterable[Point]) -> SharedInputs:
+        """Return the data for all points, sent once with many tasks."""
         alike = {(id(each.topology), each.profile, each.algorithm): each for each in (p.scenario for p in points)}
         files: dict[str, bytes] = {}
         for scenario in alike.values():
@@ -87,10 +95,10 @@ def _in_processes(
     from joblib.externals.loky import BrokenProcessPool
 
     def handed_out() -> Iterator[Any]:
-        luggage, parent = _Luggage.of(points.values()), os.getpid()
+        shared, parent = SharedInputs.of(points.values()), os.getpid()
         for index, point in points.items():
             begun(index)
-            yield delayed(_in_process)(index, point, luggage, function, parent)
+            yield delayed(_in_process)(index, point, shared, function, parent)
 
     # joblib sends as many points at a time as take a fraction of a second: sending a fast point costs more than
     # computing it, and a slow point must not wait in one process while another is idle.
@@ -119,10 +127,10 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _in_process(
-    index: int, point: Point, luggage: _Luggage, function: PointFunction, parent: int
+    index: int, point: Point, shared: SharedInputs, function: PointFunction, parent: int
 ) -> tuple[int, ResultRow]:
     _end_with(parent)
-    return index, luggage.answer(function, point)
+    return index, shared.answer(function, point)
 
 
 @functools.cache
@@ -148,7 +156,7 @@ def _on_cluster(
     except ImportError:
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
 
-    def answer(packed: bytes, luggage: bytes, topic: str, version: str) -> list[tuple[int, Any]] | str:
+    def answer(packed: bytes, shared: bytes, topic: str, version: str) -> list[tuple[int, Any]] | str:
         """Return index and row of some points, or the reason why this worker has none. This function is nested, so Dask
         sends its code, and neither scheduler nor worker needs simcoll to receive it."""
         import cloudpickle
@@ -160,11 +168,11 @@ def _on_cluster(
             own = ""
         if own != version:
             return f"the worker {get_worker().address} has {f'simcoll {own}' if own else 'no simcoll'}"
-        brought, function = cloudpickle.loads(luggage)
+        inputs, function = cloudpickle.loads(shared)
         rows: list[tuple[int, Any]] = []
         for index, point in cloudpickle.loads(packed):
             get_worker().log_event(topic, index)
-            rows.append((index, brought.answer(function, point)))
+            rows.append((index, inputs.answer(function, point)))
         return rows
 
     from uuid import uuid4
@@ -172,8 +180,8 @@ def _on_cluster(
     with _client(address) as client:
         topic = f"simcoll-{uuid4().hex}"
         client.subscribe_topic(topic, lambda event: begun(event[1]))
-        luggage = _packed(_Luggage.of(points.values()), function)
-        known = {"luggage": luggage, "topic": topic, "version": simcoll.__version__}
+        shared = _packed(SharedInputs.of(points.values()), function)
+        known = {"shared": shared, "topic": topic, "version": simcoll.__version__}
         # not joblib's Dask backend: it waits for ever for a task whose worker died
         numbered, each = list(points.items()), 1 + len(points) // MOST_TASKS
         tasks = [_packed(numbered[first : first + each]) for first in range(0, len(numbered), each)]

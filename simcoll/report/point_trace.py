@@ -129,9 +129,10 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         "sharing": prediction.sharing,
         "engine": prediction.engine,
         "wire_bytes": prediction.totals.wire_bytes,
-        **prediction.columns,
+        **prediction.facts,
     }
     if isinstance(prediction, StepPrediction):
+        about |= {"protocol": prediction.protocol} if prediction.planned else {}
         owners = _owners(prediction, program)
         tracks, behind = _streams(prediction, names)
     else:

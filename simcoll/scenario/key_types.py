@@ -24,7 +24,7 @@ class MeasureSpec(Model):
     harness: Literal["p2p", "library", "nccl-tests", "graph"] = "p2p"
     """`p2p` runs the schedule by send and receive, `library` calls the library's own collective, one call at a time.
     `nccl-tests` makes such calls back to back and gives their mean, as nccl-tests does; `graph` the same from a CUDA
-    graph. `launch.registered` then registers the buffers with NCCL."""
+    graph."""
     calls: Annotated[StrictInt, Field(ge=1)] = 20
     """Calls of a timed run of `nccl-tests` and `graph`."""
     warmup: Annotated[StrictInt, Field(ge=0)] = 3

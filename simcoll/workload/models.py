@@ -25,17 +25,6 @@ class ModelRow(NamedTuple):
     block: int | None
 
 
-class NamedModel(NamedTuple):
-    """A named model: its layers in forward order, their source, the number of parameters, and `activations`: the number
-    of elements that a block passes on for one sample."""
-
-    name: str
-    source: str
-    parameters: int
-    activations: int
-    layers: tuple[ModelRow, ...]
-
-
 class _Module(Model):
     name: str
     shapes: Shapes = ()
@@ -50,17 +39,37 @@ class _Repeated(Model):
     layers: tuple[_Module, ...]
 
 
-class _ModelTable(Model):
+class NamedModel(Model):
+    """A named model: its source, the number of parameters, its modules in forward order, and those of a block that
+    comes several times."""
+
     source: str
     parameters: int
     positions: int
     width: int = 0
     layers: tuple[_Module | _Repeated, ...]
 
+    @property
+    def activations(self) -> int:
+        """Return the number of elements that a block passes on for one sample."""
+        return self.positions * self.width
+
+    @property
+    def rows(self) -> Iterator[ModelRow]:
+        """Yield its modules in forward order, those of each block one by one."""
+        block = 0
+        for entry in self.layers:
+            if isinstance(entry, _Module):
+                yield _row(entry, self.positions, None)
+                continue
+            for _ in range(entry.times):
+                yield from (_row(module, self.positions, block) for module in entry.layers)
+                block += 1
+
 
 class _File(Model):
     gpus: dict[str, Annotated[float, Field(gt=0)]]
-    models: dict[str, _ModelTable]
+    models: dict[str, NamedModel]
 
 
 def _file() -> _File:
@@ -83,20 +92,7 @@ def models() -> Sequence[str]:
 
 def load_model(name: str) -> NamedModel:
     """Return a named model. Raises KeyError for an unknown name."""
-    table = _file().models[name]
-    activations = table.positions * table.width
-    return NamedModel(name, table.source, table.parameters, activations, tuple(_rows(table)))
-
-
-def _rows(table: _ModelTable) -> Iterator[ModelRow]:
-    block = 0
-    for entry in table.layers:
-        if isinstance(entry, _Module):
-            yield _row(entry, table.positions, None)
-            continue
-        for _ in range(entry.times):
-            yield from (_row(module, table.positions, block) for module in entry.layers)
-            block += 1
+    return _file().models[name]
 
 
 def _row(module: _Module, positions: int, block: int | None) -> ModelRow:

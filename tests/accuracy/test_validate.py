@@ -10,8 +10,6 @@ import pytest
 from command import ROOT, simcoll
 from extras import needs_root
 
-from simcoll.accuracy.scores import crossings
-from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.scenario_files import load
 
@@ -226,7 +224,6 @@ def test_the_report_tells_what_the_advised_bucket_size_costs(studies: Path):
     assert f"| steps, 4 ranks | 3 | {ratio} | 0.0 % | 1 MiB | 1 MiB | 0.0 % |" in report()
     assert carried_out(1.2 * times[1], times[1], times[2]) == 1
     assert "| 2 MiB | 1 MiB | 20.0 % |" in report()
-    assert Path("validation/plots/steps-bucket-sizes.png").exists()
 
 
 @pytest.mark.ranks
@@ -249,24 +246,3 @@ def test_a_small_study_runs_for_real(name: str, tmp_path: Path, monkeypatch: pyt
     assert simcoll("validate", name, "-o", folder, "--reuse").status == 0
     assert report(str(folder)) == text
     assert {path: path.read_bytes() for path in (folder / "measured").glob("*.csv")} == tables
-
-
-def test_algorithms_cross_where_their_lines_meet():
-    """Times a + b·S of two algorithms, each on one side of a size, meet at one size; parallel lines meet nowhere."""
-
-    def points(times: dict[str, tuple[float, float]], predicted: float) -> list[JoinedPoint]:
-        rows = [("one", 2), ("one", 4), ("two", 8), ("two", 16)]
-        of = [(name, size, times[name][0] + times[name][1] * size) for name, size in rows]
-        by, unknown = {"one": 1.0, "two": predicted}, (None, None, None)
-        return [
-            JoinedPoint("all_reduce", name, None, 4, 1, size, None, us, us * by[name], 0, *unknown)
-            for name, size, us in of
-        ]
-
-    (found,) = crossings(points({"one": (1.0, 3.0), "two": (21.0, 1.0)}, predicted=2))
-    assert (found.below, found.above, found.changed) == ("one", "two", 8)
-    assert found.measured == pytest.approx(10)
-    assert found.predicted == pytest.approx(41)  # 1 + 3 S = 42 + 2 S
-    assert found.ratio == pytest.approx(4.1)
-    (never,) = crossings(points({"one": (1.0, 1.0), "two": (21.0, 1.0)}, predicted=1))
-    assert (never.measured, never.predicted, never.ratio) == (None, None, None)

@@ -56,7 +56,7 @@ def test_every_pair_is_as_restated(system: str, nodes: int, ranks: int, version:
         entry = table.entries[collective, algorithm, protocol]
         assert entry.latency_us == pytest.approx(float(latency), rel=1e-5)
         assert entry.bandwidth_GBps == pytest.approx(float(bandwidth), rel=1e-5)
-        mine = [tuner.time_us(table, collective, algorithm, protocol, size) for size in SIZES[: len(times)]]
+        mine = [table.time_us(collective, algorithm, protocol, size) for size in SIZES[: len(times)]]
         assert mine == pytest.approx([float(time) for time in times], rel=1e-3)
 
 
@@ -72,8 +72,8 @@ def test_every_choice_is_as_restated(system: str, nodes: int) -> None:
             for row in mine:
                 pair = next(p for p, last in (w.split(":") for w in line[6:]) if row["size_bytes"] <= int(last))
                 assert f"{row['algorithm']}/{row['protocol']}" == pair
-                assert row["time_us"] == tuner.time_us(
-                    make(system, nodes), line[4], row["algorithm"], row["protocol"], row["size_bytes"]
+                assert row["time_us"] == make(system, nodes).time_us(
+                    line[4], row["algorithm"], row["protocol"], row["size_bytes"]
                 )
 
 
@@ -102,7 +102,7 @@ def test_three_nodes_of_h100_are_as_logged() -> None:
     """8 GiB by ring and Simple on 3 × 8 H100 with 200 Gb/s each, rules before 2.23: 86069.97 us and 16 channels."""
     found = {"ring": ChannelGraph(channels=8, intra=24, inter=24, pattern="ring")}
     table = tuner.table(communicator(load_system("hgx-h100"), 3, graphs=found), "2.22.3")
-    assert tuner.time_us(table, "all_reduce", "ring", "Simple", 8 << 30) == pytest.approx(86069.97, abs=0.01)
+    assert table.time_us("all_reduce", "ring", "Simple", 8 << 30) == pytest.approx(86069.97, abs=0.01)
     assert table.communicator.channels == 16
 
 
@@ -193,7 +193,7 @@ def test_every_system_has_a_choice(name: str, nodes: int) -> None:
     """On every shipped system with GPUs each collective has a pair, and larger sizes take longer."""
     table = make(name, nodes)
     for collective in COLLECTIVES:
-        times = [choice.time_us for size in SIZES if (choice := tuner.choose(table, collective, size))]
+        times = [choice.time_us for size in SIZES if (choice := table.choose(collective, size))]
         assert len(times) == len(SIZES) and all(time > 0 for time in times)
         assert times[-1] > times[0]
 
@@ -224,7 +224,7 @@ def test_pairs_that_need_a_release_or_few_gpus() -> None:
     assert nvls in make("gb200-nvl72", 1, 32).entries and nvls not in make("gb200-nvl72", 1, 33).entries
     assert ("all_reduce", "nvls", "Simple") in make("gb200-nvl72", 1, 72).entries
     with pytest.raises(RefusedError, match="no all_reduce by nvls with Simple"):
-        tuner.time_us(make("hgx-h100", 2), "all_reduce", "nvls", "Simple", 8)
+        make("hgx-h100", 2).time_us("all_reduce", "nvls", "Simple", 8)
 
 
 @pytest.mark.parametrize(("capability", "farthest"), [(90, "PXN"), (80, "PXB"), (70, "PXB")])
@@ -257,7 +257,7 @@ def test_hosts_decide_too() -> None:
         entry = plain.entries["all_reduce", "nvls_tree", "Simple"]
         for table, factor in ((corrected, share), (plain, 1.0)):
             moved = (1 << 20) / entry.bandwidth_GBps / 1000 / factor
-            took = tuner.time_us(table, "all_reduce", "nvls_tree", "Simple", 1 << 20)
+            took = table.time_us("all_reduce", "nvls_tree", "Simple", 1 << 20)
             assert took == pytest.approx(entry.latency_us + moved)
 
 
@@ -268,7 +268,7 @@ def test_a_long_ring_waits_longer() -> None:
         entry = table.entries["all_reduce", "ring", "Simple"]
         full = 64 * 16 * table.communicator.channels
         for size, times in ((full - 1, 1), (full, factor)):
-            waited = tuner.time_us(table, "all_reduce", "ring", "Simple", size) - size / entry.bandwidth_GBps / 1000
+            waited = table.time_us("all_reduce", "ring", "Simple", size) - size / entry.bandwidth_GBps / 1000
             assert waited == pytest.approx(times * entry.latency_us)
 
 
@@ -279,7 +279,7 @@ def test_rccl_is_corrected_by_size() -> None:
     for (table, share), collective in itertools.product(((one, 1.0), (two, 0.1)), COLLECTIVES):
         entry = table.entries[collective, "ring", "LL"]
         moved = (1 << 40) / entry.bandwidth_GBps / 1000 / share
-        assert tuner.time_us(table, collective, "ring", "LL", 1 << 40) == pytest.approx(entry.latency_us + moved)
+        assert table.time_us(collective, "ring", "LL", 1 << 40) == pytest.approx(entry.latency_us + moved)
     assert ("all_reduce", "tree", "Simple") in two.entries and ("all_reduce", "tree", "Simple") not in one.entries
     assert not {p for _, _, p in two.entries} & {"LL128"}
 
@@ -597,8 +597,8 @@ def test_the_choice_is_the_least(size: int, name: str, nodes: int) -> None:
     """Whatever the size, nothing in the table is predicted to be faster than the choice."""
     table = make(name, nodes)
     for collective in COLLECTIVES:
-        choice = tuner.choose(table, collective, size)
-        times = [tuner.time_us(table, *pair, size) for pair in table.entries if pair[0] == collective]
+        choice = table.choose(collective, size)
+        times = [table.time_us(*pair, size) for pair in table.entries if pair[0] == collective]
         assert choice is not None and choice.time_us == min(times) and math.isfinite(choice.time_us)
 
 

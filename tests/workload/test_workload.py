@@ -91,15 +91,15 @@ def test_buckets_are_those_of_pytorch(nbytes: list[int], cap: int, first: int) -
 def test_without_a_limit_each_gradient_goes_alone() -> None:
     """`bucket_cap: none` is an all-reduce for each tensor."""
     assert buckets([3, 1, 2], 0, 0) == [[0], [1], [2]]
-    assert step(ddp(5, bucket_cap="none")).columns["buckets"] == 5
+    assert step(ddp(5, bucket_cap="none")).facts["buckets"] == 5
 
 
 @pytest.mark.parametrize("name", models())
 def test_the_parameters_of_a_model_add_up(name: str) -> None:
     """The tensors of each named model hold as many parameters as its source says."""
     model = load_model(name)
-    assert sum(sum(row.tensors) for row in model.layers) == model.parameters
-    assert sum(row.macs for row in model.layers) > 0
+    assert sum(sum(row.tensors) for row in model.rows) == model.parameters
+    assert sum(row.macs for row in model.rows) > 0
     assert model.source
 
 
@@ -112,7 +112,7 @@ def test_one_bucket_does_not_overlap() -> None:
     expected = (3 + 8 + 2) * MS + alone_ps("all_reduce", 8 * 4 * 2**20)
     assert abs(found.time_ps - expected) <= US_100TH
     assert found.compute_ps == 13 * MS
-    assert found.columns["buckets"] == 1
+    assert found.facts["buckets"] == 1
 
 
 def test_on_links_that_take_no_time_a_step_is_computation() -> None:
@@ -133,7 +133,7 @@ def test_equal_buckets_are_a_recurrence(size: str, sharing: str) -> None:
     for layer in range(1, 7):
         end = max(end, (1 + layer) * MS) + each
     assert abs(found.time_ps - end) <= US_100TH
-    assert found.columns["buckets"] == 6
+    assert found.facts["buckets"] == 6
 
 
 def test_without_overlap_all_reduces_follow_the_backward_pass() -> None:
@@ -181,8 +181,8 @@ def test_tensor_parallel_blocks_pay_for_every_all_reduce() -> None:
     found = step({**keys, "degree": 4})
     expected = 3 * (MS // 2 + MS) // 4 + 3 * 4 * alone_ps("all_reduce", 2 * 2**20)
     assert abs(found.time_ps - expected) <= US_100TH
-    assert found.columns["buckets"] == 0
-    assert step({**keys, "degree": 1, "bucket_cap": "1 GiB", "first_bucket": "same"}).columns["buckets"] == 1
+    assert found.facts["buckets"] == 0
+    assert step({**keys, "degree": 1, "bucket_cap": "1 GiB", "first_bucket": "same"}).facts["buckets"] == 1
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 9])
@@ -292,8 +292,8 @@ def test_layers_without_parameters_have_no_gradient() -> None:
     one = alone_ps("all_reduce", 4 * 2**20)
     assert step(given).time_ps == 7 * MS  # sent while the last 3 ms are computed
     assert step(given | {"overlap": False}).time_ps == 7 * MS + one
-    assert step(given | {"bucket_cap": "none", "first_bucket": "none"}).columns["buckets"] == 1
-    assert step(given | {"layers": [bare]}).columns["buckets"] == 0
+    assert step(given | {"bucket_cap": "none", "first_bucket": "none"}).facts["buckets"] == 1
+    assert step(given | {"layers": [bare]}).facts["buckets"] == 0
 
 
 def test_streams_order_and_names_wait() -> None:

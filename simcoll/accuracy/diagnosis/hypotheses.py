@@ -415,7 +415,7 @@ def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, 
         if key not in tables:
             comm = communicator(load_system(asked[0]), *asked[1:])
             tables[key] = tuner.table(comm, version, environment.selection(*filters), in_switch)
-        return tuner.choose(tables[key], collective, scenario.nbytes)
+        return tables[key].choose(collective, scenario.nbytes)
 
     usual, filtered = choice("", ""), choice(algo, proto)
     if usual is None or filtered is None:

@@ -6,28 +6,22 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import simcoll
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.measured_points import TOO_LONG
-from simcoll.accuracy.scores import Document
 from simcoll.accuracy.studies.baselines import RIVALS
 from simcoll.accuracy.studies.study_file import PLACES
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
-from simcoll.measurement.real_run import beside_library
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.schedule.names import WORKLOAD
 
 REPORT, PLOTS = "REPORT.md", "plots"
 ERRORS: Final = ("points", "mape", "median", "p95", "bias")
-MOST_BAD: Final = 20  # most bad rows that the report lists for each fit, about half a page
 WAYS: Final = ("**simcoll**", *RIVALS)
-SERIES: Final = ("fit", "collective", "ranks", "nodes")
 CAP: Final = "workload.bucket_cap"
 
 
@@ -60,12 +54,11 @@ def goals(finding: Finding) -> list[Goal]:
     errors = scores.errors(row.point.error for row in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
     intervals = scores.intervals([row.point for row in _unseen(finding, held)]) or {}
-    steps = _bucket_series(finding.scored)
     asked = finding.study.goals
     median = asked.median
     if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
         median = max(median, asked.spreads * spread)
-    bucket_regret = max((series.regret for series in steps), default=None)
+    bucket_regret = max((series.regret for series in _bucket_series(finding.scored)), default=None)
     rows = [
         ("median error", "≤", median, errors.get("median")),
         ("95th percentile of errors", "≤", asked.p95, errors.get("p95")),
@@ -80,16 +73,12 @@ def goals(finding: Finding) -> list[Goal]:
         ("most that a fit loses", "≤", asked.lost, _lost(finding)),
     ]
     name = finding.study.name
-    compared = [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
-    if asked.crossings is not None:
-        ratio = max((one.ratio for _, one in _crossings(finding) if one.ratio is not None), default=None)
-        compared.append(_goal(name, "sizes at which algorithms cross", "≤", asked.crossings, ratio, "times off"))
-    return compared
+    return [_goal(name, what, sign, limit, got) for what, sign, limit, got in rows if limit is not None]
 
 
-def _goal(study: str, what: str, sign: str, limit: float, got: float | None, unit: str = "%") -> Goal:
+def _goal(study: str, what: str, sign: str, limit: float, got: float | None) -> Goal:
     met = got is not None and (got <= limit if sign == "≤" else got >= limit)
-    return Goal(study, what, f"{sign} {limit:.4g} {unit}", "nothing" if got is None else f"{got:.1f} {unit}", met)
+    return Goal(study, what, f"{sign} {limit:.4g} %", "nothing" if got is None else f"{got:.1f} %", met)
 
 
 def _held(finding: Finding) -> list[Scored]:
@@ -151,9 +140,6 @@ def _section(finding: Finding, pictures: Sequence[Path]) -> Iterator[str]:
     yield from _parameters(finding)
     yield from _errors(finding)
     yield from _verdicts(finding)
-    if study.goals.crossings is not None:
-        yield from _crossing_table(finding)
-    yield from _beside_library(finding)
     yield from _bucket_size_table(finding)
     yield from (f"![{study.title}]({PLOTS}/{picture.name})\n" for picture in pictures)
 
@@ -193,14 +179,6 @@ def _parameters(finding: Finding) -> Iterator[str]:
         yield from (f"Note: {note}.\n" for note in document["notes"])
 
 
-def _by_size(
-    columns: Sequence[str], sizes: Sequence[int], rows: Mapping[tuple[Any, ...], Mapping[int, float]], form: str
-) -> Iterator[str]:
-    """Tabulate numbers over sizes in bytes, a row for each key; `–` where a size is missing."""
-    lines = [(*key, *(f"{row[s]:{form}}" if s in row else "–" for s in sizes)) for key, row in rows.items()]
-    yield from _table((*columns, *map(str, sizes)), lines)
-
-
 def _parameter(described: Mapping[str, Any] | None) -> str:
     if described is None:
         return "–"
@@ -227,7 +205,9 @@ def _errors(finding: Finding) -> Iterator[str]:
     yield from _table(("case", "rows are", *ERRORS), rows)
     if finding.study.place == "tables":
         yield from _beside_no_fit(finding)
-        yield from _beside_rivals(finding.scored)
+        rivals = [(fit, len(rows), *_of_ways(rows)) for fit, rows in grouped(held, lambda row: row.fit).items()]
+        yield "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
+        yield from _table(("fit", "rows", *WAYS), rivals)
     rows = [(name, *_score(points)) for name, points in _by(held, lambda row: row.point.algorithm)]
     if len(rows) > 1:
         yield from _table(("held out, by algorithm", *ERRORS), rows)
@@ -290,50 +270,9 @@ def _verdicts(finding: Finding) -> Iterator[str]:
         )
 
 
-def _beside_library(finding: Finding) -> Iterator[str]:
-    """Tabulate the time of each schedule divided by the time of the library's collective."""
-    records: list[Document] = [
-        {**row.others, "collective": row.collective, "ranks": row.ranks, "size_bytes": row.size_bytes,
-         "dtype": row.dtype, "system": row.system, "harness": row.harness, "algorithm": row.algorithm,
-         "time_us": row.time_us, "buckets": int(row.others.get("buckets") or 1),
-         "async_op": row.others.get("async_op") == "true"}
-        for material in finding.materials for row in material.table
-    ]  # fmt: skip
-    ratios: list[Document] = [r for r in beside_library(records) if r["of_library"] and r["harness"] != "library"]
-    if not ratios:
-        return
-    sizes = sorted({ratio["size_bytes"] for ratio in ratios})
-    rows: dict[tuple[Any, ...], dict[Any, float]] = {}
-    for ratio in ratios:
-        rows.setdefault((ratio["algorithm"], ratio["ranks"]), {})[ratio["size_bytes"]] = ratio["of_library"]
-    yield "Time of a schedule over that of the library's own collective, by bytes:\n"
-    yield from _by_size(("algorithm", "ranks"), sizes, rows, ".2f")
-
-
-def _crossings(finding: Finding) -> list[tuple[str, scores.AlgorithmCrossing]]:
-    """Return the crossings of each case, ignoring bad rows."""
-    sound = [row for row in finding.scored if not row.suspicious]
-    return [(case, found) for case, points in _by(sound, lambda row: row.case) for found in scores.crossings(points)]
-
-
-def _crossing_table(finding: Finding) -> Iterator[str]:
-    def kibibytes(size: float | None) -> str:
-        return "–" if size is None else f"{size / 1024:.0f}"
-
-    cells = [
-        (case, one.ranks, one.below, one.above, *map(kibibytes, (one.changed, one.measured, one.predicted)),
-         "–" if one.ratio is None else f"{one.ratio:.2f}")
-        for case, one in _crossings(finding)
-    ]  # fmt: skip
-    yield "Where the lines through the two nearest sizes of two algorithms meet, in KiB (`–`: nowhere), and"
-    yield "the size from which the library takes the second:\n"
-    columns = ("case", "ranks", "below", "above", "taken from", "measured", "predicted", "times off")
-    yield from _table(columns, cells)
-
-
 def _bucket_size_table(finding: Finding) -> Iterator[str]:
     """Tabulate steps by the size of gradient buckets, with the size that the model advises."""
-    series = _bucket_series(finding.scored)
+    series = list(_bucket_series(finding.scored))
     if not series:
         return
     yield "Steps over the size of gradient buckets: how many times the best the worst takes, the median error, the best"
@@ -342,7 +281,7 @@ def _bucket_size_table(finding: Finding) -> Iterator[str]:
     yield from _table(
         columns,
         [
-            (s.name, len(s.measured), f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
+            (s.name, s.sizes, f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
             for s in series
         ],
     )
@@ -353,55 +292,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
     yield f"|{'---|' * len(columns)}"
     yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
     yield ""
-
-
-# --- comparison with baselines ---
-
-
-def _beside_rivals(scored: Sequence[Scored]) -> Iterator[str]:
-    """Tabulate the errors of each fit and of the baselines: over all rows, by collective and ranks, and by region; then
-    the bad rows. Errors are mean absolute errors in percent on rows that no fit has seen; `–` if a baseline cannot
-    predict some of them.
-    """
-    held = [row for row in scored if not row.fitted and not row.suspicious]
-    fits, groups = grouped(held, lambda row: (row.fit,)).items(), grouped(held, _series).items()
-    regions = [((*series, name), rows) for series, group in groups for name, rows in _regions(group)]
-    first = "Mean absolute error in percent on rows that were not fitted, beside simple ways on the same rows:\n"
-    for title, columns, of_rows in (
-        (first, ("fit",), fits),
-        ("The same by collective and ranks:\n", SERIES, groups),
-        ("The same by region (see `simcoll compare`) of these:\n", (*SERIES, "region"), regions),
-    ):
-        cells = [(*key, len(rows), *_of_ways(rows)) for key, rows in of_rows]
-        yield from (title, *_table((*columns, "rows", *WAYS), cells))
-    if bad := [row for row in scored if row.suspicious]:
-        yield from _bad_rows(bad)
-
-
-def _bad_rows(bad: Sequence[Scored]) -> Iterator[str]:
-    shown: list[tuple[object, ...]] = []
-    for fit, of_fit in grouped(bad, lambda row: row.fit).items():
-        rows = sorted(of_fit, key=lambda row: (*_series(row), row.point.size_bytes))
-        shown += [
-            (*_series(row), row.point.size_bytes, f"{row.point.measured_us:.1f}", f"{row.point.predicted_us:.1f}")
-            for row in rows[:MOST_BAD]
-        ]
-        if len(rows) > MOST_BAD:
-            shown.append((fit, f"{len(rows) - MOST_BAD} more", *"–––––"))
-    why = (
-        f"Bad rows took more than {TOO_LONG:g} times what twice their size or more took, and count for nothing above:\n"
-    )
-    yield from (why, *_table((*SERIES, "bytes", "measured (us)", "predicted (us)"), shown))
-
-
-def _series(row: Scored) -> tuple[str, str, int, int]:
-    return row.fit, row.point.collective, row.point.ranks, row.point.nodes or 1
-
-
-def _regions(rows: Sequence[Scored]) -> list[tuple[str, list[Scored]]]:
-    region_of = scores.region_of([row.point for row in rows])
-    groups = grouped(rows, lambda row: region_of(row.point))
-    return [(name, groups[name]) for name in scores.REGIONS if name in groups]
 
 
 def _of_ways(rows: Sequence[Scored]) -> list[str]:
@@ -418,91 +308,59 @@ def _mean(predicted_us: Sequence[float | None], rows: Sequence[Scored]) -> str:
 # --- the size of gradient buckets ---
 
 
-@dataclass(frozen=True, eq=False)
-class BucketSeries:
-    """Steps that differ only in the size of buckets: times in us by size, in the order of the table. `error` is the
-    median absolute error in percent.
+class BucketSeries(NamedTuple):
+    """Steps that differ only in the size of buckets: their number, the worst measured time over the best, the median
+    absolute error in percent, the sizes with the shortest measured and predicted time, and the measured cost of the
+    latter over the former in percent.
     """
 
     name: str
-    measured: Mapping[str, float]
-    predicted: Mapping[str, float]
+    sizes: int
+    ratio: float
     error: float
-
-    @property
-    def ratio(self) -> float:
-        """The worst measured time divided by the best: the most that a choice of size can win."""
-        return max(self.measured.values()) / min(self.measured.values())
-
-    @property
-    def best(self) -> str:
-        """The size with the shortest measured time."""
-        return min(self.measured, key=lambda cap: self.measured[cap])
-
-    @property
-    def advised(self) -> str:
-        """The size with the shortest predicted time."""
-        return min(self.predicted, key=lambda cap: self.predicted[cap])
-
-    @property
-    def regret(self) -> float:
-        """The measured cost of the advised size over the best size, in percent."""
-        return 100 * (self.measured[self.advised] / self.measured[self.best] - 1)
+    best: str
+    advised: str
+    regret: float
 
 
-def _bucket_series(scored: Iterable[Scored]) -> list[BucketSeries]:
-    """Return the series of two or more bucket sizes; empty if bucket sizes were not swept. A swept bare number is the
+def _bucket_series(scored: Iterable[Scored]) -> Iterator[BucketSeries]:
+    """Yield the series of two or more bucket sizes; none if bucket sizes were not swept. A swept bare number is the
     number of hosts; it follows from the ranks, so names leave it out."""
     steps = [row for row in scored if row.point.collective == WORKLOAD and CAP in row.swept]
 
     def series(row: Scored) -> tuple[str, ...]:
         return row.case, f"{row.point.ranks} ranks", *(value for key, value in row.swept.items() if key != CAP)
 
-    return [
-        BucketSeries(
-            ", ".join([*key[:2], *(text for text in key[2:] if not text.isdecimal())]),
-            {row.swept[CAP]: row.point.measured_us for row in rows},
-            {row.swept[CAP]: row.point.predicted_us for row in rows},
-            scores.errors(row.point.error for row in rows)["median"],
-        )
-        for key, rows in grouped(steps, series).items()
-        if len(rows) > 1
-    ]
+    for key, rows in grouped(steps, series).items():
+        if len(rows) > 1:
+            name = ", ".join([*key[:2], *(text for text in key[2:] if not text.isdecimal())])
+            best = min(rows, key=lambda row: row.point.measured_us)
+            advised = min(rows, key=lambda row: row.point.predicted_us)
+            shortest, longest = best.point.measured_us, max(row.point.measured_us for row in rows)
+            error = scores.errors(row.point.error for row in rows)["median"]
+            regret = 100 * (advised.point.measured_us / shortest - 1)
+            sizes = best.swept[CAP], advised.swept[CAP]
+            yield BucketSeries(name, len(rows), longest / shortest, error, *sizes, regret)
 
 
 # --- pictures ---
 
 
 def _pictures(finding: Finding, folder: Path) -> list[Path]:
-    """Draw errors by size, with a panel for each case, and steps by the size of buckets; return the paths.
+    """Draw errors by size, with a panel for each case; return the paths.
 
     Rows without a size are not drawn.
     """
     from simcoll.report.plot import save
-    from simcoll.report.plot.any_key import key_figure
     from simcoll.report.plot.curves import residual_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
-    steps = [
-        {"workload": series.name, "bucket_cap": cap, "algorithm": which, "step_us": us}
-        for series in _bucket_series(finding.scored)
-        for which, times in (("predicted", series.predicted), ("measured", series.measured))
-        for cap, us in times.items()
-        if cap in series.measured
-    ]
     panels = [column for column in finding.study.by if column in table_join.KEYS]
-    wanted: dict[str, Callable[[], Any]] = {
-        finding.study.name: lambda: residual_figure(rows, by=("case", *(panels or ("ranks",)))),
-        f"{finding.study.name}-bucket-sizes": lambda: key_figure(
-            steps, "bucket_cap", "step", ["algorithm"], ["workload"]
-        ),
-    }
-    drawn = []
-    for name, figure in wanted.items():
-        with contextlib.suppress(ValueError, InputError):  # nothing to draw
-            save(figure(), folder / f"{name}.png")
-            drawn.append(folder / f"{name}.png")
-    return drawn
+    with contextlib.suppress(ValueError, InputError):  # nothing to draw
+        path = folder / f"{finding.study.name}.png"
+        save(residual_figure(rows, by=("case", *(panels or ("ranks",)))), path)
+        return [path]
+    return []
 
 
 def check(findings: Sequence[Finding]) -> list[Goal]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -13,8 +11,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement.rank_tasks import IDLE
-from simcoll.schedule.collectives import OPERATORS
+from simcoll.measurement.rank_tasks import IDLE, RankTask
+from simcoll.schedule.collectives import OPERATORS, cut_slots
 from simcoll.schedule.names import DTYPES
 
 Tensor: TypeAlias = torch.Tensor
@@ -59,7 +57,7 @@ class Runner:
         return runs
 
     def close(self) -> None:
-        """Release the library's references to the buffers."""
+        """Release what the library would wait for at its end."""
 
     def result(self) -> NDArray[Any]:
         """Return the values of this rank's result slots."""
@@ -70,62 +68,37 @@ class Runner:
         return IDLE
 
 
-@dataclass(frozen=True, eq=False)
-class CallSetting:
-    """A collective on one rank.
-
-    `group` and `members` are the process group and its ranks; `root` is a global rank. `row` has the number of elements
-    of each block that the rank sends, `column` of each block that it receives. They differ only for weighted
-    all_to_all. With `in_place`, a rank's own block is a part of the whole buffer (all_gather, reduce_scatter).
-    """
-
-    group: Any
-    members: Sequence[int]
-    rank: int
-    root: int
-    op: str
-    row: Sequence[int]
-    column: Sequence[int]
-    buckets: int = 1
-    in_place: bool = False
-
-    @property
-    def place(self) -> int:
-        """The rank's index in its group."""
-        return list(self.members).index(self.rank)
-
-    def at_root(self, whole: Tensor) -> list[Tensor] | None:
-        """Return the blocks of a buffer if this rank is the root, else None."""
-        return list(torch.split(whole, list(self.row))) if self.rank == self.root else None
-
-
 class LibraryCall(Runner):
     """A library's collective on this rank's buffers, ready to run any number of times.
 
-    With `async_op` all calls (buckets) run at once, else each ends before the next begins. With `registered` the
-    buffers are registered with NCCL as windows of all ranks of the group.
+    `group` is the process group of the ranks `members`. `row` has the number of elements of each block that the rank
+    sends, `column` of each block that it receives; they differ only for weighted all_to_all. With `in_place`, a rank's
+    own block is a part of the whole buffer (all_gather, reduce_scatter). With `async_op` all calls (buckets) run at
+    once, else each ends before the next begins.
     """
 
-    def __init__(
-        self,
-        collective: str,
-        setting: CallSetting,
-        dtype: str,
-        device: torch.device,
-        async_op: bool,
-        registered: bool = False,
-    ):
-        self._async = async_op
-        self._window = Window(setting.group, device) if registered else None
-        with self._window or contextlib.nullcontext():
-            self._buffer = torch.zeros(sum(setting.row), dtype=TYPES[dtype], device=device)
-            self._second = self._buffer.new_zeros(max(sum(setting.row), sum(setting.column)))
-        self._calls, self._answer = SHAPES[collective](setting, self._buffer, self._second)
+    def __init__(self, task: RankTask, rank: int, members: tuple[int, ...], group: Any, device: torch.device):
+        cuts = cut_slots(task.schedule, task.elements, task.weights)
+        blocks = [[cut.stop - cut.start for cut in cuts[member]] for member in members]
+        self.rank, self.members, self.group, self.place = rank, members, group, members.index(rank)
+        self.op, self.buckets, self.in_place = task.op, task.buckets, task.in_place
+        self.root = members[task.schedule.root]
+        self.row = self.column = blocks[self.place]
+        if task.schedule.collective == "all_to_all":
+            self.column = [sent[self.place] for sent in blocks]
+        self._async = task.async_op
+        self.buffer = torch.zeros(sum(self.row), dtype=TYPES[task.dtype], device=device)
+        self.second = self.buffer.new_zeros(max(sum(self.row), sum(self.column)))
+        self._calls, self._answer = SHAPES[task.schedule.collective](self)
+
+    def at_root(self, whole: Tensor) -> list[Tensor] | None:
+        """Return the blocks of a buffer if this rank is the root, else None."""
+        return list(torch.split(whole, self.row)) if self.rank == self.root else None
 
     def fill(self, values: NDArray[Any]) -> None:
         """Copy `values` into the rank's buffer; the collective ignores parts that the rank does not hold."""
-        self._second.zero_()
-        self._buffer.copy_(to_tensor(values, self._buffer))
+        self.second.zero_()
+        self.buffer.copy_(to_tensor(values, self.buffer))
 
     def run(self) -> None:
         """Call the library once, or once for each bucket."""
@@ -137,41 +110,9 @@ class LibraryCall(Runner):
         for work in works:
             work.wait()
 
-    def close(self) -> None:
-        """Undo the registration of the buffers."""
-        if self._window:
-            self._window.close()
-
     def result(self) -> NDArray[Any]:
         """Return the values of this rank's result slots, concatenated; undefined if there are none."""
         return to_numpy(self._answer)
-
-
-class Window:
-    """Memory of NCCL's allocator: tensors made inside the context are registered when it ends.
-
-    The pool of `torch.cuda.MemPool` takes its memory from the backend's allocator, and the backend registers the
-    segments of the pool. All ranks of the group must make their windows in the same order.
-    """
-
-    def __init__(self, group: Any, device: torch.device):
-        self._device = device
-        self._backend = (group or dist.group.WORLD)._get_backend(device)
-        self._pool = torch.cuda.MemPool(self._backend.mem_allocator)
-        self._inside = contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        self._inside.enter_context(torch.cuda.use_mem_pool(self._pool, self._device))
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._inside.close()
-        if kind is None:
-            self._backend.register_mem_pool(self._pool, True)  # True: as windows; torch's stubs lack this argument
-
-    def close(self) -> None:
-        """Undo the registration; call this before the memory is freed."""
-        torch.cuda.synchronize(self._device)
-        self._backend.deregister_mem_pool(self._pool)
 
 
 class GraphCall(LibraryCall):
@@ -185,7 +126,7 @@ class GraphCall(LibraryCall):
         """Return a function that replays a graph of `calls` calls; the graph is captured once."""
         if calls not in self._graphs:
             self.run()  # makes NCCL connect, as it cannot during the capture
-            torch.cuda.synchronize(self._buffer.device)
+            torch.cuda.synchronize(self.buffer.device)
             graph = torch.cuda.CUDAGraph()
             # Threads of torch ask whether earlier calls are over; without "thread_local" that would end the capture.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -195,72 +136,71 @@ class GraphCall(LibraryCall):
         return replay
 
     def close(self) -> None:
-        """Drop the graphs, then undo the registration of the buffers."""
+        """Drop the graphs, for which NCCL would wait at its end."""
         self._graphs.clear()
-        super().close()
 
 
-def _on_one_tensor(call: Start, s: CallSetting, buffer: Tensor) -> Buffers:
-    return [partial(call, part, group=s.group) for part in torch.tensor_split(buffer, s.buckets)], buffer
+def _on_one_tensor(call: Start, c: LibraryCall) -> Buffers:
+    return [partial(call, part, group=c.group) for part in torch.tensor_split(c.buffer, c.buckets)], c.buffer
 
 
-def _all_reduce(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    return _on_one_tensor(partial(dist.all_reduce, op=_OPERATORS[s.op]), s, buffer)
+def _all_reduce(c: LibraryCall) -> Buffers:
+    return _on_one_tensor(partial(dist.all_reduce, op=_OPERATORS[c.op]), c)
 
 
-def _reduce(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    return _on_one_tensor(partial(dist.reduce, dst=s.root, op=_OPERATORS[s.op]), s, buffer)
+def _reduce(c: LibraryCall) -> Buffers:
+    return _on_one_tensor(partial(dist.reduce, dst=c.root, op=_OPERATORS[c.op]), c)
 
 
-def _broadcast(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    return _on_one_tensor(partial(dist.broadcast, src=s.root), s, buffer)
+def _broadcast(c: LibraryCall) -> Buffers:
+    return _on_one_tensor(partial(dist.broadcast, src=c.root), c)
 
 
-def _all_gather(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    mine, whole = torch.split(buffer, list(s.row))[s.place], buffer if s.in_place else second
-    return [partial(ALL_GATHER, whole, mine, group=s.group)], whole
+def _all_gather(c: LibraryCall) -> Buffers:
+    mine, whole = torch.split(c.buffer, c.row)[c.place], c.buffer if c.in_place else c.second
+    return [partial(ALL_GATHER, whole, mine, group=c.group)], whole
 
 
-def _reduce_scatter(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    out = torch.split(buffer, list(s.row))[s.place] if s.in_place else second[: s.row[s.place]]
-    return [partial(_REDUCE_SCATTER, out, buffer, op=_OPERATORS[s.op], group=s.group)], out
+def _reduce_scatter(c: LibraryCall) -> Buffers:
+    out = torch.split(c.buffer, c.row)[c.place] if c.in_place else c.second[: c.row[c.place]]
+    return [partial(_REDUCE_SCATTER, out, c.buffer, op=_OPERATORS[c.op], group=c.group)], out
 
 
-def _gather(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    mine = torch.split(buffer, list(s.row))[s.place]
-    return [partial(dist.gather, mine, s.at_root(second), s.root, group=s.group)], second
+def _gather(c: LibraryCall) -> Buffers:
+    mine = torch.split(c.buffer, c.row)[c.place]
+    return [partial(dist.gather, mine, c.at_root(c.second), c.root, group=c.group)], c.second
 
 
-def _scatter(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    out = second[: s.row[s.place]]
-    return [partial(dist.scatter, out, s.at_root(buffer), s.root, group=s.group)], out
+def _scatter(c: LibraryCall) -> Buffers:
+    out = c.second[: c.row[c.place]]
+    return [partial(dist.scatter, out, c.at_root(c.buffer), c.root, group=c.group)], out
 
 
-def _all_to_all(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    out = second[: sum(s.column)]
-    return [partial(dist.all_to_all_single, out, buffer, list(s.column), list(s.row), group=s.group)], out
+def _all_to_all(c: LibraryCall) -> Buffers:
+    out = c.second[: sum(c.column)]
+    return [partial(dist.all_to_all_single, out, c.buffer, c.column, c.row, group=c.group)], out
 
 
-def _barrier(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    where = [buffer.device.index] if buffer.is_cuda else None  # without the index gloo would run it, on processors
-    return [partial(dist.barrier, group=s.group, device_ids=where)], buffer
+def _barrier(c: LibraryCall) -> Buffers:
+    where = [c.buffer.device.index] if c.buffer.is_cuda else None  # without the index gloo would run it, on processors
+    return [partial(dist.barrier, group=c.group, device_ids=where)], c.buffer
 
 
-def _send_recv(s: CallSetting, buffer: Tensor, second: Tensor) -> Buffers:
-    following = s.members[(list(s.members).index(s.root) + 1) % len(s.members)]
-    if following == s.root or s.rank not in (s.root, following):
-        return [], buffer
-    peer = following if s.rank == s.root else s.root
+def _send_recv(c: LibraryCall) -> Buffers:
+    following = c.members[(c.members.index(c.root) + 1) % len(c.members)]
+    if following == c.root or c.rank not in (c.root, following):
+        return [], c.buffer
+    peer = following if c.rank == c.root else c.root
 
     def call(*, async_op: bool) -> Any:
-        if s.rank == s.root:
-            return dist.isend(buffer, peer) if async_op else dist.send(buffer, peer)
-        return dist.irecv(buffer, peer) if async_op else dist.recv(buffer, peer)
+        if c.rank == c.root:
+            return dist.isend(c.buffer, peer) if async_op else dist.send(c.buffer, peer)
+        return dist.irecv(c.buffer, peer) if async_op else dist.recv(c.buffer, peer)
 
-    return [call], buffer
+    return [call], c.buffer
 
 
-SHAPES: Final[dict[str, Callable[[CallSetting, Tensor, Tensor], Buffers]]] = {
+SHAPES: Final[dict[str, Callable[[LibraryCall], Buffers]]] = {
     "all_reduce": _all_reduce,
     "reduce": _reduce,
     "broadcast": _broadcast,

@@ -10,7 +10,7 @@ sends and receives of a step form one group, in which messages of a pair match i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement.rank_program import MemoryRange, Move, RankProgram, SlotPlace, Stage
-from simcoll.measurement.rank_tasks import IDLE
+from simcoll.measurement.rank_program import MemoryRange, Move, SlotPlace, Stage, part_of
+from simcoll.measurement.rank_tasks import IDLE, RankTask
 from simcoll.measurement.torch_backend.library_calls import TYPES, Runner, to_numpy, to_tensor
-from simcoll.schedule.collectives import OPERATORS
+from simcoll.schedule.collectives import OPERATORS, collective, cut_slots, promised
 
 Tensor: TypeAlias = torch.Tensor
 Post = Literal["overlapped", "grouped", "sends-first", "even-odd"]
@@ -51,31 +51,30 @@ class _Write:
 
 
 class Exchange(Runner):
-    """A rank's part of a program, ready to run any number of times.
+    """A rank's part of a task's program, ready to run any number of times.
 
-    `cuts`: the range of each buffer slot in the rank's values. `promised`: the slots of the result; `avg` divides them
-    by `divisor` (0: no division). Before each wait, `waits(index)` is called with the index of the awaited transfer, so
-    that a watcher can name it.
+    `post` is the way to post the transfers of a step. Before each wait, `waits(index)` is called with the index of the
+    awaited transfer, so that a watcher can name it.
     """
 
     def __init__(
         self,
-        part: RankProgram,
-        dtype: str,
+        task: RankTask,
+        rank: int,
         device: torch.device,
-        op: str,
         post: Post,
-        promised: Sequence[int],
-        cuts: Sequence[slice],
-        *,
-        divisor: int = 0,
         waits: Callable[[int], None] = lambda index: None,
     ):
-        self.part = part
-        self.memory = torch.zeros(part.elements, dtype=TYPES[dtype], device=device)
-        self._post, self._reduce, self._waits = post, REDUCE[op], waits
-        self._promised = [part.left[slot] for slot in promised]
-        self._divisor, self._cuts = divisor, cuts
+        schedule = task.schedule
+        assert task.program is not None
+        self.part = part = part_of(task.program, rank, task.nbytes, task.itemsize, task.weights)
+        self.memory = torch.zeros(part.elements, dtype=TYPES[task.dtype], device=device)
+        self._post, self._reduce, self._waits = post, REDUCE[task.op], waits
+        self._promised = [part.left[slot] for slot in promised(schedule, rank)]
+        members = next((len(group) for group in schedule.groups if rank in group), 0)
+        self._divisor = members if task.op == "avg" and collective(schedule.collective).reduces else 0
+        cuts = cut_slots(schedule, task.elements, task.weights)
+        self._cuts = cuts.get(rank, [slice(0)] * schedule.n_chunks)  # the range of each slot in the rank's values
         self._groups: list[tuple[int, Any]] = []
         self._nothing = self.memory.new_zeros(2)  # contents of an empty message: sent, received
         self._staged = {

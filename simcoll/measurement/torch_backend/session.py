@@ -8,6 +8,7 @@ until the last rank is done. On GPUs, CUDA events measure each rank's run, and t
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import statistics
 import time
@@ -19,13 +20,12 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 
-from simcoll.measurement.torch_backend.device import clock_of, resolution
-
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")  # one per running kernel: ranks that share it share the clock
 SPIN_NS: Final = 150_000  # a sleeping process wakes up to this much late, so the last part of a wait spins
 MARGIN_NS: Final = (100_000, 10_000_000)  # least and greatest time from the agreement to the agreed start
 TRIPS: Final = 16  # round trips for a comparison of clocks; the quickest met no other traffic
 TRIALS: Final = 30  # number of empty runs, whose median counts
+READINGS: Final = 200  # readings in a row: enough to see the smallest step of a clock
 COMING: Final = timedelta(seconds=180)  # time to import torch on a busy machine, as in `launcher.BEGIN_S`
 WATCHDOG_S: Final = 30.0  # torch's time-out is this much longer than simcoll's, which can name the transfer
 
@@ -41,11 +41,16 @@ class Timing(NamedTuple):
     late: int
 
 
+def _between(first: torch.cuda.Event, second: torch.cuda.Event) -> int:
+    """Return the ns that the GPU counted between two events, in steps of at most half a microsecond."""
+    return round(float(first.elapsed_time(second)) * 1e6)
+
+
 class Session:
     """A rank's membership in a run; a context manager that leaves the process group at its end.
 
     `backend` is `gloo` or `nccl`, `store` comes from `meeting`. `turn` is the number of the launch, because ranks that
-    stay for several launches connect anew for each. `clock` times the rank's device.
+    stay for several launches connect anew for each.
     """
 
     def __init__(self, backend: str, rank: int, world: int, local: int, store: Any, timeout_s: float, turn: int = 0):
@@ -53,7 +58,6 @@ class Session:
         torch.set_num_threads(1)
         on_gpu = backend == "nccl"
         self.device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
-        self.clock = clock_of(self.device)
         if on_gpu:
             torch.cuda.set_device(self.device)
         dist.init_process_group(
@@ -65,7 +69,7 @@ class Session:
         )
         if on_gpu:  # NCCL connects at its first call, in which all ranks must take part
             dist.all_reduce(torch.zeros(1, device=self.device))
-            self.clock.settle()
+            torch.cuda.synchronize(self.device)
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
         boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
         self.one_host = len(set(self.gather([int.from_bytes(hashlib.sha256(boot).digest()[:7], "big")]))) == 1
@@ -113,22 +117,41 @@ class Session:
     def timed(self, run: Callable[[], None], stuck: Callable[[], None] = _stuck) -> Timing:
         """Time one run that all ranks begin together. If a GPU does not finish in time, `stuck` must raise."""
         appointed = self._meet()
-        self.clock.settle()
-        began = self.clock.read()
+        if self.exact:
+            began = time.monotonic_ns()
+            run()
+            return Timing(time.monotonic_ns() - appointed, began - appointed)
+        torch.cuda.synchronize(self.device)
+        first = self._event()
         run()
-        ended = self.clock.read()
+        last = self._event()
         deadline = time.monotonic() + self.timeout_s
-        while not self.clock.over(ended):
+        while not last.query():
             if time.monotonic() > deadline:
                 stuck()
-        if self.exact:
-            return Timing(ended - appointed, began - appointed)
-        return Timing(self.clock.between(began, ended), 0)
+        return Timing(_between(first, last), 0)
+
+    def _event(self) -> torch.cuda.Event:
+        """Return a CUDA event, recorded after all work in the stream of the rank's GPU."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
     def overhead(self) -> tuple[int, int]:
         """Return the time of an empty run (slowest rank, median over TRIALS) and the clock's resolution, in ns."""
         empty = [max(t for (t,) in self.gather([self.timed(lambda: None).duration])) for _ in range(TRIALS)]
-        return statistics.median_high(empty), resolution(self.clock)
+        return statistics.median_high(empty), self._resolution()
+
+    def _resolution(self) -> int:
+        """Return the least distance between two different readings of the clock, in ns; 0 if all readings are equal."""
+        if self.exact:
+            times = [time.monotonic_ns() for _ in range(READINGS)]
+            steps = [b - a for a, b in itertools.pairwise(times)]
+        else:
+            events = [self._event() for _ in range(READINGS)]
+            torch.cuda.synchronize(self.device)
+            steps = [_between(a, b) for a, b in itertools.pairwise(events)]
+        return min((step for step in steps if step > 0), default=0)
 
     def _meet(self) -> int:
         """Agree on a start with all ranks, and wait for it; return the start on this host's clock, in ns."""

@@ -15,20 +15,21 @@ import contextlib
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from simcoll.measurement.rank_tasks import WorkTask
 from simcoll.measurement.torch_backend.library_calls import ALL_GATHER, TYPES, Runner
 from simcoll.measurement.torch_backend.support import widths
+from simcoll.workload.workload_keys import Composition, Ddp
 
 Tensor: TypeAlias = torch.Tensor
-ComputeStyle = Literal["sleep", "real"]
 MIB: Final = 2**20
 RATE: Final = 2.0**-10  # learning rate of the optimizer; a power of two is exact in every dtype
 SETTLED: Final = 2  # steps until buckets are final, as torch forms them anew after the first step
@@ -52,41 +53,23 @@ class Worker(Runner):
         return None
 
 
-class Passes(NamedTuple):
-    """A layer: the number of elements of its only tensor, and the ns that a sleeping layer waits in each pass."""
-
-    elements: int
-    forward_ns: int
-    backward_ns: int
-
-
 class DdpStep(Worker):
-    """A DistributedDataParallel training step on one rank of a group.
+    """A DistributedDataParallel training step on one rank of a group."""
 
-    `caps` are the bytes of the first bucket and of the others. The optimizer sleeps `optimizer_ns` before it updates.
-    """
-
-    def __init__(
-        self,
-        layers: Sequence[Passes],
-        dtype: str,
-        compute: ComputeStyle,
-        *,
-        rank: int,
-        caps: tuple[int, int],
-        batch: int = 1,
-        optimizer_ns: int = 0,
-    ):
-        self._pause_ns = optimizer_ns if compute == "sleep" else 0
-        self._computing = contextlib.nullcontext if compute == "sleep" else beneath_the_network
+    def __init__(self, task: WorkTask, rank: int):
+        spec, sleeps = task.spec, task.compute == "sleep"
+        assert isinstance(spec, Ddp)
+        self._pause_ps = spec.optimizer if sleeps else 0  # the optimizer sleeps before it updates
+        self._computing = contextlib.nullcontext if sleeps else beneath_the_network
         torch.manual_seed(0)  # all replicas begin with the same parameters
-        build = _sleeping if compute == "sleep" else _dense
-        model, self._input = build(layers, TYPES[dtype], rank, batch)
+        build = _sleeping if sleeps else _dense
+        model, self._input = build(spec, task, rank)
         self._plain = deepcopy(model)
         self._marks: list[int] = []
         for parameter in self._plain.parameters():
             parameter.register_post_accumulate_grad_hook(lambda _: self._marks.append(time.monotonic_ns()))
-        self._replica = DistributedDataParallel(model, **_caps(*caps))
+        first = spec.bucket_cap if spec.first_bucket is None else spec.first_bucket
+        self._replica = DistributedDataParallel(model, **_caps(first, spec.bucket_cap))
         self._optimizers = {each: torch.optim.SGD(each.parameters(), lr=RATE) for each in (self._replica, self._plain)}
         for _ in range(SETTLED):
             self.run()
@@ -112,7 +95,7 @@ class DdpStep(Worker):
             loss = model(self._input).square().mean() if self._input.dim() else model(self._input)
             passed()
             loss.backward()
-            _pause(self._pause_ns)
+            _pause(self._pause_ps)
             optimizer.step()
 
     def buckets(self) -> int:
@@ -162,35 +145,42 @@ class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped
     """A layer's function whose passes sleep. The gradient of the weight is `data`, which differs between ranks."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, data: Tensor, times: Passes) -> Tensor:
-        ctx.data, ctx.times = data, times
-        _pause(times.forward_ns)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, data: Tensor, forward_ps: int, backward_ps: int) -> Tensor:
+        ctx.data, ctx.backward_ps = data, backward_ps
+        _pause(forward_ps)
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        _pause(ctx.times.backward_ns)
-        return grad, ctx.data * grad, None, None
+        _pause(ctx.backward_ps)
+        return grad, ctx.data * grad, None, None, None
 
 
 class _Sleeping(torch.nn.Module):  # type: ignore[misc]  # likewise
-    def __init__(self, times: Passes, dtype: torch.dtype, rank: int):
+    def __init__(self, elements: int, dtype: torch.dtype, rank: int, *times_ps: int):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(times.elements, dtype=dtype))
-        place = torch.arange(times.elements)
-        self._data, self._times = ((place * 31 + 17 * rank) % 61).to(dtype), times  # differ from rank to rank
+        self.weight = torch.nn.Parameter(torch.zeros(elements, dtype=dtype))
+        place = torch.arange(elements)
+        self._data, self._times = ((place * 31 + 17 * rank) % 61).to(dtype), times_ps  # differ from rank to rank
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Sleep.apply(x, self.weight, self._data, self._times)
+        return _Sleep.apply(x, self.weight, self._data, *self._times)
 
 
-def _pause(ns: int) -> None:
-    if ns:
-        time.sleep(ns / 1e9)
+def _pause(ps: int) -> None:
+    if ps:
+        time.sleep(ps / 1e12)
 
 
-def _sleeping(layers: Sequence[Passes], dtype: torch.dtype, rank: int, batch: int) -> tuple[torch.nn.Module, Tensor]:
-    model = torch.nn.Sequential(*(_Sleeping(layer, dtype, rank) for layer in layers))
+def _sleeping(spec: Ddp, task: WorkTask, rank: int) -> tuple[torch.nn.Module, Tensor]:
+    dtype, layers = TYPES[task.dtype], spec.timed(task.itemsize)
+    forward = sum(layer.forward for layer in layers) if spec.forward is None else spec.forward
+    model = torch.nn.Sequential(
+        *(  # the whole forward pass is in the first layer
+            _Sleeping(layer.nbytes // task.itemsize, dtype, rank, 0 if number else forward, layer.backward)
+            for number, layer in enumerate(layers)
+        )
+    )
     return model, torch.ones((), dtype=dtype, requires_grad=True)
 
 
@@ -215,60 +205,53 @@ def beneath_the_network() -> Iterator[None]:
         os.sched_setscheduler(0, policy, before)
 
 
-def _dense(layers: Sequence[Passes], dtype: torch.dtype, rank: int, batch: int) -> tuple[torch.nn.Module, Tensor]:
-    sizes = widths([layer.elements for layer in layers])
+def _dense(spec: Ddp, task: WorkTask, rank: int) -> tuple[torch.nn.Module, Tensor]:
+    dtype = TYPES[task.dtype]
+    sizes = widths([layer.nbytes // task.itemsize for layer in spec.timed(task.itemsize)])
     assert sizes, "refused before"
     steps: list[torch.nn.Module] = []
     for a, b in pairwise(sizes):
         steps += [torch.nn.Linear(a, b, bias=False, dtype=dtype), torch.nn.Tanh()]
     own = torch.Generator().manual_seed(rank)
-    return torch.nn.Sequential(*steps), torch.randn(batch, sizes[0], generator=own).to(dtype)
+    return torch.nn.Sequential(*steps), torch.randn(spec.batch, sizes[0], generator=own).to(dtype)
 
 
 # --- small programs ---
 
 
-class ProgramPart(NamedTuple):
-    """A part of a program: local work, or a collective."""
-
-    local: bool
-    run: Callable[[], object]
-
-
-class RankSetting(NamedTuple):
-    """A rank, the number of ranks, the root, the `elements` of the workload's `size`, and the ns of local sleep."""
-
-    rank: int
-    world: int
-    root: int
-    elements: int
-    dtype: str
-    local_ns: int = 0
-
-
 class SmallProgram(Worker):
     """A small program on one rank of the default group, ready to run any number of times."""
 
-    def __init__(self, template: str, setting: RankSetting):
-        self._setting, self.answer = setting, torch.empty(0)
-        self._pieces, self.expected = PROGRAMS[template](self, setting)
+    def __init__(self, task: WorkTask, rank: int):
+        spec = task.spec
+        assert isinstance(spec, Composition)
+        self.rank, self.world, self.root = rank, task.ranks, spec.root
+        self.elements, self.dtype = spec.size // task.itemsize, TYPES[task.dtype]
+        self._pause_ps, self._locals, self.answer = spec.local, list[Callable[[], object]](), torch.empty(0)
+        self._parts, self.expected = PROGRAMS[spec.template](self)
+
+    def local(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Return local work as a part of the program; it first sleeps as long as the workload says."""
+
+        def part() -> None:
+            _pause(self._pause_ps)
+            work()
+
+        self._locals.append(part)
+        return part
 
     def run(self) -> None:
         """Run once."""
-        for piece in self._pieces:
-            self._pause(piece)
-            piece.run()
+        for part in self._parts:
+            part()
 
     def alone(self) -> list[int]:
         """Do the local work without communication; return the duration of each local part in ns, in order."""
-        took = []
-        for piece in self._pieces:
-            if piece.local:
-                began = time.monotonic_ns()
-                self._pause(piece)
-                piece.run()
-                took.append(time.monotonic_ns() - began)
-        return took
+        marks = [time.monotonic_ns()]
+        for part in self._locals:
+            part()
+            marks.append(time.monotonic_ns())
+        return [b - a for a, b in pairwise(marks)]
 
     def complaint(self) -> str | None:
         """Run on all ranks and compare with one process's result; return a description of the difference, or None."""
@@ -278,49 +261,37 @@ class SmallProgram(Worker):
         if not self.expected.numel():
             return None
         worst = float((self.answer.double() - self.expected.double()).abs().max())
-        least = NEAR * torch.finfo(TYPES[self._setting.dtype]).eps * float(self.expected.abs().max())
+        least = NEAR * torch.finfo(self.dtype).eps * float(self.expected.abs().max())
         return f"the result is off by {worst:g} from that of one process" if worst > least else None
 
-    def _pause(self, piece: ProgramPart) -> None:
-        if piece.local and self._setting.local_ns:
-            time.sleep(self._setting.local_ns / 1e9)
+
+Made = tuple[list[Callable[[], object]], Tensor]  # the parts, and the result of one process
 
 
-Made = tuple[list[ProgramPart], Tensor]  # the parts, and the result of one process
-
-
-def _whole(s: RankSetting, rows: int, columns: int) -> Tensor:
+def _whole(p: SmallProgram, rows: int, columns: int) -> Tensor:
     """Return the data of all ranks, which each rank computes alike from a fixed seed."""
-    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).to(TYPES[s.dtype])
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).to(p.dtype)
 
 
-def _local(run: Callable[[], object]) -> ProgramPart:
-    return ProgramPart(True, run)
+def _mine(p: SmallProgram, whole: Tensor) -> Tensor:
+    return whole[:, p.rank * COLUMNS : (p.rank + 1) * COLUMNS]
 
 
-def _call(run: Callable[[], object]) -> ProgramPart:
-    return ProgramPart(False, run)
-
-
-def _mine(s: RankSetting, whole: Tensor) -> Tensor:
-    return whole[:, s.rank * COLUMNS : (s.rank + 1) * COLUMNS]
-
-
-def _mean(program: SmallProgram, s: RankSetting) -> Made:
-    whole, total = _whole(s, s.elements, COLUMNS * s.world), torch.empty(s.elements, dtype=TYPES[s.dtype])
-    mine = _mine(s, whole).contiguous()
+def _mean(p: SmallProgram) -> Made:
+    whole, total = _whole(p, p.elements, COLUMNS * p.world), torch.empty(p.elements, dtype=p.dtype)
+    mine = _mine(p, whole).contiguous()
 
     def divide() -> None:
-        program.answer = total / whole.shape[1]
+        p.answer = total / whole.shape[1]
 
-    pieces = [_local(lambda: torch.sum(mine, 1, out=total)), _call(lambda: dist.all_reduce(total)), _local(divide)]
+    pieces = [p.local(lambda: torch.sum(mine, 1, out=total)), lambda: dist.all_reduce(total), p.local(divide)]
     return pieces, whole.mean(1)
 
 
-def _softmax(program: SmallProgram, s: RankSetting) -> Made:
-    whole = _whole(s, s.elements, COLUMNS * s.world)
-    mine = _mine(s, whole).contiguous()
-    most, total = torch.empty(2, s.elements, dtype=TYPES[s.dtype])
+def _softmax(p: SmallProgram) -> Made:
+    whole = _whole(p, p.elements, COLUMNS * p.world)
+    mine = _mine(p, whole).contiguous()
+    most, total = torch.empty(2, p.elements, dtype=p.dtype)
     raised = torch.empty_like(mine)
 
     def raise_() -> None:
@@ -328,78 +299,78 @@ def _softmax(program: SmallProgram, s: RankSetting) -> Made:
         torch.sum(raised, 1, out=total)
 
     def divide() -> None:
-        program.answer = raised / total[:, None]
+        p.answer = raised / total[:, None]
 
     pieces = [
-        _local(lambda: torch.amax(mine, 1, out=most)),
-        _call(lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX)),
-        _local(raise_),
-        _call(lambda: dist.all_reduce(total)),
-        _local(divide),
+        p.local(lambda: torch.amax(mine, 1, out=most)),
+        lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX),
+        p.local(raise_),
+        lambda: dist.all_reduce(total),
+        p.local(divide),
     ]
-    return pieces, _mine(s, torch.softmax(whole, 1))
+    return pieces, _mine(p, torch.softmax(whole, 1))
 
 
-def _argmax(program: SmallProgram, s: RankSetting) -> Made:
-    whole = _whole(s, s.elements, COLUMNS * s.world).mul(4).round()  # rounded, so that several are the largest
-    mine = _mine(s, whole).contiguous()
-    most, own = torch.empty(2, s.elements, dtype=TYPES[s.dtype])
-    every, nowhere = torch.empty(s.world * s.elements, dtype=own.dtype), float(whole.shape[1])
+def _argmax(p: SmallProgram) -> Made:
+    whole = _whole(p, p.elements, COLUMNS * p.world).mul(4).round()  # rounded, so that several are the largest
+    mine = _mine(p, whole).contiguous()
+    most, own = torch.empty(2, p.elements, dtype=p.dtype)
+    every, nowhere = torch.empty(p.world * p.elements, dtype=own.dtype), float(whole.shape[1])
 
     def find() -> None:
         there = mine == most[:, None]
-        own.copy_(torch.where(there.any(1), there.to(torch.int8).argmax(1) + s.rank * COLUMNS, nowhere))
+        own.copy_(torch.where(there.any(1), there.to(torch.int8).argmax(1) + p.rank * COLUMNS, nowhere))
 
     def choose() -> None:
-        program.answer = every.view(s.world, -1).amin(0)
+        p.answer = every.view(p.world, -1).amin(0)
 
     pieces = [
-        _local(lambda: torch.amax(mine, 1, out=most)),
-        _call(lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX)),
-        _local(find),
-        _call(lambda: ALL_GATHER(every, own)),
-        _local(choose),
+        p.local(lambda: torch.amax(mine, 1, out=most)),
+        lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX),
+        p.local(find),
+        lambda: ALL_GATHER(every, own),
+        p.local(choose),
     ]
     return pieces, (whole == whole.amax(1, keepdim=True)).to(torch.int8).argmax(1).to(own.dtype)
 
 
-def _scatter(program: SmallProgram, s: RankSetting) -> Made:
-    dataset = _whole(s, s.world, s.elements // s.world)
-    got, blocks = torch.empty_like(dataset[0]), list(dataset) if s.rank == s.root else None
+def _scatter(p: SmallProgram) -> Made:
+    dataset = _whole(p, p.world, p.elements // p.world)
+    got, blocks = torch.empty_like(dataset[0]), list(dataset) if p.rank == p.root else None
 
     def work() -> None:
-        program.answer = got.square()
+        p.answer = got.square()
 
-    return [_call(lambda: dist.scatter(got, blocks, src=s.root)), _local(work)], dataset[s.rank].square()
+    return [lambda: dist.scatter(got, blocks, src=p.root), p.local(work)], dataset[p.rank].square()
 
 
-def _gather(program: SmallProgram, s: RankSetting) -> Made:
-    samples = _whole(s, s.world, s.elements // s.world)
+def _gather(p: SmallProgram) -> Made:
+    samples = _whole(p, p.world, p.elements // p.world)
     own, every = torch.empty_like(samples[0]), torch.empty_like(samples)
-    blocks = list(every) if s.rank == s.root else None
+    blocks = list(every) if p.rank == p.root else None
 
     def collect() -> None:
-        dist.gather(own, blocks, dst=s.root)
-        program.answer = every if s.rank == s.root else own
+        dist.gather(own, blocks, dst=p.root)
+        p.answer = every if p.rank == p.root else own
 
     def predicted() -> None:
-        torch.tanh(samples[s.rank], out=own)
+        torch.tanh(samples[p.rank], out=own)
 
     expected = torch.tanh(samples)
-    return [_local(predicted), _call(collect)], expected if s.rank == s.root else expected[s.rank]
+    return [p.local(predicted), collect], expected if p.rank == p.root else expected[p.rank]
 
 
-def _broadcast(program: SmallProgram, s: RankSetting) -> Made:
-    parameters = _whole(s, 1, s.elements)[0]
-    held = parameters.clone() if s.rank == s.root else torch.zeros_like(parameters)
+def _broadcast(p: SmallProgram) -> Made:
+    parameters = _whole(p, 1, p.elements)[0]
+    held = parameters.clone() if p.rank == p.root else torch.zeros_like(parameters)
 
     def work() -> None:
-        program.answer = held.square()
+        p.answer = held.square()
 
-    return [_call(lambda: dist.broadcast(held, src=s.root)), _local(work)], parameters.square()
+    return [lambda: dist.broadcast(held, src=p.root), p.local(work)], parameters.square()
 
 
-PROGRAMS: Final[dict[str, Callable[[SmallProgram, RankSetting], Made]]] = {
+PROGRAMS: Final[dict[str, Callable[[SmallProgram], Made]]] = {
     "mean": _mean,
     "softmax": _softmax,
     "argmax": _argmax,
