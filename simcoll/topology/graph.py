@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets
-from simcoll.config.groups import alike, grouped, nested
+from simcoll.config.groups import alike, grouped
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import networkx_attributes
 from simcoll.topology.cuts_and_distances import LinksByEnd, Machines
@@ -159,7 +159,7 @@ class Topology:
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
-            return nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
+            return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
         keys = nodes if len(set(nodes)) < len(nodes) else self._leaves(devices)
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
@@ -387,3 +387,7 @@ class Topology:
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
         """Return, for each set of devices, the numbers of the links out of it and of the links into it."""
         return self._machines.crossing(sets)
+
+
+def _nested(ranks: Iterable[Any]) -> RankGroups:
+    return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in ranks)

@@ -8,8 +8,8 @@ import numpy as np
 
 from simcoll.schedule import building_blocks
 from simcoll.schedule.building_blocks import Ranks, several
-from simcoll.schedule.registry import Request, around, chunk_per_rank, register
-from simcoll.schedule.steps import Rotation, StepPattern, send
+from simcoll.schedule.registry import Request, around, around_by_groups, chunk_per_rank, register
+from simcoll.schedule.steps import StepPattern, send
 
 ORDER = {"order": ("groups",)}
 
@@ -57,14 +57,6 @@ def two_shot(request: Request) -> Iterator[StepPattern]:
     yield from direct_all_gather(request)
 
 
-def _turned(request: Request) -> Rotation:
-    """The symmetry of the schedule: a shift by one rank, or by one group with `order=groups`; blocks shift along."""
-    if "order" not in request.options:
-        return around(request)
-    size = len(request.two_levels()[0])
-    return Rotation(size, size, request.n)
-
-
 def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
     """Every rank, (n, 1), and its receivers in order, (n, n−1): first its own group, then the next group, and so on.
     In each group the order starts at the sender's own position, so that ranks of a group send to different ranks."""
@@ -84,7 +76,7 @@ def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
     cost_for=several,
     options=ORDER,
     library=True,
-    rotation=_turned,
+    rotation=lambda request: (around_by_groups if "order" in request.options else around)(request),
 )
 def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
     """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages.

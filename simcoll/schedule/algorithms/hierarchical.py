@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simcoll.schedule import building_blocks
-from simcoll.schedule.registry import Request, chunk_per_rank, register
+from simcoll.schedule.registry import Request, around_by_groups, chunk_per_rank, register
 from simcoll.schedule.steps import Rotation, StepPattern, send, together
 
 
@@ -21,12 +21,6 @@ def _turned(request: Request) -> Rotation:
     """The symmetry of the schedule: a shift of all ranks by one group; shards of the outermost level shift along."""
     groups = request.two_levels()
     return Rotation(len(groups[0]), 1, len(groups))
-
-
-def _blocks_turned(request: Request) -> Rotation:
-    """The symmetry of the schedule: a shift of all ranks by one group; their blocks shift along."""
-    size = len(request.two_levels()[0])
-    return Rotation(size, size, request.n)
 
 
 @register(
@@ -58,14 +52,14 @@ def hierarchical_all_reduce(request: Request) -> Iterator[StepPattern]:
         yield from building_blocks.ring_all_gather(ranks, slots)
 
 
-@register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=_blocks_turned)
+@register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=around_by_groups)
 def hierarchical_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Ring reduce-scatter inside groups, then of each shard across them: m−1 + g−1 steps for g equal groups of m."""
     table = request.equal_groups()
     yield from building_blocks.grid_reduce_scatter(table, table)
 
 
-@register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=_blocks_turned)
+@register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=around_by_groups)
 def hierarchical_all_gather(request: Request) -> Iterator[StepPattern]:
     """Ring all-gather across groups, then of all that came inside them: g−1 + m−1 steps for g equal groups of m."""
     table = request.equal_groups()
