@@ -131,7 +131,7 @@ def calibrate(
     from simcoll.prediction import result_rows
     from simcoll.report import accuracy_text
     from simcoll.report.plot import save
-    from simcoll.report.plot.curves import residual_figure
+    from simcoll.report.plot.comparison import residual_figure
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
