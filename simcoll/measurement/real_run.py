@@ -85,8 +85,10 @@ def run(
     for ranks in {case.ranks for case in every}:
         _check_devices(backend, ranks, launcher)
     if backend == "gloo" and not launcher.prefix(0):  # a prefix may start ranks on another machine
-        for case in every:
-            _check_buffers(case)
+        for task in (case.task for case in every if isinstance(case.task, RankTask)):
+            what = f"{task.ranks} processes with {short_size(task.nbytes)} each"
+            cure = "give --ranks N with fewer of them, or a smaller size"
+            check_memory(task.ranks * (PROCESS_BYTES + COPIES * task.nbytes), what, cure, "ranks")
     about = surroundings(launcher.variables(0), launcher.prefix(0))
     done = _Done(every, about, log, tell)
     for which in done.missing():
@@ -268,14 +270,6 @@ def check_torch() -> None:
         raise InputError(
             "torch is not installed", "install it into this environment, e.g. pip install 'simcoll[validate]'"
         )
-
-
-def _check_buffers(case: Case) -> None:
-    """Raise InputError if the processes of a case take more memory than this machine has."""
-    if isinstance(case.task, RankTask):
-        needed = case.ranks * (PROCESS_BYTES + COPIES * case.task.nbytes)
-        what = f"{case.ranks} processes with {short_size(case.task.nbytes)} each"
-        check_memory(needed, what, "give --ranks N with fewer of them, or a smaller size", "ranks")
 
 
 def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:
