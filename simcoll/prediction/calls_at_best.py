@@ -71,31 +71,22 @@ class _Way(NamedTuple):
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
-        if self.alike == 1:
-            return IdealCall(asked, rated, places, costs, scenario.algorithm)
-        return RepresentativeCopy(asked, rated, places, costs, scenario.algorithm, self.alike)
-
-
-@dataclass(frozen=True, eq=False)
-class IdealCall(PlainCall):
-    """A call run as its fastest variant; `named` is the algorithm that the user requested."""
-
-    named: str
-
-    @property
-    def algorithm(self) -> str:
-        """Return the algorithm that the user asked for, whose best schedule is run."""
-        return self.named
-
-    @property
-    def chosen(self) -> dict[str, object]:
-        """Return the columns of copies, channels and chunk, named after keys of `model`."""
-        params = self.scenario.params()
-        return {
-            "chosen.copies": self.scenario.copies,
+        params = asked.params()
+        chosen = {  # result columns named after keys of `model`
+            "chosen.copies": asked.copies if self.alike == 1 else self.alike,
             "chosen.channels": params.channels or "per peer",
             "chosen.chunk": format_size(params.chunk) if params.chunk else "whole",
         }
+        kind = PlainCall if self.alike == 1 else RepresentativeCopy
+        return kind(
+            scenario=asked,
+            rated=rated,
+            places=places,
+            costs=costs,
+            algorithm=scenario.algorithm,
+            chosen=chosen,
+            count=self.alike,
+        )
 
 
 class _Load:
@@ -255,28 +246,17 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
     return [scenario, scenario.model_copy(update={"groups": 1})]
 
 
-@dataclass(frozen=True, eq=False)
-class RepresentativeCopy(IdealCall):
-    """One of `copies` equal copies that run at the same time."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RepresentativeCopy(PlainCall):
+    """One of `count` equal copies that run at the same time."""
 
     whole: ClassVar[bool] = False
-    copies: int
-
-    @property
-    def chosen(self) -> dict[str, object]:
-        """Return the columns of copies, channels and chunk."""
-        return {**super().chosen, "chosen.copies": self.copies}
-
-    @property
-    def count(self) -> int:
-        """Return the number of copies."""
-        return self.copies
 
     @property
     def point(self) -> Scenario:
         """Return the scenario of one copy, with its share of the bytes."""
         grain = len(self.places) * self.scenario.itemsize
-        share = max(1, -(-self.scenario.nbytes // (self.copies * grain))) * grain
+        share = max(1, -(-self.scenario.nbytes // (self.count * grain))) * grain
         return super().point.model_copy(update={"size": share})
 
     @property
@@ -293,7 +273,7 @@ class RepresentativeCopy(IdealCall):
     @property
     def capacities(self) -> NDArray[np.float64]:
         """Return the B/s that all copies together would have on the simulated copy's links, float64 (links,)."""
-        capacities: NDArray[np.float64] = super().bandwidths * self._shares * self.copies
+        capacities: NDArray[np.float64] = super().bandwidths * self._shares * self.count
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -324,12 +304,12 @@ class RepresentativeCopy(IdealCall):
         mine, of_all = (np.flatnonzero(brought).tolist() for brought in (self._brought, self._brought_by_all))
         one = Counter(self._sorts[link] for link in mine if kinds[links[link][0]] == "nic")
         every = Counter(self._sorts[link] for link in {*mine, *of_all})
-        return max(1, min([self.copies, *(every[sort] // used for sort, used in one.items())]))
+        return max(1, min([self.count, *(every[sort] // used for sort, used in one.items())]))
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
         """Return the share of each link that the copies of one NIC have if all copies use it, float64 (links,)."""
-        shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.copies / self.nics))
+        shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.count / self.nics))
         return shares
 
     @cached_property
@@ -340,7 +320,7 @@ class RepresentativeCopy(IdealCall):
     @cached_property
     def _brought_by_all(self) -> Numbers:
         """Return the number of chunks that all copies send over each link, int64 (links,)."""
-        orders = Counter(first_orders(self.scenario, self.rated, self.places, self.copies))
+        orders = Counter(first_orders(self.scenario, self.rated, self.places, self.count))
         found = np.zeros(len(self.rated.links), np.int64)
         for order, count in orders.items():
             found += count * self._brings(order)
@@ -382,5 +362,5 @@ class RepresentativeCopy(IdealCall):
         brought, by_all, trunks = zip(*links, strict=True)
         most: float = max(by_all)
         if trunks[0]:
-            most = sum(brought) * self.copies / min(len(links), self.nics * sum(map(bool, brought)) or 1)
+            most = sum(brought) * self.count / min(len(links), self.nics * sum(map(bool, brought)) or 1)
         return min(1.0, max(brought) / most) if most and any(brought) else 1.0

@@ -22,6 +22,7 @@ from simcoll.nccl import algorithm_names, call_choice, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import CostKind, Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
@@ -269,7 +270,7 @@ class _LinkShares(NamedTuple):
     paces: Sequence[tuple[str, float]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GpuCall(PlainCall):
     """A call that GPU kernels run over `wires`. `network_costs` returns the costs of NICs that the profile lacks."""
 
@@ -301,7 +302,7 @@ class GpuCall(PlainCall):
         yield f"hops of {kind} take half the time", replace(self.costs, kernels=quicker, transport=sooner)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class NcclChannel(GpuCall):
     """One channel of a call of NCCL; all channels do the same at the same time. `one_way`: each rank sends one message,
     as in pipelines, instead of a ring of send_recv.
@@ -312,45 +313,6 @@ class NcclChannel(GpuCall):
     hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
     call: NcclCall
     one_way: bool = False
-
-    @property
-    def algorithm(self) -> str:
-        """Return NCCL's name of the algorithm."""
-        return "direct" if self.one_way else self.call.name
-
-    @property
-    def protocol(self) -> str:
-        """Return NCCL's protocol."""
-        return self.call.protocol
-
-    @property
-    def count(self) -> int:
-        """Return the number of channels, or pairs of channels, for which the simulated one stands."""
-        return self.call.alike
-
-    @property
-    def further_channels(self) -> int:
-        """Return a collective's number of channels after the first; 0 for messages and symmetric kernels."""
-        return 0 if self.call.registered else self.call.channels - 1
-
-    @property
-    def usual(self) -> bool:
-        """False if the user sets channels, buffers, chunks of messages or NICs, as no row was measured with that."""
-        call, comm = self.call, self.call.communicator
-        buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
-        between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
-        between = comm.nodes > 1 and (between or bool(self.scenario.env.NCCL_NET_GDR_LEVEL))
-        return not (call.limited or buffers or between)
-
-    @property
-    def by_itself(self) -> bool:
-        """Whether NCCL would choose this algorithm and protocol by itself."""
-        return self.call.by_itself
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        """Return the links between neighbours, whose bandwidth limits the call."""
-        return self.wires.between
 
     @property
     def params(self) -> dict[str, Any]:
@@ -508,7 +470,7 @@ class NcclExecutor(PlainExecutor):
         """
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
-            return replace(self.lower(both_ways, topology, costs), one_way=True)
+            return replace(self.lower(both_ways, topology, costs), algorithm="direct", one_way=True)
         if scenario.protocol == "pull":
             raise RefusedError("NCCL's calls do not read peers' memory; write `executor: msccl`, or another `protocol`")
         if scenario.subgroups:
@@ -547,8 +509,22 @@ class NcclExecutor(PlainExecutor):
             looped=looped,
             calls=scenario.launch.calls,
         )
-        costs = costs or CostSetting.of(self.profile)
-        return NcclChannel(scenario, wires.rated, places, costs, wires, network_of(system_of(scenario)), call)
+        return NcclChannel(
+            scenario=scenario,
+            rated=wires.rated,
+            places=places,
+            costs=costs or CostSetting.of(self.profile),
+            algorithm=call.name,
+            protocol=call.protocol,
+            count=call.alike,
+            further_channels=0 if call.registered else call.channels - 1,
+            usual=_is_usual(call, scenario.env),
+            by_itself=call.by_itself,
+            path=wires.between,
+            wires=wires,
+            network_costs=network_of(system_of(scenario)),
+            call=call,
+        )
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return NCCL's own choice for `auto`, and all choices that it could make for `best`."""
@@ -580,6 +556,15 @@ class NcclExecutor(PlainExecutor):
         """Return the algorithms that NCCL has for all of the collectives."""
         served = [set(algorithm_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
+
+
+def _is_usual(call: NcclCall, env: NcclEnv) -> bool:
+    """False if the user sets channels, buffers, chunks of messages or NICs, as no row was measured with that."""
+    comm = call.communicator
+    buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
+    between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
+    between = comm.nodes > 1 and (between or bool(env.NCCL_NET_GDR_LEVEL))
+    return not (call.limited or buffers or between)
 
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:

@@ -27,6 +27,7 @@ HOMES = {  # library: where it may be imported
         "report/plot/topology.py",
         "report/exports/topology_graphs.py",
         "formats/topologies/networkx_graphs.py",
+        "measurement/network_namespaces.py",
     ],
     "click": ["cli/"],
     "rich": ["cli/"],
@@ -35,7 +36,7 @@ HOMES = {  # library: where it may be imported
     "distributed": ["prediction/workers.py"],
     "cloudpickle": ["prediction/workers.py"],
     "pandas": ["api/results.py"],
-    "scipy": ["accuracy/fit/"],
+    "scipy": ["accuracy/fit/", "prediction/replications.py"],
 }
 
 
