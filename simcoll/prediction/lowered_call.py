@@ -34,7 +34,8 @@ class PlainCall:
 
     `algorithm` is the schedule's name in results, `protocol` NCCL's, `executor` that of the executor. `chosen` are keys
     of the scenario that the executor chose. `count` is the number of equal programs at once (e.g. channels) for which
-    the simulated one stands; `whole`: it is all of the call. For each of `further_channels` the host writes parameters.
+    the simulated one stands; `whole`: it is all of the call. The host launches it `launches` times, and writes
+    parameters for each of `further_channels`. `down` are links without bandwidth that its other programs may use.
     `usual`: profiles are fitted with such settings. `by_itself`: the library would choose this algorithm and protocol.
     `path` are the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may. `hops` are the
     causes on a critical path that stand for a hop of a kernel.
@@ -52,6 +53,8 @@ class PlainCall:
     chosen: Mapping[str, object] = field(default_factory=dict)
     count: int = 1
     further_channels: int = 0
+    launches: int = 1
+    down: tuple[str, ...] = ()
     usual: bool = True
     by_itself: bool = True
     path: tuple[int, ...] = ()
@@ -147,11 +150,15 @@ class PlainCall:
     @property
     def host_ps(self) -> int:
         """Return the host's time for the call, in ps; 0 if the scenario models no host work."""
-        return self.costs.host.pace_ps(self.processes, self.further_channels)
+        return self.launches * self.costs.host.pace_ps(self.processes, self.further_channels)
 
     def stuck(self, error: StuckError) -> StuckError:
-        """Return the error to raise if the call cannot finish because links are down."""
-        return error
+        """Return the error to raise if the call cannot finish: it names links that are down, even if only channels of
+        other NICs use them."""
+        if not self.down or any(name in str(error) for name in self.down):
+            return error
+        why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.down[:3])}"
+        return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield lower costs for what-if questions, each with a description."""

@@ -225,10 +225,6 @@ class PrimitivesCall(KernelCall):
             spread = spread_ps(kernels.spread, blocks, moved, bandwidth)
         return {"launch": launch, "start": self._block.start, "spread": spread}
 
-    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster hops."""
-        return self._cheaper(self._named)
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PullCall(KernelCall):
@@ -342,15 +338,6 @@ class MessagesCall(KernelCall):
         whole = sum(times * step.launch_ps(kernels, one, self.between) for times, step in self.steps)
         return {"launch": launches, "start": whole - launches}
 
-    @property
-    def host_ps(self) -> int:
-        """Return the time in ps that the host takes to launch all steps."""
-        return super().host_ps * max(1, sum(times for times, _ in self.steps))
-
-    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches."""
-        yield "launches take no time", self.costs.launched_free
-
 
 MOST_RUN: Final = 100_000  # most transfers of all copies together: they take some tenths of a second
 
@@ -420,7 +407,7 @@ class KernelExecutor(PlainExecutor):
         if fields["scenario"].protocol != PULL:
             if fields["traffic"].agents:
                 raise RefusedError("NVSwitches reduce loads, not messages; write `protocol: pull`")
-            return PrimitivesCall(**fields)
+            return PrimitivesCall(**fields, kind=fields["protocol"])
         if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
             raise RefusedError("`protocol: pull` needs NVLink within one node; take another protocol")
         return MultimemCall(**fields) if fields["traffic"].agents else PullCall(**fields)
@@ -500,7 +487,7 @@ class MessagesExecutor(KernelExecutor):
         comm, chunk, between = fields["communicator"], fields["chunk_bytes"], fields["between"]
         steps = tuple((each.times, self._step(scenario, comm, each, chunk, between)) for each in rounds)
         fields["protocol"] = ", ".join(dict.fromkeys(step.protocol for _, step in steps)) or "none"
-        return MessagesCall(**fields, steps=steps)
+        return MessagesCall(**fields, steps=steps, launches=max(1, sum(times for times, _ in steps)))
 
     def _step(self, scenario: Scenario, comm: Communicator, each: StepTraffic, chunk: int, between: int) -> NcclCall:
         """Return NCCL's call for the messages of a step: `send_recv` for one peer, `all_to_all` for several."""

@@ -17,7 +17,7 @@ from simcoll.config.arrays import Numbers, numbers_of, sorted_out
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
-from simcoll.errors import RefusedError, StuckError
+from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
@@ -276,6 +276,7 @@ class GpuCall(PlainCall):
 
     wires: ChannelWires
     network_costs: Profile
+    kind: CostKind | None = None
 
     @property
     def kernels(self) -> Kernels:
@@ -292,10 +293,12 @@ class GpuCall(PlainCall):
         """Return the topology with the call's bandwidths and latencies."""
         return with_rates(self.rated, self.bandwidths, self.latencies)
 
-    def _cheaper(self, kind: CostKind) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster hops of a kind of blocks."""
-        block, transport = getattr(self.kernels, kind), self.transport
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
+        """Yield costs with free launches, and costs with faster hops if blocks of one `kind` send all messages."""
         yield "launches take no time", self.costs.launched_free
+        if self.kind is None:
+            return
+        kind, block, transport = self.kind, getattr(self.kernels, self.kind), self.transport
         halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
         sooner = transport.model_copy(update={"latency": transport.latency // 2})
         quicker = self.kernels.model_copy(update={kind: halved})
@@ -439,17 +442,6 @@ class NcclChannel(GpuCall):
                 taken.update(others[: count - 1])
         return found
 
-    def stuck(self, error: StuckError) -> StuckError:
-        """Return an error that names the links that are down and that only channels of other NICs use."""
-        if not self.wires.down or any(name in str(error) for name in self.wires.down):
-            return error
-        why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
-        return StuckError(f"the run cannot finish: {why}")
-
-    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster hops."""
-        return self._cheaper(self.call.kind)
-
 
 class NcclExecutor(PlainExecutor):
     """Lowers calls to NCCL's kernels."""
@@ -521,6 +513,8 @@ class NcclExecutor(PlainExecutor):
             usual=_is_usual(call, scenario.env),
             by_itself=call.by_itself,
             path=wires.between,
+            down=wires.down,
+            kind=call.kind,
             wires=wires,
             network_costs=network_of(system_of(scenario)),
             call=call,
