@@ -254,9 +254,9 @@ def library(profile: str) -> PlainExecutor:
 
         return NcclExecutor(known)
     if known.bound:
-        from simcoll.prediction.calls_at_best import IdealExecutor
+        from simcoll.prediction.fastest_variant import FastestVariantExecutor
 
-        return IdealExecutor(known)
+        return FastestVariantExecutor(known)
     return PlainExecutor(known)
 
 

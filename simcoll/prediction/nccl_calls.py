@@ -429,9 +429,7 @@ class NcclChannel(GpuCall):
         """Return for each used link the links that carry equal traffic in channels of other NICs: links of its sort,
         first those that carry nothing else."""
         sorts, count = alike(self.rated).tolist(), self.nics
-        links: dict[object, list[int]] = defaultdict(list)
-        for number, sort in enumerate(sorts):
-            links[sort].append(number)
+        links = grouped(range(len(sorts)), sorts.__getitem__)
         kinds = self.rated.link_kinds
         found: dict[int, tuple[int, ...]] = {link: (link,) for link in used}
         taken = Counter(used)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, distinct
+from simcoll.config.groups import grouped
 from simcoll.engine.binding import written_out
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
@@ -49,14 +50,14 @@ IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slot
 MOST_WHOLE: Final = 32  # most copies that are run side by side; if there are more, one stands for all
 
 
-class _Reaches(NamedTuple):
+class _RatedAndShown(NamedTuple):
     """The links of a machine: with their `rated` bandwidths, and with higher ones that were `shown`."""
 
     rated: Topology
     shown: Topology
 
 
-class _Way(NamedTuple):
+class _Variant(NamedTuple):
     """A variant of a call: its schedule, the keys `model` and `groups`, the number of copies for which the simulated
     one stands (`alike`), and whether links have their rated bandwidths only."""
 
@@ -66,7 +67,7 @@ class _Way(NamedTuple):
     alike: int = 1
     as_rated: bool = False
 
-    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...], costs: CostSetting) -> PlainCall:
+    def call(self, scenario: Scenario, links: _RatedAndShown, places: tuple[str, ...], costs: CostSetting) -> PlainCall:
         """Return the scenario's call, run as this variant."""
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
@@ -113,7 +114,7 @@ class _Load:
         return len(distinct(run(self._whole(), Policy(keep="times")).timeline.sent))
 
 
-class IdealExecutor(PlainExecutor):
+class FastestVariantExecutor(PlainExecutor):
     """Lowers each call to its fastest variant on the network."""
 
     def lower(
@@ -121,12 +122,12 @@ class IdealExecutor(PlainExecutor):
     ) -> PlainCall:
         """Return the call with the best copies, channels and chunk; raises like `PlainExecutor`."""
         call = super().lower(scenario, topology, costs)
-        links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
+        links = _RatedAndShown(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
         return _quickest(scenario, links, network, call.places).call(scenario, links, call.places, call.costs)
 
 
-def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
+def _quickest(scenario: Scenario, links: _RatedAndShown, network: Topology, places: tuple[str, ...]) -> _Variant:
     """Return the variant that ends first; of equal ones the first in the list.
 
     Variants run in the order of the time that their busiest link needs: if links are the bottleneck, the first is
@@ -134,17 +135,17 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
     many flow rates to solve. A run stops when it exceeds the best time so far.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
-    ways = list(_ways(asked, network, places, links.rated is not links.shown))
+    ways = list(_variants(asked, network, places, links.rated is not links.shown))
     if len(ways) == 1:
         return ways[0]
     costs = CostSetting.of(load_profile(scenario.profile))
     loads = dict[tuple[Any, ...], _Load]()
 
-    def program(way: _Way) -> StreamedProgram:
+    def program(way: _Variant) -> StreamedProgram:
         call = way.call(asked, links, places, costs)
         return program_of(call.point, call.network, places)[0]
 
-    def load(way: _Way) -> _Load:
+    def load(way: _Variant) -> _Load:
         own = way.model
         key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way[3:]  # without the chunk
         if key not in loads:
@@ -161,22 +162,22 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
     return ways[best[1]]
 
 
-def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Way]:
+def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Variant]:
     """Yield the variants to try, the plain one first; with `more_shown`, next the plain one on rated links. Schedules
     are not proved, and keys that the scenario sets keep their values."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
     alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
 
-    def way(alike: int = 1, **values: object) -> _Way:
+    def way(alike: int = 1, **values: object) -> _Variant:
         own = {name: value for name, value in values.items() if name in free}
-        return _Way(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
+        return _Variant(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
 
     def chunk(source: AnySchedule, parts: int) -> int:
         """Return the bytes of a chunk if each slot is cut into `parts` chunks."""
         return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
 
-    def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Way]:
+    def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Variant]:
         """Yield more variants if messages last at least a quarter of a latency, so that links decide the time."""
         latent = _on_the_way(network, places)
         parts = min(MOST_OF_LONG // source.transfers, 4 * chunk(source, copies) // latent)
@@ -278,18 +279,11 @@ class RepresentativeCopy(PlainCall):
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return for each link in `used` the links of its sort that other copies use, dealt out evenly."""
-        mine = set(used)
-        of_sort: dict[int, list[int]] = defaultdict(list)
-        for link in used:
-            of_sort[self._sorts[link]].append(link)
+        turns = {sort: cycle(links) for sort, links in grouped(used, self._sorts.__getitem__).items()}
         found = {link: [link] for link in used}
-        others: dict[int, list[int]] = defaultdict(list)
         for link, sort in enumerate(self._sorts):
-            if link not in mine and sort in of_sort:
-                others[sort].append(link)
-        for sort, links in others.items():
-            for link, own in zip(links, cycle(of_sort[sort]), strict=False):
-                found[own].append(link)
+            if link not in found and sort in turns:
+                found[next(turns[sort])].append(link)
         return {link: tuple(links) for link, links in found.items()}
 
     @cached_property
