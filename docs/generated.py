@@ -130,7 +130,7 @@ def _kinds(model: dict[str, Any]) -> str:
 
 
 def _about(name: str) -> str:
-    return " ".join(inspect.cleandoc(models()[name].__doc__ or "").split())
+    return _first(models()[name])
 
 
 def changes(registry: str) -> str:

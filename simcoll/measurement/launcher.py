@@ -10,17 +10,15 @@ import contextlib
 import gc
 import os
 import pickle
-import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -78,7 +76,8 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
     All ranks have ended when this function returns or raises. If this process is killed, they end with it. Raises
     MeasureError with the state of every rank if one dies, fails or hangs, InputError if a prefix cannot be run.
     """
-    with orderly_end(), work_folder() as folder:
+    with orderly_end(), TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
         marks[:] = 0, NOT_BEGUN, IDLE
         meet = job.meet if "MASTER_ADDR" in launcher.environment(0) else f"file://{folder / 'meet'}"
@@ -116,40 +115,6 @@ def handling(
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-def own_mark() -> str:
-    """Return this process's id and start time as a mark, for names of folders and networks that a kill may leave."""
-    return f"{os.getpid()}.{_begin(os.getpid())}"
-
-
-def is_alive(mark: str) -> bool:
-    """Return whether the process of a mark still runs; the start time excludes a later process with the same id."""
-    process, _, begin = mark.partition(".")
-    return process.isdecimal() and _begin(int(process)) == begin
-
-
-def _begin(process: int) -> str | None:
-    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if status[0] in "ZX" else status[19]
-
-
-@contextlib.contextmanager
-def work_folder() -> Iterator[Path]:
-    """Make a temporary folder for a real run, and remove it at the end; first remove folders of killed runs."""
-    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        marked = re.match(r"\d+\.\d+(?=-)", old.name.removeprefix(PREFIX))
-        if marked and not is_alive(marked[0]):
-            shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{own_mark()}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _started(rank: int, world: int, launcher: Launcher, folder: Path) -> subprocess.Popen[bytes]:

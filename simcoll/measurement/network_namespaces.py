@@ -1,7 +1,7 @@
 """Build a topology on this machine from network namespaces, veth pairs, bridges and shapers, and remove it. Needs
 Linux and root.
 
-Names begin with `simcoll-` and the mark of the process (`launcher.own_mark`), so that networks of killed runs are
+Names begin with `simcoll-` and the mark of the process (`own_mark`), so that networks of killed runs are
 recognised and removed.
 
 Every device is a namespace. A switch holds a bridge. A host has one address, and routes that follow `Topology.route`,
@@ -40,7 +40,7 @@ from typing import Final
 import networkx as nx
 
 from simcoll.errors import InputError, SimcollError
-from simcoll.measurement.launcher import PREFIX, handling, is_alive, own_mark
+from simcoll.measurement.launcher import PREFIX, handling
 from simcoll.topology.graph import MEMORY, Topology
 
 NAMES: Final = Path("/run/netns")
@@ -125,16 +125,34 @@ class BuiltNetwork:
                 everything.callback(remove, name)  # runs even if another removal fails
 
 
+def own_mark() -> str:
+    """Return this process's id and start time as a mark, for names of networks that a kill may leave."""
+    return f"{os.getpid()}.{_begin(os.getpid())}"
+
+
+def is_alive(mark: str) -> bool:
+    """Return whether the process of a mark still runs; the start time excludes a later process with the same id."""
+    process, _, begin = mark.partition(".")
+    return process.isdecimal() and _begin(int(process)) == begin
+
+
+def _begin(process: int) -> str | None:
+    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if status[0] in "ZX" else status[19]
+
+
 def remove_stale() -> list[str]:
     """Remove the namespaces of runs that have ended; return their names."""
-    stale = [path.name for path in NAMES.glob(f"{PREFIX}*") if not is_alive(_owner(path.name))]
+    stale = [
+        path.name for path in NAMES.glob(f"{PREFIX}*") if not is_alive(path.name.removeprefix(PREFIX).partition("-")[0])
+    ]
     for name in stale:
         remove(name)
     return stale
-
-
-def _owner(name: str) -> str:
-    return name.removeprefix(PREFIX).partition("-")[0]
 
 
 def remove(name: str) -> None:

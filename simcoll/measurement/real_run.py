@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from simcoll.config.groups import grouped
 from simcoll.config.machine_limits import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
-from simcoll.measurement.launcher import LOCAL, Launcher, launch, work_folder
+from simcoll.measurement.launcher import LOCAL, PREFIX, Launcher, launch
 from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
 from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
@@ -177,10 +178,10 @@ def _chosen(
     if not library:
         return choices
     tasks = tuple(replace(which[i].task, verify=False, warmup=1, repeats=0) for i in library)
-    with work_folder() as folder:
+    with TemporaryDirectory(prefix=PREFIX) as folder:
 
         def environment(rank: int) -> dict[str, str]:
-            log = str(folder / "log") if not rank else os.devnull
+            log = f"{folder}/log" if not rank else os.devnull
             logging = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": log}
             return {**launcher.environment(rank), **logging}
 

@@ -23,40 +23,42 @@ FLUSHED: Final = 90  # from this compute capability on, NCCL does not read back 
 
 
 class Transport(Model):
-    """Costs of messages between nodes. With the efficiency of cables they are all that a transport has."""
+    """Costs of messages between nodes. Together with the efficiency of cables they describe a network."""
 
     latency: Duration = 0
-    """Time of a message from one proxy to the other, without its bytes."""
+    """Time of a message of 0 bytes from one proxy to another."""
     proxy: Duration = 0
-    """Time of a proxy's thread to send or to receive a message. The sends and receives of one GPU take turns."""
+    """Time of a proxy to send or to receive a message. The proxy of a GPU does one of these at a time."""
     operation: Duration = 0
-    """Time of a proxy to take up one send to a peer, or one receive, in addition to its messages. It dominates where
-    few messages go to many peers. In rings and trees the proxy takes up the next call meanwhile."""
+    """Time of a proxy to begin sends to a peer, or receives from a peer, in addition to the time of its messages. It
+    matters most if few messages go to many peers. In rings and trees it does not count, because the proxy begins the
+    next call while the GPU still works on this one."""
     staging: BandwidthCap = 0
-    """Bandwidth of a proxy on data in the host's memory: it copies them into a socket, or reads the flags of LL's lines
-    before it sends them. `none`: NICs read and write these data themselves."""
+    """Bandwidth of a proxy for data in the host's memory. The proxy copies these data into a socket, or reads the flags
+    of LL before it sends. `none`: NICs read and write these data themselves."""
     gpudirect: StrictBool = True
-    """Whether NICs read and write the memory of GPUs. If not, all data pass the host's memory. If so, only those of LL
-    in rings and trees do."""
+    """Whether NICs access the memory of GPUs. If so, only data of LL in rings and trees pass through the host's memory.
+    If not, all data do."""
     flush: Duration = 0
-    """Time of a proxy until a received message is visible in a GPU's memory. Before Hopper the proxy reads back each
-    message without flags. Where the host copies messages, it is the time of each message above `copied_above`."""
+    """Time of a proxy until a received message is visible in a GPU's memory. On GPUs before Hopper the proxy reads back
+    each message without flags. If the host copies messages, it is the time of each message above `copied_above`."""
     copied_above: Size = None
-    """For hosts that place received messages in place of the NIC: size up to which the host stores a message into a
-    GPU's memory at no visible cost. It copies larger messages."""
+    """Size up to which the host, in place of the NIC, stores a message into a GPU's memory at no visible cost. It
+    copies larger messages."""
     connection: BandwidthCap = 0
-    """Bandwidth at which software, or a provider's own protocol, brings a single message from memory to memory. Several
-    messages at once each take as long. `none`: as fast as the links, as on InfiniBand and RoCE."""
+    """Bandwidth of a single message from memory to memory, if software or a special protocol moves it. Several messages
+    at once take no longer than one. `none`: messages are as fast as the links, as on InfiniBand and RoCE."""
     unexpected: Duration = 0
-    """Time of a proxy for a message that came before its buffer was there: a point-to-point message that is
-    `sent_at_once`, or a message of a ring or tree that is not `held`. The first messages of a call have buffers: as
-    many as a connection has slots."""
+    """Time of a proxy for a message that arrives before its buffer is ready. Point-to-point messages that are
+    `sent_at_once` may arrive so, and messages of rings and trees that are not `held`. The first messages of a call
+    always find a buffer: as many as a connection has slots."""
     sent_at_once: Size = None
-    """Bytes up to which a message is sent without its receiver's consent, and may be there before its buffer is."""
+    """Size up to which a message is sent without asking the receiver, so that it may arrive before its buffer is
+    ready."""
     held: Size = None
-    """Bytes up to which messages of a ring or tree find room whether or not their buffer is there."""
+    """Size up to which messages of a ring or tree find room even if their buffer is not ready."""
     congestion: Annotated[Share, Field(le=4)] = 0.0
-    """Share by which the bytes of an all-to-all take longer while others send to their receivers all the time."""
+    """Share by which an all-to-all takes longer if other nodes send to its receivers all the time."""
 
     @property
     def settings(self) -> dict[str, bool | str]:

@@ -142,44 +142,46 @@ _Never = Annotated[Literal["LOC"], BeforeValidator(_never), WithJsonSchema({"enu
 
 
 class NcclEnv(Model):
-    """Variables by name. NCCL decides about all others by itself."""
+    """Environment variables of NCCL, by name. For variables that are not set, NCCL's own rules decide."""
 
     NCCL_ALGO: _Filter | None = None
-    """Algorithms that NCCL may choose: `Tree`, `Ring,Tree`, `^NVLS` (all but), `allreduce:Tree;broadcast:Ring`. It does
-    not reach point-to-point messages, such as those of all_to_all."""
+    """Algorithms that NCCL may choose: `Tree`; `Ring,Tree`; `^NVLS` (all but NVLS); `allreduce:Tree;broadcast:Ring`. It
+    has no effect on point-to-point messages, such as those of all_to_all."""
     NCCL_PROTO: _Filter | None = None
-    """Protocols that NCCL may choose, written alike: `Simple`, `^LL128`."""
+    """Protocols that NCCL may choose, in the form of NCCL_ALGO: `Simple`, `^LL128`."""
     NCCL_P2P_LEVEL: _Distance | None = None
-    """Greatest distance at which GPUs of a node talk directly: `LOC` (never), `NVL`, `PIX`, `PXB`, `PHB`, `SYS`, or an
-    old number. Beyond it data go through the host's memory. Default: that of the system, else `PXB`, and `SYS` for two
-    GPUs of an AMD host."""
+    """Greatest distance at which GPUs of a node access each other's memory directly: `LOC` (never), `NVL`, `PIX`,
+    `PXB`, `PHB`, `SYS`, or an old number. Beyond this distance, data go through the host's memory. Default: the level
+    of the system; else `SYS` for two GPUs of an AMD host, and `PXB` for others."""
     NCCL_P2P_DISABLE: _Switch | None = None
-    """`1`: GPUs never talk directly, whatever the level says."""
+    """`1`: GPUs never access each other's memory directly, whatever NCCL_P2P_LEVEL says."""
     NCCL_MIN_NCHANNELS: _Channels | None = None
-    """Least number of channels of ring, tree and PAT. It is applied after the greatest."""
+    """Least number of channels of ring, tree and PAT. It wins over NCCL_MAX_NCHANNELS."""
     NCCL_MAX_NCHANNELS: _Channels | None = None
-    """Greatest number of channels of ring, tree and PAT. The remaining channels do not become faster than NCCL's graph
-    search takes them to be."""
+    """Greatest number of channels of ring, tree and PAT. Each channel keeps the speed that NCCL's graph search found
+    for it, even if fewer channels share the links."""
     NCCL_NVLS_ENABLE: _Three | None = None
     """`0`: neither `nvls` nor `nvls_tree` is used."""
     NCCL_IB_HCA: str | None = None
-    """NICs in use, by the beginnings of their names: `mlx5_0,mlx5_1` (`nic0` of a system is `mlx5_0`). `=` before the
-    list asks for whole names, `^` for all but these; ports are passed over."""
+    """The NICs to use, by the first letters of their names: `mlx5_0,mlx5_1` (`mlx5_0` is the `nic0` of a system). `=`
+    before the list asks for whole names; `^` means all NICs but these. simcoll ignores numbers of ports."""
     NCCL_CROSS_NIC: _Three | None = None
-    """Whether a channel may leave and enter nodes by different NICs: `0` no, `1` yes, `2` where that is faster."""
+    """Whether a channel may leave a node by one NIC and enter the next by another NIC: `0` no, `1` yes, `2` if that is
+    faster."""
     NCCL_PXN_DISABLE: _Switch | None = None
-    """`1`: no GPU sends by the NIC of another. Messages go from rail to rail, and a proxy receives each by itself."""
+    """`1`: a GPU does not send through the NIC of another GPU. Messages may then cross from rail to rail, and a proxy
+    receives each message by itself."""
     NCCL_NET_GDR_LEVEL: _Never | None = None
-    """`LOC` or `0`: NICs never read or write the memory of GPUs (GPUDirect RDMA is off), and proxies copy all data
-    through the host's memory. Of other distances no effect is known."""
+    """`LOC` or `0`: NICs do not access the memory of GPUs (GPUDirect RDMA is off), so proxies copy all data through the
+    host's memory. simcoll does not know the effect of other values."""
     NCCL_BUFFSIZE: _Bytes | None = None
-    """Bytes of a connection's buffer of Simple, of 8 steps: 4,194,304 by default. Chunks, slices and messages are parts
-    of it. NVLS has chunks of its own, which fill an eighth of it at most."""
+    """Bytes of a connection's buffer in Simple: 4,194,304 by default. It has room for 8 steps. The sizes of chunks,
+    slices and messages are shares of it. NVLS has chunks of its own, of at most an eighth of it."""
     NCCL_P2P_NET_CHUNKSIZE: _Bytes | None = None
-    """Most bytes of a chunk of point-to-point messages on several nodes: 131,072 by default."""
+    """Greatest number of bytes in a chunk of point-to-point messages between nodes: 131,072 by default."""
     NCCL_IB_QPS_PER_CONNECTION: _Pairs | None = None
-    """Queue pairs of a connection, each of which takes a route of its own where switches hash: 1 by default. It counts
-    where routes are drawn (`variability: {ecmp: {}}`)."""
+    """Number of queue pairs of a connection: 1 by default. If switches choose routes by a hash, each queue pair has its
+    own route. It has an effect only if routes are drawn at random (`variability: {ecmp: {}}`)."""
 
     @model_validator(mode="before")
     @classmethod

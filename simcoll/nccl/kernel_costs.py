@@ -22,53 +22,54 @@ CostKind = Literal["LL", "LL128", "Simple", "NVLS", "P2P"]
 
 
 class BlockCosts(Model):
-    """Costs of one thread block of a protocol. Transports have the further costs of messages between nodes."""
+    """Costs of one thread block of a protocol. Messages between nodes have further costs: see `transport`."""
 
     start: Duration = 0
-    """Time before the first step, after the launch."""
+    """Time between the launch and the first step."""
     hop: Duration = 0
-    """Time from when one rank has data until the next can go on."""
+    """Time from when one rank has data until the next rank can go on with them."""
     store: Duration = 0
-    """Time by which a hop takes longer in blocks that also store the data in their own output: each hop of all_gather
-    and broadcast, every second hop of all_reduce. In LL it counts for 512 threads with a line each; fewer threads take
-    their share of it."""
+    """Extra time of a hop in which a block also stores the data in its own output: each hop of all_gather and
+    broadcast, every second hop of all_reduce. In LL it is the time for 512 threads with a line each; fewer threads take
+    less, in proportion."""
     net: Duration = 0
-    """Time by which a hop between nodes takes longer for the blocks: fences, and handing data to and from the proxy.
-    NVLSTree's blocks take as long as those of Simple."""
+    """Extra time of a hop between nodes for the thread blocks: fences, and handing data to the proxy and taking data
+    from it. The blocks of NVLSTree take the time of Simple."""
     slice: Duration = 0
-    """Time of the sender for each slice in Simple, in addition to moving it."""
+    """Simple: time of the sender for each slice, in addition to the time to move it."""
     first: BandwidthCap = 0
-    """LL: bandwidth of the first line of each thread; threads move on together, so each begun line counts whole.
-    P2P: bandwidth of a block that only sends or only receives."""
+    """LL: bandwidth of the first line of each thread. All threads go on together, so a line that some threads have
+    counts as a line of all. P2P: bandwidth of a block that only sends or only receives."""
     rate: BandwidthCap = 0
-    """LL and P2P: bandwidth of one block for all that follows. NVLS: bandwidth at which a block brings data of all
-    heads into buffers, has them reduced, and takes sums out."""
+    """LL and P2P: bandwidth of one block for all data after the first. NVLS: bandwidth at which a block brings data of
+    all heads into buffers, has them reduced, and takes the sums out."""
     both: BandwidthCap = 0
-    """P2P: bandwidth of a block that sends and receives at once. Blocks of rings with LL128 and Simple do so, too. Over
-    several nodes, where few channels have fast links, it limits rings."""
+    """P2P: bandwidth of a block that sends and receives at once. It also counts for the blocks of rings with LL128 and
+    Simple. Between nodes, where rings have few channels, it may be slower than the links."""
     each: Duration = 0
-    """P2P: time of each further block of a kernel."""
+    """P2P: time of a kernel for each thread block after the first."""
     peer: Duration = 0
     """P2P: time of a kernel to prepare, signal and await the message of each further peer on the node."""
     own: Annotated[Share, Field(le=4)] = 0.0
-    """Time of a rank's own block, as a share of a step without its hop. A thread block does one thing at a time."""
+    """Time that a block spends on its own rank's data, as a share of a step without its hop. A thread block does one
+    thing at a time."""
     turn: Annotated[Share, Field(le=4)] = 0.0
-    """Simple, in place of `own`: time to load and to store the data of a block once, as a share of a step. The own
-    block costs the loads and stores of two ranks beyond their sends: 2 loads and 3 stores for all_gather, 3 and 2 for
-    reduce_scatter, 4 and 4 for all_reduce."""
+    """Simple, in place of `own`: time to load and to store the data of a block once, as a share of a step. In addition
+    to the sends, a call takes 2 loads and 3 stores for all_gather, 3 and 2 for reduce_scatter, 4 and 4 for
+    all_reduce."""
     load: Annotated[Share, Field(le=1)] = 0.5
-    """Share of a `turn` that is loading."""
+    """The part of `turn` that is loading, as a share."""
     spread: Annotated[Share, Field(le=4)] = 0.0
-    """P2P: standard deviation of a block's time for 1 MiB of messages, as a share of that time, for chunks after the
-    first."""
+    """P2P: how much the times of blocks differ for chunks after the first. Standard deviation for 1 MiB of messages, as
+    a share of the time."""
     saved: Annotated[Share, Field(le=4)] = 0.0
-    """Share of `own` that all_gather saves in place."""
+    """Share of `own` that an all_gather in place saves."""
     reach: Annotated[Share, Field(gt=0)] = 1.0
     """Share of the links' bandwidth that data reach."""
     host: Duration = 0
-    """Time by which a hop through the host's memory takes longer; in LL each line of a thread takes this time."""
+    """Extra time of a hop through the host's memory. In LL each line of a thread takes this time."""
     host_rate: BandwidthCap = 0
-    """Bandwidth at which a GPU's data pass the host's memory, in addition to the time on the links."""
+    """Bandwidth at which data of a GPU pass through the host's memory. This time is added to the time on the links."""
 
     @property
     def changed_keys(self) -> list[str]:
@@ -80,25 +81,27 @@ class Kernels(Model):
     """Costs of NCCL's kernels, by protocol."""
 
     library: Literal["nccl", "rccl"] = "nccl"
-    """Library whose tuner chooses."""
+    """The library whose tuner chooses algorithm and protocol."""
     version: str | None = None
-    """Release of the library, unless a scenario names one."""
+    """Release of the library. A scenario may name another."""
     grid: Duration = 0
-    """Time by which a launch of very many blocks takes longer than a launch of one."""
+    """Time by which a launch of very many thread blocks takes longer than a launch of one."""
     spread: Annotated[Share, Field(le=4)] = 0.0
-    """Standard deviation of a block's time for 1 MiB, as a share of that time. Blocks share links unevenly, and a call
-    ends with the last. The differences grow with the root of the bytes moved."""
+    """How much the times of thread blocks differ. Blocks share links unevenly, and a call ends with the last block. The
+    value is the standard deviation for 1 MiB, as a share of the time. The differences grow with the square root of the
+    bytes."""
     LL: BlockCosts = BlockCosts.plain()
-    """Costs of LL, which moves data by flags that the receiver polls."""
+    """Costs of LL. The receiver waits for flags that come with the data."""
     LL128: BlockCosts = BlockCosts.plain()
     """Costs of LL128, which moves lines of 128 bytes."""
     Simple: BlockCosts = BlockCosts.plain()
-    """Costs of Simple, which moves slices between fences. `efficiency` of links is of the payload that NCCL counts, so
-    more than 100 % is no mistake."""
+    """Costs of Simple, which moves slices, with a fence after each. In Simple, `efficiency` of links counts bytes as
+    NCCL counts them, so it may be above 100 %."""
     NVLS: BlockCosts = BlockCosts.plain()
-    """Costs of NVLS, where the switch reduces. A hop is of a chunk for each of eight heads: a block waits for flags of
-    all ranks, and moves the chunk at its `rate`. Meanwhile the links bring the next, so that the slower of the two sets
-    the pace; `reach` is what packets of loads that are reduced and stores that are multicast leave of links."""
+    """Costs of NVLS, in which the switch reduces. A hop moves a chunk for each of eight heads: a block waits for the
+    flags of all ranks, and moves the chunk at its `rate`. At the same time the links bring the next chunk, so the
+    slower of the two counts. `reach` is the share of the links' bandwidth that loads with reduction and stores with
+    multicast reach."""
     P2P: BlockCosts = BlockCosts.plain()
     """Costs of point-to-point messages: all_to_all, gather, scatter, send_recv."""
 

@@ -32,34 +32,35 @@ _KEYS: Final = {  # kind -> (required keys, optional keys)
 
 
 class Fault(Model):
-    """A fault of the links called `link`, from `at` on."""
+    """A fault of the links called `link`. It begins at the time `at`."""
 
     link: str
-    """Names of links, as `simcoll topology show` prints them; `*` and `?` match."""
+    """Name of a link, as `simcoll topology show` prints it. `*` and `?` match any text and any letter."""
     kind: Literal["down", "slow", "flap", "background"]
-    """`down`: the links carry nothing. `slow`: they have a `factor`-th of their bandwidth. `flap`: they are down for
-    `down_for` in every `period`. `background`: other traffic takes a `share`; it neither yields nor waits."""
+    """`down`: the links carry nothing. `slow`: their bandwidth is divided by `factor`. `flap`: they are down for
+    `down_for` in every `period`. `background`: other traffic takes the `share` of their bandwidth at all times."""
     at: Duration
-    """Time from the start of the run at which it begins."""
+    """Time at which the fault begins, from the start of the run."""
     until: Duration | None = None
-    """Time at which it ends. Default: never."""
+    """Time at which the fault ends. Default: never."""
     factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
-    """Divisor of the bandwidth, of `slow`."""
+    """For `slow`: the number by which the bandwidth is divided."""
     share: Annotated[Share, Field(gt=0, lt=1)] | None = None
-    """Share of the bandwidth that `background` takes."""
+    """For `background`: the share of the bandwidth that other traffic takes."""
     down_for: Annotated[Duration, Field(gt=0)] | None = None
-    """Length of each outage, of `flap`."""
+    """For `flap`: the length of each outage."""
     period: Annotated[Duration, Field(gt=0)] | None = None
-    """Time from one outage to the next, of `flap`."""
+    """For `flap`: the time from the beginning of one outage to the beginning of the next."""
     times: Annotated[StrictInt, Field(ge=1, le=MOST_OUTAGES)] | None = None
-    """Number of outages, of `flap`."""
+    """For `flap`: the number of outages."""
     on_failure: Literal["reroute", "fail"] = "fail"
-    """`fail`: the run fails when a transfer has waited for the `timeout`, as with NCCL. `reroute`: transfers take
-    another route once the fault is detected."""
+    """`fail`: the run fails when a transfer has waited for the time `timeout`, as with NCCL. `reroute`: when the fault
+    is detected, transfers take another route."""
     detection: Duration = MS
-    """Time until a fault is detected. The default is an assumption: measure yours."""
+    """Time until a fault is detected. The default is an assumption: measure the time on your machine."""
     timeout: Annotated[Duration, Field(gt=0)] = TIMEOUT
-    """Longest time that a transfer waits for a link. torch gives up NCCL's collectives after 10 minutes."""
+    """Longest time that a transfer waits for a link. The default is the time after which torch aborts NCCL's
+    collectives."""
     probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
     """Probability of the fault in each replication."""
 

@@ -34,21 +34,24 @@ def _gpus(value: object) -> int | Literal["all"] | None:
 
 
 class Launch(Model):
-    """The way in which calls are launched, back to back, by processes that each drive some GPUs in one thread."""
+    """How calls are launched, one after the other without a pause. Each process launches for its GPUs in one thread."""
 
     gpus_per_process: Annotated[Any, PlainValidator(_gpus, json_schema_input_type=_COUNT | Literal["all"])] = None
-    """GPUs that one process drives (nccl-tests' `-g`), or `all` of a node. It launches for one GPU after the other."""
+    """Number of GPUs that one process drives (nccl-tests' `-g`), or `all` for all GPUs of a node. The process launches
+    a call on one GPU after the other."""
     graph: StrictBool = False
-    """Whether calls are launched from a CUDA graph, which holds many of them."""
+    """Whether calls are launched from a CUDA graph. A graph holds many calls."""
     replays: _COUNT | None = None
-    """Number of launches of the graph (nccl-tests' `-G`). The first launch brings its calls to the GPUs of each
-    process, one after the other. All launches share this time. Default: so many launches that it does not count."""
+    """How often the graph is launched (nccl-tests' `-G`). The first launch takes longer: it brings the calls to the
+    GPUs of each process, one after the other. All launches share this time. Default: so many launches that it does not
+    count."""
     calls: _COUNT | None = None
-    """Number of calls in a row before the host waits (nccl-tests' `-n`), where the host launches each. All calls share
-    the time of the first one until the last rank has its data. Default: so many calls that it does not count."""
+    """Number of calls in a loop before the host waits (nccl-tests' `-n`), if the host launches each call by itself. In
+    a loop, a rank begins the next call when its own part is done. So the time until the last rank has its data counts
+    once for the whole loop. Default: so many calls that it does not count."""
     registered: StrictBool | None = None
-    """Whether all ranks registered their buffers as windows (nccl-tests' `-R 2`), so that all-reduces on NVLink copy
-    nothing. Default: NCCL's rule, which from release 2.30 on registers the buffers of a graph of one process that
+    """Whether all ranks registered their buffers as windows (nccl-tests' `-R 2`). All-reduces on NVLink then copy
+    nothing. Default: as NCCL does. From release 2.30 on, NCCL registers the buffers of a CUDA graph if one process
     drives all GPUs."""
 
     @model_validator(mode="after")

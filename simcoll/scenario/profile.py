@@ -38,47 +38,48 @@ Blocks = Annotated[Blocking, BeforeValidator(_blocking), WithJsonSchema({"enum":
 
 
 class ModelSpec(Model):
-    """Parameters of the timing model in scenarios and profiles, with the names of `Params`. Only `copies` belongs to
-    the schedule and not to the engines."""
+    """Parameters of the timing model, in scenarios and in profiles."""
 
     sharing: Literal["fair", "fifo"] | None = None
-    """How transfers share a link: `fair` gives them max-min fair rates, `fifo` serves whole chunks in turn."""
+    """How messages share a link. `fair`: all move at once, at max-min fair rates. `fifo`: the link serves one whole
+    chunk after the other."""
     o_send: Duration | None = None
-    """Overhead of the sender before each message."""
+    """Time that the sender spends before each message."""
     o_recv: Duration | None = None
-    """Overhead of the receiver for each message."""
+    """Time that the receiver spends for each message."""
     g: Duration | None = None
-    """Least time between two starts on one channel."""
+    """Least time between the starts of two messages on one channel."""
     gamma: Gamma | None = None
-    """Cost of a reduction, per byte or as a bandwidth."""
+    """Cost of adding received data: a time per byte, or a bandwidth."""
     channels: Channels | None = None
-    """Channels of a rank, each of which sends one message at a time. `per-peer` gives each destination its own."""
+    """Number of channels of a rank. Each channel sends one message at a time. `per-peer`: a channel for each
+    destination."""
     channels_by: ChannelsBy | None = None
-    """Whether chunks or steps of the schedule are dealt to the channels in turn."""
+    """What is dealt to the channels in turn: the chunks or the steps of the schedule."""
     slots: Slots | None = None
-    """Messages in flight on a connection, or `none` for no limit."""
+    """Greatest number of messages under way on a connection (sender, receiver, channel), or `none` for no limit."""
     chunk: Chunk | None = None
-    """Bytes of a slot that one loop over the schedule moves; the schedule is repeated for the rest. `whole`: one
-    loop."""
+    """Number of bytes of each slot that one run through the schedule moves. The schedule is repeated for the other
+    bytes. `whole`: it runs only once."""
     channel_bandwidth: BandwidthCap | None = None
     """Greatest bandwidth of a channel."""
     copies: Annotated[StrictInt, Field(ge=1, le=MOST_COPIES)] | None = None
-    """Copies of the schedule side by side, each with its share of the data. Ranks play each in another order, so that
-    the copies cross nodes by other NICs, and use other direct links or the other direction: a ring for each rail."""
+    """Number of copies of the schedule that run side by side, each with its share of the data. Each copy orders the
+    ranks in another way, so that the copies use different NICs and different links, as a ring for each rail does."""
     barrier: StrictBool | None = None
     """Whether every step waits for the end of all earlier steps."""
     blocking: Blocks | None = None
-    """Whether a rank does one thing at a time: in each step its sends, then its receives. `even-odd` swaps the two on
-    odd ranks."""
+    """Whether a rank does one thing at a time: in each step first its sends, then its receives. `even-odd`: ranks with
+    an odd number receive first."""
 
 
 class LinkScale(Model):
-    """Corrections of links of one kind: headers and protocol take a share of the rated bandwidth."""
+    """Corrections of links of one kind. For example, headers use a part of the rated bandwidth."""
 
     efficiency: Annotated[Share, Field(gt=0)] = 1.0
-    """Share of the rated bandwidth that payload reaches."""
+    """Share of the rated bandwidth that data without headers reach."""
     latency: Share = 1.0
-    """Factor of the rated latency."""
+    """Factor by which the rated latency is multiplied."""
 
 
 class Errors(Model):
@@ -121,19 +122,20 @@ class TableSource(Model):
 
 
 class BesideTable(Model):
-    """A measured table to which some costs were fitted in addition to the record, e.g. for several profiles together.
-    The column `table` of its rows matches one of the patterns `tables`; the rows are of one collective or of all."""
+    """A measured table to which some costs were fitted, in addition to the tables in the record `calibration`. For
+    example, one table may serve the fit of several profiles. Only rows whose column `table` matches one of the patterns
+    `tables` count."""
 
     file: str
     """The name of the table's file."""
     sha256: str
-    """Its hash."""
+    """The SHA-256 hash of the table's file."""
     tables: tuple[str, ...]
-    """Patterns of the column `table`."""
+    """Patterns for the column `table`."""
     collective: str | None = None
-    """The collective of the rows. Default: all."""
+    """Only rows of this collective count. Default: rows of all collectives."""
     costs: tuple[str, ...]
-    """The costs, as `--free` of simcoll calibrate names them."""
+    """The fitted costs, with the names that `--free` of simcoll calibrate takes."""
 
 
 class Uncertainty(Model):
@@ -171,17 +173,17 @@ class Calibration(Model):
 
 
 class HostCosts(Model):
-    """Time of the host for a call."""
+    """Time of the host for a call, if the host launches each call by itself."""
 
     launch: Duration = 0
-    """Time of the host to launch on one GPU."""
+    """Time of the host to launch a call on one GPU."""
     message: Duration = 0
-    """Time of the host for each message that it posts: 2·(ranks − 1) in all_to_all, 2 in send_recv, ranks − 1 at the
-    root of gather and scatter, 1 elsewhere."""
+    """Time of the host for each message that it posts. A rank posts 2·(ranks − 1) messages in all_to_all and 2 in
+    send_recv. In gather and scatter the root posts ranks − 1, and others post 1."""
     channel: Duration = 0
-    """Time of the host to prepare the work of each further channel of a collective, on one GPU."""
+    """Time of the host for each channel after the first, on one GPU."""
     block: Duration = 0
-    """Time by which each further thread block of a kernel begins later, on all GPUs, where a process drives several."""
+    """If a process drives several GPUs: time by which each further thread block of a kernel starts later."""
     calibration: Calibration | None = None
     """The record of the fit: parameters, rows and errors."""
 
@@ -197,25 +199,26 @@ class HostCosts(Model):
 
 
 class CudaGraphCosts(Model):
-    """Cost of calls in a CUDA graph."""
+    """Costs of calls in a CUDA graph."""
 
     launch: Duration
-    """Launch of a call in a CUDA graph, in place of the profile's `launch`."""
+    """Time to launch a call in a CUDA graph. It replaces the profile's `launch`."""
     upload: Duration = 0
-    """Time of the host to bring a call of a graph to one GPU, when the graph is launched for the first time."""
+    """Time of the host to bring a call of a graph to one GPU. It counts only at the first launch of the graph."""
     calibration: Calibration | None = None
     """The record of the fit: parameters, rows and errors."""
 
 
 class PullCosts(Model):
-    """Cost of kernels that read peers' memory over NVLink and signal by flags, as vLLM's and SGLang's all-reduces."""
+    """Costs of kernels in which each rank reads the memory of its peers over NVLink and waits for flags, as in the
+    all-reduces of vLLM and SGLang."""
 
     launch: Duration = 0
-    """Launch of such a kernel in a CUDA graph, with its first and last barrier and the first load."""
+    """Time of such a kernel in a CUDA graph without its stages: launch, first and last barrier, and first load."""
     flag: Duration = 0
-    """Time by which the last flag of a barrier comes later with twice as many ranks."""
+    """Time by which a barrier takes longer if there are twice as many ranks."""
     load: Duration = 0
-    """Time from a load of a peer's memory until its data are there."""
+    """Time from a load of a peer's memory until its data arrive."""
     reach: Annotated[Share, Field(gt=0, le=1)] = 1.0
     """Share of the links' rated bandwidth that loads reach."""
     calibration: Calibration | None = None
@@ -229,57 +232,61 @@ _LEARN: Final = "take a profile that has, or fit one: `simcoll calibrate TABLE -
 
 
 class Profile(Model):
-    """A set of parameters, with their source."""
+    """A set of parameters and costs, and their source."""
 
     name: str
     """Name that results show."""
     description: str = ""
-    """Its purpose, in a line."""
+    """What the profile is for, in one line."""
     source: str = ""
-    """Source of its numbers."""
+    """Where its numbers come from."""
     like: str | None = None
-    """The shipped profile that gives each cost of `kernels` that is missing here. Launch, links and all else are this
-    profile's own."""
+    """Name of a shipped profile. Costs of `kernels` that are missing here come from that profile. Everything else comes
+    only from this one."""
     of_nics: StrictBool = False
-    """Whether it holds only the costs that NICs add between nodes."""
+    """Whether the profile holds only the costs that NICs add between nodes."""
     family: str | None = None
-    """In a profile of NICs: the profile with the common costs of such networks. It gives `operation` and `flush` if
-    they are missing here."""
+    """In a profile of NICs: name of the profile with the common costs of such networks. Its `operation` and `flush`
+    count if they are missing here."""
     derived: dict[str, str] = Field(default_factory=dict)
-    """In a profile of NICs: parameters whose cost follows from how the network is built, or was measured directly, with
-    the reason. A fit of the transport stays near them, not near the common costs of its family. A cost that no row
-    shows keeps its value."""
+    """In a profile of NICs: costs that were measured directly, or that follow from how the network is built, and the
+    reason. A fit keeps them near these values, not near the common costs of the family. If the fitted rows do not show
+    a cost, it keeps its value."""
     own: tuple[str, ...] = ()
-    """In a profile of NICs: parameters whose cost comes from its own hosts or software. They do not count for the
-    family, and may lie farther from it."""
+    """In a profile of NICs: costs that depend on the hosts or software of this network. They do not count for the
+    common costs of the family, and may lie farther from them."""
     bound: StrictBool = False
-    """Whether a call takes the best copies, channels and chunk, where neither the profile nor the scenario gives them:
-    a bound on times, not a prediction."""
+    """Whether a call is simulated with several numbers of copies and channels and several chunk sizes, of which the
+    fastest counts. The result is a bound on times, not a prediction. Values that the profile or the scenario gives are
+    kept."""
     harness: str | None = None
-    """Way of measuring that it describes, as the column `harness` of measured tables names it."""
+    """The way of measuring to which the profile was fitted, as in the column `harness` of measured tables."""
     generations: tuple[str, ...] = ()
-    """Generations of GPUs that it is for, as topology files name them; others are refused. Default: any."""
+    """Generations of GPUs for which the profile is made, with their names in topology files. simcoll refuses other
+    GPUs. Default: all."""
     capability: int | None = None
-    """Compute capability of GPUs that are unlike others of their generation; others are refused. Default: any."""
+    """Compute capability of the GPUs for which the profile is made, if GPUs of one generation differ. simcoll refuses
+    other GPUs. Default: all."""
     model: ModelSpec = ModelSpec.plain()
     """Parameters of the timing model."""
     launch: Duration = 0
     """Time that is added to every call."""
     host: HostCosts | None = None
-    """Time of the host that launches calls back to back."""
+    """Costs of the host, if it launches each call by itself."""
     graph: CudaGraphCosts | None = None
-    """Launch in a CUDA graph."""
+    """Costs of calls in a CUDA graph."""
     links: dict[str, LinkScale] = Field(default_factory=dict)
-    """By kind of link, e.g. `{cable: {efficiency: 95 %, latency: 120 %}}`."""
+    """Corrections of links, by kind: `{cable: {efficiency: 95 %, latency: 120 %}}`."""
     kernels: Kernels | None = None
-    """Costs of NCCL's kernels. With them a point is run as a kernel runs it; see `executor` of scenarios."""
+    """Costs of NCCL's kernels. With this key, simcoll simulates a point as kernels run it; the key `executor` of the
+    scenario says how."""
     transport: Transport | None = None
-    """Costs of messages between nodes, in place of those of the system's NICs. Of a profile of NICs only these costs
-    count."""
+    """Costs of messages between nodes. They replace the costs of the system's NICs. A profile of NICs has only this key
+    and the efficiency of cables."""
     pull: PullCosts | None = None
-    """Costs of kernels that read peers' memory: the protocol `pull`."""
+    """Costs of kernels that read the memory of peers (the protocol `pull`)."""
     fitted: dict[str, str] = Field(default_factory=dict)
-    """Parameters that a calibration found."""
+    """Parameters that a calibration fitted, and their values."""
     calibration: Calibration | None = None
     """The record of the fit: parameters, rows and errors."""
     beside: tuple[BesideTable, ...] = ()

@@ -120,7 +120,9 @@ def machine_named(name: str) -> dict[str, Any]:
 
 
 class Scenario(Model):
-    """One point of a scenario file: every value a scalar. Raises InputError with every mistake.
+    """One point of a scenario file: each key has a single value.
+
+    Raises InputError with every mistake.
 
     >>> Scenario(topology={"system": "hgx-h100"}, collective="all_reduce", size="1 MiB").nbytes
     1048576
@@ -137,85 +139,92 @@ class Scenario(Model):
     name: str = "scenario"
     """Title of tables, plots and rows. Default: the name of the file, without `.yaml`."""
     seed: StrictInt = 0
-    """Seed of unequal links and of `variability`."""
+    """Start of the random numbers of `variability`, and of the bandwidths of links that have a `spread`."""
     topology: TopologySpec
-    """The machine: a shipped system, a file, or a fabric of bare hosts."""
+    """The machine: a shipped system, a topology file, or a fabric of hosts without GPUs."""
     workload: Workload | None = None
-    """The job, in place of `collective`, `algorithm` and `size`."""
+    """A training or inference step, in place of `collective`, `algorithm` and `size`."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
     """Name of the collective, or `all`."""
     algorithm: str = "auto"
-    """Name, `all`, or the path of a schedule that ends in `.json`. Options go in brackets:
-    `hierarchical(across=recursive_doubling)`. `auto` takes the algorithm predicted to finish first of those that NCCL
-    has. With a profile that has `kernels` it takes NCCL's choice, and `best` takes the fastest pair of algorithm and
-    protocol that NCCL could use; with `executor: msccl` or `p2p` both take the schedule, of all, that is predicted to
-    finish first. The column `algorithm` says what was taken."""
+    """Name of an algorithm, `all`, or the path of a schedule file that ends in `.json`. Options go in brackets:
+    `hierarchical(across=recursive_doubling)`. `auto` takes NCCL's choice if the profile has `kernels`; else it takes,
+    of the algorithms that NCCL has, the one with the shortest predicted time. `best` needs a profile with `kernels`: it
+    takes the fastest pair of algorithm and protocol that NCCL could use. With `executor: msccl` or `p2p`, `auto` and
+    `best` take the schedule with the shortest predicted time. The column `algorithm` of the results names the
+    algorithm."""
     ranks: Annotated[StrictInt, Field(ge=1)] | None = None
     """Number of ranks. Default: every GPU, or every host."""
     placement: Placed = None
-    """Where ranks are: `{per_node: 2}`, or one device for each rank."""
+    """Where the ranks run: `{per_node: 2}`, or a list with a device for each rank."""
     groups: Grouped = None
-    """Groups of hierarchical algorithms: a number, or lists of ranks, nested for more levels or dimensions. Default:
-    the nodes; with one rank a node the leaves of a fat tree, or a torus by its `dims`; else g equal groups, where g is
-    the largest divisor of n with g² ≤ n."""
+    """Groups of ranks for hierarchical algorithms: a number of groups, or lists of ranks. Lists may be nested for more
+    levels or dimensions. Default: a group for each node. If each node has one rank: a group for each leaf switch of a
+    fat tree, or the dimensions of a torus. Else g equal groups, where g is the largest divisor of the number of ranks n
+    with g² ≤ n."""
     subgroups: tuple[tuple[StrictInt, ...], ...] | None = None
-    """Lists of ranks. Each list runs the collective by itself, at the same time, on the same links."""
+    """Lists of ranks. The ranks of each list run the collective among themselves. All lists run at the same time, on
+    the same links."""
     root: Annotated[StrictInt, Field(ge=0)] = 0
-    """Root of collectives that have one."""
+    """The root, for collectives that have one."""
     dtype: Annotated[str, OneOf("dtype", lambda: ITEMSIZE, _DTYPE_ALIASES)] = "float32"
-    """Type of an element."""
+    """Data type of an element."""
     op: Annotated[str, OneOf("operator", lambda: OPERATORS)] = "sum"
-    """Operator of a reduction. `band`, `bor` and `bxor` need an integer type."""
+    """Operator of the reduction. `band`, `bor` and `bxor` need an integer type."""
     in_place: StrictBool = False
     """Whether input and output share one buffer."""
     protocol: Literal["none", "auto", "LL", "LL128", "Simple", "pull"] = "none"
-    """Protocol of NCCL, as `NCCL_PROTO` would set it; `auto` and `none` leave the choice to NCCL, and with
-    `executor: msccl` take the quickest. There `pull` is no protocol of NCCL: ranks read each other's memory, between
-    barriers of flags. Needs a profile with `kernels`, `pull` one with `pull`."""
+    """Protocol of NCCL, as the variable `NCCL_PROTO` sets it. With `auto` or `none`, NCCL chooses; with `executor:
+    msccl`, simcoll takes the quickest. `pull` is for `executor: msccl`, and is no protocol of NCCL: ranks read each
+    other's memory, and wait for each other at barriers of flags. A protocol needs a profile with `kernels`; `pull`
+    needs a profile with `pull`."""
     library_version: Release | None = None
-    """Release of NCCL whose choice is made, e.g. `2.27`: 2.18 or newer, for point-to-point messages 2.7 or newer.
-    Default: the release of the profile, else the newest known."""
+    """Release of NCCL, e.g. `2.27`: simcoll chooses as this release does. It must be 2.18 or newer, for point-to-point
+    messages 2.7 or newer. Default: the release in the profile, else the newest that simcoll knows."""
     size: Size = Field(default=None, validate_default=True)
     """Largest buffer of a rank, as nccl-tests counts it. A barrier has none."""
     weights: tuple[Any, ...] | None = None
-    """Unequal blocks: one number a rank for gather, scatter, all_gather and reduce_scatter, one row a rank for
-    all_to_all."""
+    """Blocks of unequal size. For gather, scatter, all_gather and reduce_scatter: a number for each rank. For
+    all_to_all: a list of numbers for each rank."""
     arrivals: dict[Annotated[int, Field(ge=0)], Duration] | None = None
-    """Ranks that come later, and by how much: `{3: 50 us}`."""
+    """Ranks that start later than the others, and by how much: `{3: 50 us}`."""
     model: ModelSpec = ModelSpec.plain()
-    """Parameters of the timing model. The profile gives those that are left out."""
+    """Parameters of the timing model. Parameters that are missing here come from the profile."""
     profile: str = Field(default="", validate_default=True)
-    """Name of a shipped profile, or path of one of your own. Default: the profile that the file of the topology names,
-    or else the shipped one that was fitted to GPUs of its `generation`, joined as there; `one-port` where there is
-    none, and for hosts of a fabric."""
+    """Name of a shipped profile, or path of your own. Default: the profile that the topology file names. If it names
+    none: the shipped profile that was fitted to GPUs of this `generation`, with the profile of the machine's NICs. If
+    there is none, and for hosts without GPUs: `one-port`."""
     env: Annotated[NcclEnv, Field(validate_default=True)] = NcclEnv.plain()
-    """Environment variables of NCCL: `{NCCL_ALGO: Tree}`, beside those of the NICs. Needs a profile with `kernels`."""
+    """Environment variables of NCCL, such as `{NCCL_ALGO: Tree}`. They are added to the variables that the machine's
+    NICs need. Needs a profile with `kernels`."""
     executor: Literal["nccl", "msccl", "p2p"] | None = Field(default=None, validate_default=True)
-    """The way in which a schedule is run, with a profile that has `kernels`. `nccl`: NCCL's own call. `msccl`: one
-    kernel that runs the schedule with NCCL's primitives, as MSCCL's executor does. `p2p`: sends and receives, a launch
-    for each step, as `simcoll measure` makes them. Default: `nccl` for what NCCL has for the collective, `msccl` for
-    all else. `ring`, `tree` and the like are NCCL's own with `nccl`, the schedules of these names with the others."""
+    """How a schedule runs on the GPUs, with a profile that has `kernels`. `nccl`: as NCCL's own call. `msccl`: as one
+    kernel that is built from NCCL's primitives, as MSCCL's executor runs it. `p2p`: as sends and receives with a launch
+    for each step, as `simcoll measure` runs it. Default: `nccl` for algorithms that NCCL has for the collective, else
+    `msccl`. With `nccl`, names such as `ring` and `tree` mean NCCL's own call; with the others, simcoll's schedule of
+    this name."""
     launch: Launch = Launch.plain()
-    """How calls are launched. Calls then follow each other without a break, as nccl-tests makes them. Default: as the
-    profile was measured."""
+    """How calls are launched, one after the other without a pause, as nccl-tests launches them. Default: as in the
+    measurements to which the profile was fitted."""
     engine: Literal["auto", "event", "fast"] = "auto"
-    """`event` runs on SimPy and defines the result. `fast` gives the same integers sooner; `auto` takes it."""
+    """`event` runs on SimPy and defines the result. `fast` computes equal times sooner. `auto` means `fast`."""
     shortcuts: Literal["on", "off"] = "on"
-    """Whether the fast engine may take its exact shortcuts. The column `shortcut` names the one it took."""
+    """Whether the fast engine may take shortcuts. They do not change the result. The column `shortcut` names the
+    shortcut that it took."""
     proof: Literal["full", "fingerprint", "off"] | None = None
-    """How a schedule is proved before it is timed. `full` follows whose data each slot holds (default up to 1,024
-    ranks). `fingerprint` adds random 64-bit numbers, one for each rank and block; a wrong schedule passes with
-    probability 2⁻⁶⁴ a slot (default beyond). `off` proves nothing."""
+    """How a schedule is proved before it is timed. `full` tracks whose data each slot holds; it is the default up to
+    1,024 ranks. `fingerprint`, the default for more ranks, adds up random 64-bit numbers, one for each rank and block;
+    it misses a wrong slot with a probability of 2⁻⁶⁴. `off` proves nothing."""
     faults: tuple[Fault, ...] = ()
     """Links that fail, slow down or carry other traffic."""
     variability: Annotated[Variability | None, Field(title="Variability")] = None
-    """What differs from run to run."""
+    """How runs of one point differ at random."""
     replications: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
-    """Number of runs that are drawn."""
+    """Number of random runs, for `variability` and for faults with a probability."""
     measured: str | None = None
-    """Measured table whose points are drawn into the plots."""
+    """Path of a measured table. Its points are drawn into the plots."""
     measure: MeasureSpec = MeasureSpec.plain()
-    """How `simcoll measure` runs the point for real."""
+    """How `simcoll measure` runs the point on real hardware."""
     plots: Plots = ("busbw", "latency")
     """Pictures to draw."""
 

@@ -20,21 +20,20 @@ Sigma = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 
 
 class Delay(Model):
-    """A random duration: lognormal (`median`, and `sigma` of its logarithm), exponential (`mean`) or uniform (`low` to
-    `high`)."""
+    """A random duration. Its distribution is lognormal, exponential or uniform."""
 
     distribution: Literal["lognormal", "exponential", "uniform"]
     """`lognormal` takes `median` and `sigma`, `exponential` takes `mean`, `uniform` takes `low` and `high`."""
     median: Duration | None = None
-    """Median."""
+    """Median, for `lognormal`."""
     sigma: Sigma | None = None
-    """Standard deviation of the logarithm."""
+    """Standard deviation of the logarithm, for `lognormal`."""
     mean: Duration | None = None
-    """Mean."""
+    """Mean, for `exponential`."""
     low: Duration | None = None
-    """Least value."""
+    """Least value, for `uniform`."""
     high: Duration | None = None
-    """Greatest value."""
+    """Greatest value, for `uniform`."""
 
     @model_validator(mode="after")
     def _its_own_keys(self) -> Self:
@@ -56,12 +55,12 @@ class Delay(Model):
 
 
 class Jitter(Model):
-    """A random factor around 1: lognormal, with `sigma` of its logarithm."""
+    """A random factor around 1, from a lognormal distribution."""
 
     distribution: Literal["lognormal"] = "lognormal"
-    """The only choice."""
+    """Only `lognormal` is possible."""
     sigma: Sigma
-    """Standard deviation of the logarithm."""
+    """Standard deviation of the logarithm of the factor."""
 
     def draw(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:
         """Draw `count` factors."""
@@ -69,48 +68,51 @@ class Jitter(Model):
 
 
 class Slow(Model):
-    """A rank that in some runs (`probability`) takes `factor` times as long to compute and to launch."""
+    """A rank that is slow in some runs: it takes `factor` times as long to compute and to launch."""
 
     rank: Annotated[StrictInt, Field(ge=0)]
     """Number of the rank."""
     factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-    """How many times as long it takes to compute and to launch."""
+    """How many times as long the rank takes to compute and to launch."""
     probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
-    """Probability in each run."""
+    """Probability that the rank is slow in a run."""
 
 
 class SlowLink(Model):
-    """Links, by name (`*` and `?` match), that in some runs have a `factor`-th of their bandwidth, all at once."""
+    """Links that are slow in some runs. All links that `link` matches are slow in the same runs."""
 
     link: str
-    """Names of links; `*` and `?` match."""
+    """Name of a link. `*` and `?` match any text and any letter."""
     factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-    """Divisor of their bandwidth."""
+    """Number by which the bandwidth is divided."""
     probability: Annotated[Share, Field(ge=0, le=1)] = 1.0
-    """Probability in each run."""
+    """Probability that the links are slow in a run."""
 
 
 class Ecmp(Model):
-    """Routes between nodes that each connection draws among equal ones, as by a hash of its ports."""
+    """Routes between nodes that are drawn at random. Each connection draws one of the equal routes, as a hash of its
+    ports chooses one."""
 
     flows: Annotated[StrictInt, Field(ge=1, le=128)] = 1
-    """Connections from a rank to another, among which their messages take turns. NCCL has one for each channel that
-    shares a NIC; `NCCL_IB_QPS_PER_CONNECTION` multiplies them."""
+    """Number of connections from a rank to another. Messages use the connections in turn. NCCL has one for each channel
+    that shares a NIC; `NCCL_IB_QPS_PER_CONNECTION` multiplies this number."""
 
 
 class Variability(Model):
-    """The differences from run to run: lateness of ranks, jitter of computations, slow ranks and links, and routes."""
+    """Random differences from run to run: ranks that come late, computations of varying length, slow ranks, slow links,
+    and random routes."""
 
     launch_skew: Delay | None = None
-    """How late each rank comes to each collective."""
+    """How late each rank begins each collective."""
     compute_jitter: Jitter | None = None
-    """Factor of each computation of a workload, with median 1."""
+    """Factor by which each computation of a workload takes longer, with a median of 1."""
     slow: tuple[Slow, ...] = ()
     """Ranks that are slow in some runs."""
     slow_links: tuple[SlowLink, ...] = ()
-    """Links that are slow in some runs, all that match at once. Routes stay."""
+    """Links that are slow in some runs. Their routes do not change."""
     ecmp: Ecmp | None = None
-    """The choice among equal routes, where switches choose one for each connection. `{}`: one connection."""
+    """Random choice of a route for each connection, at switches with several equal routes. `{}` means one connection
+    from a rank to another."""
 
     @property
     def causes(self) -> tuple[str, ...]:

@@ -24,12 +24,12 @@ from simcoll.topology.wiring import Link
 
 
 class Spread(Model):
-    """A bandwidth drawn for each link: uniform within ± `spread` around `value`."""
+    """A random bandwidth for each link, drawn evenly from the range `value` ± `spread`."""
 
     value: Bandwidth
     """Mean bandwidth."""
     spread: Annotated[str, quantity("share"), text("20 %")]
-    """Greatest distance from the mean, as a share."""
+    """Greatest deviation from the mean, as a share of it."""
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
@@ -57,12 +57,12 @@ class Cable(Model):
 
 
 class Override(Model):
-    """A change of some links; a bandwidth of 0 takes them down."""
+    """A change of some links."""
 
     bandwidth: Annotated[str, quantity("bandwidth"), text("20 GB/s")] | None = None
     """New bandwidth; `0 B/s` takes the link down."""
     latency: DurationText | None = None
-    """Latency instead."""
+    """New latency."""
 
     def changed(self, link: Link) -> Link:
         """The link with what is given here."""
@@ -72,40 +72,40 @@ class Override(Model):
 
 
 class TopologySpec(Model):
-    """The key `topology`: a shipped system, a topology file, or a fabric of bare hosts."""
+    """The key `topology`: a shipped system, a topology file, or a fabric of hosts without GPUs."""
 
     system: Annotated[str, OneOf("shipped system", shipped_systems, instead=in_place_of)] | None = None
     """Name of a shipped system (`simcoll topology list`)."""
     nodes: Count | None = None
-    """Nodes of the system. Default: 1."""
+    """Number of nodes of the system. Default: 1."""
     fabric: Annotated[str, OneOf("fabric", lambda: FABRICS)] | None = None
-    """Network that joins the nodes (default `rail-optimised`), or bare hosts."""
+    """Network that joins the nodes (default `rail-optimised`), or hosts without GPUs."""
     hosts: Count | None = None
-    """Number of bare hosts."""
+    """Number of hosts without GPUs."""
     link: Cable | None = None
-    """Cables of the fabric."""
+    """Bandwidth and latency of the fabric's cables."""
     links: dict[str, Override] = Field(default_factory=dict)
-    """Changes of single links by name; `*` and `?` match."""
+    """Changes of single links, by name. `*` and `?` in a name match any text and any letter."""
     levels: Literal[2, 3] | None = None
-    """Levels of a fat tree."""
+    """Number of switch levels of a fat tree."""
     hosts_per_leaf: Count | None = None
-    """Hosts of a leaf switch. Default: 4."""
+    """Number of hosts at a leaf switch. Default: 4."""
     nodes_per_leaf: Count | None = None
-    """Nodes of a leaf switch. Default: 4 in a fat tree, 32 on rails."""
+    """Number of nodes at a leaf switch. Default: 4 in a fat tree, 32 on rails."""
     leaves_per_pod: Count | None = None
-    """Leaf switches of a pod in a fat tree of 3 levels. Default: 4."""
+    """Number of leaf switches in a pod, for a fat tree of 3 levels. Default: 4."""
     oversubscription: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=False)] | None = None
-    """How many times less a leaf switch can send up than its ports carry. Default: 1."""
+    """Bandwidth from a leaf switch down to its hosts, divided by its bandwidth up to the spines. Default: 1."""
     spines: Count | None = None
-    """Spine switches. Default: 1."""
+    """Number of spine switches. Default: 1."""
     dims: Annotated[tuple[Count, ...], Field(min_length=2, max_length=3)] | None = None
-    """The 2 or 3 sides of a torus."""
+    """Lengths of the 2 or 3 sides of a torus."""
     routing: FabricRouting | None = None
-    """`shortest` takes the shortest route (default inside a node and on direct fabrics). `ecmp` chooses among equal
-    routes by a hash of the pair (default of switched hosts). `rails` goes over the NIC of the destination's rail
-    (default of nodes). `own-nics` goes over the NIC of each end, from rail to rail where these differ.
-    `adaptive`: switches spread each message over all equal routes, so that all spines are as one (fat trees and rails;
-    else as by default)."""
+    """How messages find their way. `shortest`: by the shortest route; the default inside a node and on fabrics without
+    switches. `ecmp`: by one of the equal routes, which a hash of the two ends chooses; the default for hosts behind
+    switches. `rails`: over the NIC of the destination's rail; the default for nodes. `own-nics`: over the NIC of each
+    end; if they are on different rails, the message crosses from rail to rail. `adaptive`, for fat trees and rails:
+    switches spread each message over all equal routes, so that all spines together act like one."""
     routes: RouteTable = Field(default_factory=dict)
     """Fixed routes: `{"node0.gpu0->node0.gpu5": [node0.gpu0, node0.gpu1, node0.gpu5]}`."""
     file: str | None = None

@@ -49,10 +49,10 @@ class Layer(NamedTuple):
 
 
 class LayerSpec(Model):
-    """A layer, or several that are alike."""
+    """A layer, or several equal layers in a row."""
 
     parameters: Bytes
-    """Bytes of its single tensor."""
+    """Bytes of its parameters, which are one tensor."""
     backward: Duration
     """Time of its backward pass."""
     forward: Duration = 0
@@ -65,22 +65,23 @@ class Training(Model):
     """Keys that all templates of training steps have: `layers` as given, or those of a named `model`."""
 
     algorithm: str = "auto"
-    """Algorithm of its collectives. `auto` takes for each call the algorithm that finishes first alone."""
+    """Algorithm of the collectives. `auto`: for each call the algorithm that is fastest if the call has the machine to
+    itself."""
     layers: tuple[LayerSpec, ...] | None = None
-    """Layers in forward order, in place of a `model`."""
+    """The layers in the order of the forward pass. Give either `layers` or a `model`."""
     model: Annotated[str, OneOf("model", models)] | None = None
-    """Named model, with tensors of the scenario's `dtype`."""
+    """A named model. Its tensors have the scenario's `dtype`."""
     gpu: Annotated[str, OneOf("GPU", gpus)] | None = None
-    """GPU whose peak turns multiply-adds of a named model into times. A backward pass takes twice a forward pass.
-    Default: the machine's."""
+    """The GPU whose peak rate gives the computing times of a named model. A backward pass takes twice as long as a
+    forward pass. Default: the GPU of the machine."""
     efficiency: Annotated[Share, Field(gt=0, le=1)] = 0.4
-    """Share of that peak that is reached."""
+    """Share of the GPU's peak rate that computations reach."""
     batch: Count = 1
-    """Samples of a rank in a step."""
+    """Number of samples of each rank in a step."""
     forward: Duration | None = None
-    """Time of the whole forward pass. Default: the sum over the layers."""
+    """Time of the whole forward pass. Default: the sum of the times of the layers."""
     optimizer: Duration = 0
-    """Time after the last gradient."""
+    """Time of the optimizer, after the last gradient has arrived."""
 
     @model_validator(mode="after")
     def _layers_or_model(self) -> Training:
@@ -129,38 +130,40 @@ class Bucketed(Training):
     `streams`: so many are under way at a time."""
 
     bucket_cap: BucketCap = BUCKET_CAP
-    """Size at which a bucket of gradients is full, as in PyTorch. `none` sends each tensor by itself."""
+    """Size of a bucket of gradients, as in PyTorch. `none`: each tensor is sent by itself."""
     first_bucket: First = FIRST_BUCKET
-    """The same of the first bucket; `same`: as the others."""
+    """Size of the first bucket. `same`: as large as the other buckets."""
     overlap: StrictBool = True
-    """Whether buckets are sent during the backward pass, or after it."""
+    """Whether buckets are sent during the backward pass. Otherwise they are sent after it."""
     streams: Count = 1
-    """All-reduces under way at a time (gloo has 2)."""
+    """Number of all-reduces that may be under way at a time (gloo has 2)."""
 
 
 class Ddp(Bucketed):
-    """Data parallel, as PyTorch's DistributedDataParallel: a forward pass, a backward pass from the last layer to the
-    first, gradients in buckets, each all-reduced as soon as it is full, and the optimizer."""
+    """Data parallel, as PyTorch's DistributedDataParallel does it. After the forward pass, the backward pass goes from
+    the last layer to the first. Gradients are collected in buckets. Each bucket is all-reduced as soon as it is full.
+    At the end the optimizer runs."""
 
     template: Literal["ddp"]
 
 
 class Fsdp(Training):
-    """Fully sharded: parameters of a block are gathered before each pass over it, `prefetch` blocks ahead, and its
-    gradients reduced and scattered behind the backward pass; with `reshard: false` they are gathered once."""
+    """Fully sharded data parallel: each rank stores a part of the parameters. The parameters of a block are gathered
+    before each pass over the block. The gradients of a block are reduced and scattered after its backward pass."""
 
     template: Literal["fsdp"]
     prefetch: Annotated[StrictInt, Field(ge=0)] = 1
-    """Blocks that are gathered ahead."""
+    """Number of blocks whose parameters are gathered ahead."""
     reshard: StrictBool = True
-    """Whether parameters are gathered again for the backward pass."""
+    """Whether the parameters are gathered again for the backward pass. Otherwise they are gathered once in a step."""
 
 
 class Split(Bucketed):
     """Training in which what a block hands on is sent: `activations` bytes, by default those of the model."""
 
     activations: Bytes | None = None
-    """Bytes that a block hands on. Default: those of the named model, for `batch` samples."""
+    """Bytes of the activations that a block passes on. Default: the activations of the named model for `batch`
+    samples."""
 
     @model_validator(mode="after")
     def _something_is_sent(self) -> Split:
@@ -176,62 +179,65 @@ class Split(Bucketed):
 
 
 class TensorParallel(Split):
-    """Each block split over `degree` neighbouring ranks: two all-reduces of `activations` in each pass over it."""
+    """Tensor parallel: `degree` neighbouring ranks share each block. Each pass over a block has two all-reduces of
+    `activations`."""
 
     template: Literal["tensor_parallel"]
     degree: Count
-    """Neighbouring ranks that share each block."""
+    """Number of neighbouring ranks that share each block."""
 
 
 class Pipeline(Split):
-    """Blocks in `stages` equal parts, one after the other. `microbatches` go through them one forward, one backward
-    (1F1B); a pass has one microbatch."""
+    """Pipeline parallel: the blocks are divided into `stages` equal parts, which run on different ranks. The batch is
+    divided into `microbatches`. Each stage runs one forward and one backward pass in turn (1F1B), each with one
+    microbatch."""
 
     template: Literal["pipeline"]
     stages: Annotated[StrictInt, Field(ge=2)]
-    """Parts of the model, one after the other."""
+    """Number of parts into which the model is divided."""
     microbatches: Count
-    """Parts of the batch. Layers take their times for one of them."""
+    """Number of parts into which the batch is divided. The times of layers are times for one part."""
 
 
 class Moe(Split):
-    """Mixture of experts: in each pass over a block two all_to_alls of `activations` among neighbouring ranks, around
-    the experts."""
+    """Mixture of experts. In each pass over a block, neighbouring ranks exchange `activations` in two all_to_alls: one
+    before the experts and one after."""
 
     template: Literal["moe"]
     experts: Duration
-    """Time of the experts in a forward pass if tokens are even. The backward pass takes twice that."""
+    """Time of the experts in a forward pass if all experts get equally many tokens. A backward pass takes twice as
+    long."""
     degree: Count | None = None
-    """Neighbouring ranks that exchange tokens. Default: all."""
+    """Number of neighbouring ranks that exchange tokens. Default: all ranks."""
     skew: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
-    """The k-th rank of a group gets tokens in proportion to k to the power of −skew. Profiles with `kernels` refuse
-    it."""
+    """How unevenly tokens are divided. The k-th rank of a group gets a number of tokens in proportion to k^(−skew).
+    With 0 all ranks get equally many. Profiles with `kernels` refuse other values."""
 
 
 class Composition(Model):
-    """A small program: `local` work of each rank, and collectives. `mean` has an all-reduce, `softmax` two (maximum,
-    then sum), `argmax` an all-reduce and an all-gather; `scatter` hands out a dataset, `gather` collects predictions,
-    `broadcast` sends out parameters."""
+    """A small program: each rank computes for the time `local`, and the ranks communicate. `mean` has an all-reduce.
+    `softmax` has two: for the maximum and for the sum. `argmax` has an all-reduce and an all-gather. `scatter` hands
+    out a dataset, `gather` collects predictions, `broadcast` sends out parameters."""
 
     template: Literal["mean", "softmax", "argmax", "scatter", "gather", "broadcast"]
     size: Bytes
-    """Size of its collectives, as nccl-tests counts it."""
+    """Size of the collectives, as nccl-tests counts it."""
     local: Duration = 0
-    """Time that each rank computes."""
+    """Time for which each rank computes."""
     root: Annotated[StrictInt, Field(ge=0)] = 0
-    """Root of collectives that have one."""
+    """The root, for collectives that have one."""
     algorithm: str = "auto"
-    """Algorithm of its collectives."""
+    """Algorithm of the collectives."""
 
 
 class OperationSpec(Model):
-    """One operation of a plan: a computation of some `time`, or a `collective`."""
+    """One operation of a plan: a computation with a `time`, or a `collective`."""
 
     name: str
-    """Name, by which later operations refer to it."""
+    """Name of the operation, for the key `after` of later operations."""
     stream: str | None = None
-    """Operations of a rank on one stream follow each other. Default: one stream for computations, one for
-    collectives."""
+    """Name of a stream. The operations of a rank on one stream run one after the other. Default: one stream for
+    computations, and one for collectives."""
     time: Duration | None = None
     """Duration of a computation."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES)] | None = None
@@ -239,17 +245,17 @@ class OperationSpec(Model):
     size: Bytes | None = None
     """Size of the collective."""
     algorithm: str | None = None
-    """Algorithm of the collective. Default: that of the plan."""
+    """Algorithm of the collective. Default: the `algorithm` of the workload."""
     protocol: Literal["none", "auto", "LL", "LL128", "Simple"] | None = None
-    """NCCL's protocol for the collective. Default: that of the scenario."""
+    """NCCL's protocol for the collective. Default: the `protocol` of the scenario."""
     root: Annotated[StrictInt, Field(ge=0)] = 0
-    """Root of the collective."""
+    """Root of the collective, if it has one."""
     ranks: tuple[Annotated[StrictInt, Field(ge=0)], ...] | None = None
-    """Ranks that take part. Default: all."""
+    """The ranks that take part. Default: all ranks."""
     groups: tuple[tuple[Annotated[StrictInt, Field(ge=0)], ...], ...] | None = None
-    """Groups of ranks. All groups do the operation at once, each alone."""
+    """Lists of ranks. Each list does the operation by itself; all lists do it at the same time."""
     after: tuple[str, ...] = ()
-    """Names of operations that must be done before."""
+    """Names of the operations that must end before this one begins."""
 
     @field_validator("size")
     @classmethod
@@ -273,12 +279,12 @@ class OperationSpec(Model):
 
 
 class Operations(Model):
-    """Your own plan, operation by operation: `{name: a, time: 1 ms}`, `{name: b, collective: all_reduce, size: 64 MiB,
-    after: [a]}`."""
+    """A plan of your own, which lists its operations: `{name: a, time: 1 ms}`, `{name: b, collective: all_reduce, size:
+    64 MiB, after: [a]}`."""
 
     template: Literal["operations"] = "operations"
     algorithm: str = "auto"
-    """Algorithm of its collectives."""
+    """Algorithm of the collectives."""
     operations: tuple[OperationSpec, ...]
     """The operations, in order."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,11 +55,6 @@ class MscclOp(NamedTuple):
     hint: Hint | None
     element: Element
 
-    @property
-    def spares(self) -> int:
-        """Chunks of extra scratch that the step needs: `rrs` sends its result without storing it."""
-        return self.chunks if self.kind == "rrs" else 0
-
 
 @dataclass(eq=False)
 class Thread:
@@ -72,12 +67,6 @@ class Thread:
     channel: int
     ops: list[MscclOp]
     done: int = 0
-    spare: int = 0  # beginning of this thread block's part of the GPU's extra scratch
-
-    @property
-    def spares(self) -> int:
-        """Chunks of extra scratch that its steps need."""
-        return sum(op.spares for op in self.ops)
 
 
 @dataclass
@@ -150,7 +139,6 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     for gpu, number in zip(gpus, ids, strict=True):
         for element in gpu.each("tb"):
             thread = _thread(element, number, n)
-            thread.spare = sum(earlier.spares for earlier in program.threads.get(number, {}).values())
             if program.threads.setdefault(number, {}).setdefault(thread.number, thread) is not thread:
                 element.wrong(f"thread block {thread.number} stands twice", "number them from 0")
     _check_deps(program)
@@ -205,11 +193,13 @@ def _check_deps(program: MscclProgram) -> None:
 def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedule:
     """Execute a program until all its thread blocks are done, and return its schedule.
 
-    Keys of `form`: `alias`: input and output are one buffer. `store`: `rrs` also stores its result. `order`: the order
-    of thread blocks, see `_Interpreter.finish`.
+    Keys of `form`: `alias`: input and output are one buffer. `store`: `rrs` also stores its result. `order`: see
+    `thread_programs.execute`.
     """
     run = _Interpreter(program, form)
-    run.finish()
+    if stuck := thread_programs.execute(list(program), run.step, form["order"]):
+        problem = f"GPU {stuck.gpu}, thread block {stuck.number} waits here for ever"
+        stuck.ops[stuck.done].element.wrong(problem, "send the message, or mend the step, that it waits for")
     if any(run.ways.values()):
         src, dst, channel = next(way for way, sends in run.ways.items() if sends)
         problem = f"GPU {src} sends to {dst} on channel {channel}, but nobody receives it"
@@ -221,48 +211,20 @@ class _Interpreter:
     """The execution of a program: the recorded transfers, and the data in flight."""
 
     def __init__(self, program: MscclProgram, form: Mapping[str, int]):
-        self.program, self.order, self.store = program, form["order"], bool(form["store"])
+        self.program, self.store = program, bool(form["store"])
         self.where, self.moves = BufferSlots(program, bool(form["alias"])), RecordedTransfers()
         self.ways: PendingSends = {}
-        for thread in program:
-            thread.done = 0
+        self.spare = [
+            itertools.count(self.where.spare) for _ in range(program.n)
+        ]  # slots of results that are not stored
 
-    def finish(self) -> None:
-        """Execute until all thread blocks are done. Order 0 has rounds: each block runs to its next receive, then all
-        receive once, so that initial data are sent before they are overwritten. In order k the k-th thread block is
-        slow: it does a step only if no other can."""
-        left = [thread for thread in self.program if thread.ops]
-        slow = [thread for k, thread in enumerate(self.program, 1) if k == self.order]
-        while left:
-            others = [thread for thread in left if thread not in slow]
-            if not self._round(others) and not any(self._step(thread) for thread in slow if thread in left):
-                op = left[0].ops[left[0].done]
-                problem = f"GPU {left[0].gpu}, thread block {left[0].number} waits here for ever"
-                op.element.wrong(problem, "send the message, or mend the step, that it waits for")
-            left = [thread for thread in left if thread.done < len(thread.ops)]
-
-    def _round(self, threads: Sequence[Thread]) -> bool:
-        """Execute one round; return whether any thread block has done a step."""
-        advanced = False
-        for receiving in (None,) if self.order else (False, True):
-            for thread in threads:
-                while thread.done < len(thread.ops) and receiving in (None, thread.ops[thread.done].kind in RECEIVES):
-                    if not self._step(thread):
-                        break
-                    advanced = True
-                    if receiving:
-                        break
-            if advanced:
-                break
-        return advanced
-
-    def _step(self, thread: Thread) -> bool:
+    def step(self, thread: Thread) -> bool:
         """Do the next step of a thread block; return False if it has to wait."""
         op, gpu, moves = thread.ops[thread.done], thread.gpu, self.moves
         if op.deps is not None and self.program.threads[gpu][op.deps[0]].done <= op.deps[1]:
             return False
-        slots = functools.partial(self._slots, thread, op)
-        held = op.dst
+        slots = functools.partial(self._slots, gpu, op)
+        held: list[int] = []
         if op.kind in RECEIVES:
             queue = self.ways.get((thread.receive, gpu, thread.channel))
             if not queue:
@@ -270,30 +232,27 @@ class _Interpreter:
             came = queue.popleft()
             if len(came) != op.chunks:
                 op.element.wrong(f"receives {op.chunks} chunks, and {len(came)} are sent", "give both the same cnt")
-            if op.kind == "rrs":
-                held = op.src if self.store else ("spare", 0)
-            into = slots(held)
+            if op.kind == "rrs" and not self.store:
+                held = list(itertools.islice(self.spare[gpu], op.chunks))
+            else:
+                held = slots(op.src if op.kind == "rrs" else op.dst)
             reduces = op.kind not in ("r", "rcs")
-            operand = slots(op.src) if reduces else into
-            for number, slot in zip(came, into, strict=True):
-                moves.write(number, gpu, slot, reduces and operand == into)
-            for a, b in zip(operand, into, strict=True):
+            operand = slots(op.src) if reduces else held
+            for number, slot in zip(came, held, strict=True):
+                moves.write(number, gpu, slot, reduces and operand == held)
+            for a, b in zip(operand, held, strict=True):
                 moves.local(gpu, a, b, True)
         if op.kind in SENDS:
-            sent = [moves.read(gpu, slot, op.hint) for slot in slots(op.src if op.kind == "s" else held)]
+            sent = [moves.read(gpu, slot, op.hint) for slot in (slots(op.src) if op.kind == "s" else held)]
             self.ways.setdefault((gpu, thread.send, thread.channel), deque()).append(sent)
         elif op.kind in ("cpy", "re"):
             for a, b in zip(slots(op.src), slots(op.dst), strict=True):
                 moves.local(gpu, a, b, op.kind == "re", op.hint)
-        thread.done += 1
         return True
 
-    def _slots(self, thread: Thread, op: MscclOp, place: BufferPlace) -> list[int]:
+    def _slots(self, gpu: int, op: MscclOp, place: BufferPlace) -> list[int]:
         buffer, offset = place
-        if buffer == "spare":
-            first = self.where.spare + thread.spare + sum(earlier.spares for earlier in thread.ops[: thread.done])
-            return list(range(first, first + op.chunks))
         try:
-            return [self.where.slot(thread.gpu, buffer, offset + i) for i in range(op.chunks)]
+            return [self.where.slot(gpu, buffer, offset + i) for i in range(op.chunks)]
         except ValueError as error:
             op.element.wrong(str(error), "mend offset or cnt")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import quoteattr
 
@@ -59,15 +59,7 @@ class _BlockStep:
     awaited: bool = False
 
 
-@dataclass
-class _GpuBlocks:
-    """The thread blocks of a GPU by their peers."""
-
-    threads: dict[Peers, list[_BlockStep]] = field(default_factory=dict)
-
-    def number(self, peers: Peers) -> int:
-        """Return the id of the thread block with these peers."""
-        return list(self.threads).index(peers)
+GpuBlocks = dict[Peers, list[_BlockStep]]  # the thread blocks of a GPU by their peers
 
 
 def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | None = None) -> str:
@@ -76,9 +68,7 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
     _check(schedule)
     scratch = schedule.n_slots - schedule.n_chunks
     ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
-    channels = 1 + max(
-        (_channel(schedule.n, peers, r) for r, rank in enumerate(ranks) for peers in rank.threads), default=0
-    )
+    channels = 1 + max((_channel(schedule.n, peers, r) for r, rank in enumerate(ranks) for peers in rank), default=0)
     if channels > MOST_CHANNELS:
         raise RefusedError(
             f"{channels} channels are more than MSCCL's executor has ({MOST_CHANNELS}); take fewer ranks"
@@ -97,7 +87,7 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
     for number, rank in enumerate(ranks):
         chunks = {f"{buffer}_chunks": sizes[buffer] for buffer in "ios"}
         lines.append(f"  <gpu {_attributes({'id': number} | chunks)}>")
-        for tb, ((send, receive), ops) in enumerate(rank.threads.items()):
+        for tb, ((send, receive), ops) in enumerate(rank.items()):
             channel = _channel(schedule.n, (send, receive), number)
             lines.append(f"    <tb {_attributes({'id': tb, 'send': send, 'recv': receive, 'chan': channel})}>")
             lines += (f"      <step {_attributes(_step(i, op, rank, own, schedule))}/>" for i, op in enumerate(ops))
@@ -106,10 +96,10 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
     return "\n".join([*lines, "</algo>", ""])
 
 
-def _warn(ranks: list[_GpuBlocks], notes: ImportLog) -> None:
+def _warn(ranks: list[GpuBlocks], notes: ImportLog) -> None:
     """Warn of each limit of the executors that a program exceeds; simcoll can still read such a program."""
-    steps = max((len(ops) for rank in ranks for ops in rank.threads.values()), default=0)
-    blocks = max(len(rank.threads) for rank in ranks)
+    steps = max((len(ops) for rank in ranks for ops in rank.values()), default=0)
+    blocks = max(len(rank) for rank in ranks)
     for most, count, problem in (
         (MOST_STEPS, steps, f"a thread block of {steps} steps"),
         (MOST_BLOCKS, blocks, f"a GPU with {blocks} thread blocks"),
@@ -129,12 +119,12 @@ def _attributes(values: Mapping[str, object]) -> str:
     return " ".join(f"{name}={quoteattr(str(value))}" for name, value in values.items())
 
 
-def _step(number: int, op: _BlockStep, rank: _GpuBlocks, own: str, schedule: Schedule) -> dict[str, object]:
+def _step(number: int, op: _BlockStep, rank: GpuBlocks, own: str, schedule: Schedule) -> dict[str, object]:
     def place(slot: int) -> tuple[str, int]:
         return (own, slot) if slot < schedule.n_chunks else ("s", slot - schedule.n_chunks)
 
     (src_buffer, src), (dst_buffer, dst) = place(op.src), place(op.dst)
-    depid, deps = (rank.number(op.waits[0]), op.waits[1]) if op.waits else (-1, -1)
+    depid, deps = (list(rank).index(op.waits[0]), op.waits[1]) if op.waits else (-1, -1)
     if op.kind == "nop":
         src, dst = -1, -1
     return {
@@ -201,17 +191,17 @@ def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
 # --- thread blocks ---
 
 
-def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
+def _rank(schedule: Schedule, number: int, events: list[_Event]) -> GpuBlocks:
     """Return the thread blocks of a rank with their steps and the steps' dependences."""
     next_on = _next_accesses(events)
     partner = _partners(schedule.n, number, events, next_on)
-    rank = _GpuBlocks()
+    rank: GpuBlocks = {}
     writer: dict[int, tuple[Peers, int]] = {}
     readers: dict[int, list[tuple[Peers, int]]] = {}
     held: dict[int, int] = {}  # event that sends received data on -> the step that received them
     for at, event in enumerate(events):
         peers = _peers(event, partner)
-        ops = rank.threads.setdefault(peers, [])
+        ops = rank.setdefault(peers, [])
         if event.does == "send" and held.get(at) == len(ops) - 1 and ops:
             op = ops[-1]  # the previous step of this thread block received the data, and no event used them since
             op.kind, op.at = _sent_on(op.kind, events, next_on, at), _at(event)
@@ -222,7 +212,7 @@ def _rank(schedule: Schedule, number: int, events: list[_Event]) -> _GpuBlocks:
             ops.append(_BlockStep("nop", waits=wait))
         ops.append(_op(event, waits[-1] if waits else None))
         for peer, index in waits:
-            rank.threads[peer][index].awaited = True
+            rank[peer][index].awaited = True
         here = (peers, len(ops) - 1)
         if event.reads is not None:
             readers.setdefault(event.reads, []).append(here)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from simcoll.config import input_files
 from simcoll.config.input_files import ImportLog
@@ -36,54 +37,66 @@ WAITS: Final = frozenset(("wait", "rlxwait"))
 COPIES: Final = frozenset(("put", "pws", "pwsf", "get", "copy", "ppkt", "rppkt", "cpkt", "upkt"))
 REDUCES: Final = frozenset(("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt"))
 READS_PACKETS: Final = frozenset(("rppkt", "upkt", "repkt", "respkt", "recpkt", "recspkt"))
-SWITCHED: Final = frozenset(("glre", "glres", "gstore", "gstorepkt"))
+SWITCHED: Final = {  # the sides of an operation that a switch joins
+    "glre": ("src_buff",),
+    "glres": ("src_buff", "dst_buff"),
+    "gstore": ("dst_buff",),
+    "gstorepkt": ("dst_buff",),
+}
+MOVES: Final = COPIES | REDUCES | SWITCHED.keys()
 NOTHING: Final = frozenset(("nop", "flush"))
 SYNCS: Final = frozenset(("barrier", "sem_acquire", "sem_release"))
-_KNOWN: Final = SIGNALS | WAITS | COPIES | REDUCES | SWITCHED | NOTHING | SYNCS
+_KNOWN: Final = SIGNALS | WAITS | MOVES | NOTHING | SYNCS
 CURE: Final = "give an execution plan as MSCCL++'s language writes it"
 
-SwitchGroup = tuple[tuple[int, ...], str]  # the ranks whose buffers a switch joins, and which buffer of each
+
+class Chunk(NamedTuple):
+    """A chunk of a buffer at one rank, or at all ranks that a switch joins."""
+
+    ranks: tuple[int, ...]
+    buffer: str
+    offset: int
 
 
-BufferRange = tuple[int, str, int]  # rank, buffer, chunk
-_Side = list[tuple[list[tuple[int, int]], int]]  # for each chunk: its (rank, slot) pairs, and the switch's agent or -1
+RankSlot = tuple[int, int]
+Way = tuple[int, int, str, int]  # of a signal: the sender, the receiver, the channel's type and its number
 
 
-@dataclass
-class _Shares:
-    """An operation of several thread blocks: their number, the first one's place in the file, the number that came."""
+class PlanOp(NamedTuple):
+    """An operation. `src` and `dst` have the chunks of each part that it names; `signals` are those that it waits for
+    or sends. `share` identifies an operation of `sharing` thread blocks; None if one thread block does it."""
 
-    size: int
+    name: str
+    src: list[list[Chunk]]
+    dst: list[list[Chunk]]
+    signals: Counter[Way]
+    semaphores: Counter[tuple[int, int]]
+    barrier: tuple[object, int]  # its id, and the number of thread blocks that come to it
+    share: Hashable
+    sharing: int
     where: str
-    done: int = 0
 
 
 @dataclass(eq=False)
 class ThreadBlock:
-    """A thread block: its operations, and by channel type the peers of its channels and its remote buffers."""
+    """A thread block and its operations."""
 
     gpu: int
-    number: int
-    ops: list[Mapping[str, Any]]
-    peers: Mapping[str, list[tuple[int, int]]]  # type → (peer, which of the channels to that peer)
-    remote: Mapping[str, list[tuple[int, str]]]  # type → (rank, buffer)
-    switches: list[SwitchGroup]
-    where: str
+    ops: list[PlanOp] = field(default_factory=list)
     done: int = 0
     arrived: bool = False  # at a barrier
 
 
 @dataclass
 class PlanFile(ImportedProgram):
-    """A plan: its thread blocks before their first operation, and its semaphores by GPU and number."""
+    """A plan: its thread blocks before their first operation, and its semaphores by GPU and number.
+
+    Agent n + k of the schedule is the switch that joins the ranks of `switches[k]`.
+    """
 
     blocks: list[ThreadBlock] = field(default_factory=list)
     semaphores: Counter[tuple[int, int]] = field(default_factory=Counter)  # how often each may be acquired at first
-
-    @property
-    def switch_groups(self) -> list[tuple[int, ...]]:
-        """The groups of ranks that a switch joins; agent n + k of the schedule is the switch of group k."""
-        return list(dict.fromkeys(ranks for block in self.blocks for ranks, _ in block.switches))
+    switches: list[tuple[int, ...]] = field(default_factory=list)
 
 
 def looks(text: str) -> bool:
@@ -102,7 +115,7 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
         if '"inputChunks"' in text or '"ctype"' in text:
             raise wrong("", "a plan in MSCCL++'s older form", "make it anew with an MSCCL++ that writes input_chunks")
         plan = _parsed(document, asked)
-        names = Counter(op["name"] for block in plan.blocks for op in block.ops)
+        names = Counter(op.name for block in plan.blocks for op in block.ops)
         steps = ", ".join(f"{count} {name}" for name, count in names.items())
         notes.read.append(f"{plan.collective} of {plan.n} GPUs, {plan.n_chunks} chunks, operations: {steps}")
         notes.assume(THREADS)
@@ -128,6 +141,15 @@ def in_words(error: Exception) -> str:
     if isinstance(error, IndexError):
         return "it names a channel or a buffer that the plan does not list"
     return str(error)[:200] if isinstance(error, ValueError) else f"it has another form: {str(error)[:160]}"
+
+
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Convert errors of the types `ODD` in the context into InputErrors that name the key `where`."""
+    try:
+        yield
+    except ODD as error:
+        raise wrong(where, in_words(error), CURE) from None
 
 
 def whole(value: object, most: int) -> int:
@@ -161,51 +183,95 @@ def _parsed(document: Mapping[str, Any], asked: str | None) -> PlanFile:
     for gpu in gpus:
         for number, tb in enumerate(gpu.get("threadblocks", [])):
             where = f"gpus.{gpu['id']}.threadblocks.{number}"
-            try:
-                plan.blocks.append(_block(gpu, tb, n, where))
-            except ODD as error:
-                raise wrong(where, in_words(error), CURE) from None
+            with _at(where):
+                plan.blocks.append(_block(plan, gpu, tb, where))
         for i, semaphore in enumerate(gpu.get("semaphores", [])):
             plan.semaphores[gpu["id"], i] = whole(semaphore.get("init_value", 0), 2**20)
     return plan
 
 
-def _block(gpu: Mapping[str, Any], tb: Mapping[str, Any], n: int, where: str) -> ThreadBlock:
-    number = whole(gpu["id"], MOST_RANKS)
-    channels: dict[str, list[tuple[int, int]]] = {}
-    switches: list[SwitchGroup] = []
+def _block(plan: PlanFile, gpu: Mapping[str, Any], tb: Mapping[str, Any], where: str) -> ThreadBlock:
+    n, block = plan.n, ThreadBlock(gpu["id"])
+    every: dict[str, list[Any]] = {}  # by type of channel: the peer and the number of each, or what a switch joins
     for channel in gpu.get("channels", []):
+        known = every.setdefault(str(channel["channel_type"]), [])
         if channel["channel_type"] == "switch":
             buffer = str(channel["buffer_type"])[:1]
-            switches += ((_members(group["ranks"], n), buffer) for group in channel["rank_groups"])
+            known += ((_members(group["ranks"], n), buffer) for group in channel["rank_groups"])
             continue
-        known = channels.setdefault(str(channel["channel_type"]), [])
         for peer in channel.get("connected_to", []):
             rank = whole(peer, n - 1)
             known.append((rank, sum(known_peer == rank for known_peer, _ in known)))
-    buffers = [(whole(b["rank"], n - 1), str(b["type"])[:1]) for b in gpu.get("remote_buffers", [])]
-    peers = {
-        str(c["channel_type"]): [channels[str(c["channel_type"])][whole(i, 2**20)] for i in c["channel_ids"]]
+    buffers = [((whole(b["rank"], n - 1),), str(b["type"])[:1]) for b in gpu.get("remote_buffers", [])]
+    channels = {
+        str(c["channel_type"]): [every.get(str(c["channel_type"]), [])[whole(i, 2**20)] for i in c["channel_ids"]]
         for c in tb.get("channels", [])
-        if c["channel_type"] != "switch"
     }
-    joined = [
-        switches[whole(i, 2**20)]
-        for c in tb.get("channels", [])
-        if c["channel_type"] == "switch"
-        for i in c["channel_ids"]
-    ]
     remote = {
         str(r["access_channel_type"]): [buffers[whole(i, 2**20)] for i in r["remote_buffer_ids"]]
         for r in tb.get("remote_buffer_refs", [])
     }
+    plan.switches += (ranks for ranks, _ in channels.get("switch", ()) if ranks not in plan.switches)
     ops = [inner for op in tb.get("ops", []) for inner in (op["ops"] if op["name"] == "pipeline" else [op])]
     for i, op in enumerate(ops):
-        if op["name"] not in _KNOWN or (str(op.get("channel_type")) == "switch" and op["name"] not in SWITCHED):
+        kind, here = str(op.get("channel_type")), f"{where}.ops.{i}"
+        if op["name"] not in _KNOWN or (kind == "switch" and op["name"] not in SWITCHED):
             cure = "read are put, get, copy, re, res, rre, rres, their packet forms, glre, glres and gstore"
             problem = f"operation {str(op['name'])[:40]!r} cannot be mapped to transfers of chunks"
-            raise wrong(f"{where}.ops.{i}", problem, cure)
-    return ThreadBlock(number, whole(tb["id"], 2**20), ops, peers, remote, joined, where)
+            raise wrong(here, problem, cure)
+        with _at(here):
+            block.ops.append(_op(plan, block.gpu, op, channels, remote.get(kind, []), ops[:i].count(op), here))
+    return block
+
+
+def _op(
+    plan: PlanFile,
+    gpu: int,
+    op: Mapping[str, Any],
+    channels: Mapping[str, list[Any]],
+    remote: list[Any],
+    earlier: int,
+    where: str,
+) -> PlanOp:
+    """Return an operation of a GPU. `channels` are those of its thread block, `remote` the buffers that it can name,
+    `earlier` is the number of equal operations before it."""
+    name, kind, slots = op["name"], str(op.get("channel_type")), BufferSlots(plan, True)
+
+    def part(key: str, entry: Mapping[str, Any]) -> list[Chunk]:
+        if key in SWITCHED.get(name, ()):
+            ranks, buffer = channels["switch"][whole(entry["switch_channel_id"], 2**20)]
+        elif "buffer_id" in entry:
+            ranks, buffer = remote[whole(entry["buffer_id"], 2**20)]
+        else:
+            ranks, buffer = (gpu,), str(entry["type"])[:1]
+        if buffer not in "ios":
+            raise ValueError(f"buffer {buffer!r} is none of i, o and s")
+        first, size = whole(entry["index"], 2**31), whole(entry.get("size", 1), thread_programs.MOST_TRANSFERS)
+        for rank in ranks[: bool(size)]:
+            slots.slot(rank, buffer, first + size - 1)  # raises ValueError if the buffer is smaller
+        return [Chunk(ranks, buffer, first + i) for i in range(size)]
+
+    moves = name in MOVES
+    src, dst = ([part(key, entry) for entry in op.get(key, []) if moves] for key in ("src_buff", "dst_buff"))
+    if name in COPIES and len(src) == 1:
+        src = src * len(dst)
+    sizes = [list(map(len, side)) for side in (src, dst)]
+    if name in SWITCHED:
+        fits = sum(sizes[0]) == sum(sizes[1])
+    else:
+        fits = sizes[0] == sizes[1] if name in COPIES else bool(src and dst) and len({*sizes[0], *sizes[1]}) == 1
+    if moves and not fits:
+        raise ValueError(f"{name} has parts of different sizes")
+    named = [channels[kind][whole(i, 2**20)] for i in op.get("channel_ids", []) if name in SIGNALS | WAITS]
+    ways = ((gpu, peer, kind, which) if name in SIGNALS else (peer, gpu, kind, which) for peer, which in named)
+    semaphores = ((gpu, whole(i, 2**20)) for i in op.get("semaphore_ids", []))
+    barrier = op.get("barrier_id"), whole(op.get("num_threadblocks", 1), 2**20)
+    group = next((value for key, value in op.items() if key.startswith("tbg")), None)
+    share, sharing = None, 1
+    if moves and group is not None:  # blocks have their own lists of channels, so the chunks identify the operation
+        sharing = whole(next((value for key, value in group.items() if key.endswith("size")), "no tbg_size"), 2**20)
+        share = (gpu, name, sharing, earlier, repr((src, dst)))
+    return PlanOp(name, src, dst, Counter(ways), Counter(semaphores), barrier, share, sharing, where)
 
 
 def _members(ranks: list[object], n: int) -> tuple[int, ...]:
@@ -226,70 +292,48 @@ class _PlanExecution:
         self.plan = plan
         self.where = BufferSlots(plan, alias)
         self.moves = RecordedTransfers()
-        self.signals: Counter[tuple[int, int, str, int]] = Counter()
+        self.signals = Counter[Way]()
         self.semaphores = Counter(plan.semaphores)
-        self.packets: set[tuple[int, int]] = set()
-        self.shares: dict[Hashable, _Shares] = {}  # operations of groups of thread blocks
+        self.packets = set[RankSlot]()
+        self.shares = Counter[Hashable]()  # thread blocks that came to an operation that several share
         self.spare = itertools.count(self.where.spare)
-        self.agents = {ranks: plan.n + k for k, ranks in enumerate(plan.switch_groups)}
+        self.agents = {ranks: plan.n + k for k, ranks in enumerate(plan.switches)}
 
     def step(self, block: ThreadBlock) -> bool:
         """Do the next operation of a thread block; return False if it has to wait."""
         op = block.ops[block.done]
-        name, kind = op["name"], str(op.get("channel_type"))
-        if name in WAITS:
-            needed = Counter((peer, block.gpu, kind, which) for peer, which in self._ways(block, op, kind))
-            if any(self.signals[way] < count for way, count in needed.items()):
+        if op.name in WAITS:
+            if not op.signals <= self.signals:
                 return False
-            self.signals -= needed
-        elif name == "sem_acquire":
-            wanted = Counter((block.gpu, whole(i, 2**20)) for i in op["semaphore_ids"])
-            if any(self.semaphores[key] < count for key, count in wanted.items()):
+            self.signals -= op.signals
+        elif op.name == "sem_acquire":
+            if not op.semaphores <= self.semaphores:
                 return False
-            self.semaphores -= wanted
-        elif name == "sem_release":
-            self.semaphores.update((block.gpu, whole(i, 2**20)) for i in op["semaphore_ids"])
-        elif name == "barrier":
+            self.semaphores -= op.semaphores
+        elif op.name == "sem_release":
+            self.semaphores += op.semaphores
+        elif op.name == "barrier":
             return self._barrier(block, op)
-        elif name in COPIES | REDUCES:
-            src, dst = self._pieces(block, op, "src_buff", kind), self._pieces(block, op, "dst_buff", kind)
-            if name in READS_PACKETS and not self._came(src):
+        elif op.name in MOVES:
+            if op.name in READS_PACKETS and not self._came(op.src):
                 return False
-            if not self._is_whole(block, op, (src, dst)):
-                return True
-            (self._copy if name in COPIES else self._reduce)(block, op, src, dst)
-        elif name in SWITCHED:
-            sides = self._switched_sides(block, op)
-            if self._is_whole(block, op, sides):
-                self._switched(block, op, *sides)
-        if name in SIGNALS:
-            self.signals.update((block.gpu, peer, kind, which) for peer, which in self._ways(block, op, kind))
+            self.shares[op.share] += 1
+            if op.share is not None and self.shares[op.share] < op.sharing:
+                return True  # the last of the thread blocks does it
+            move = self._copy if op.name in COPIES else self._reduce if op.name in REDUCES else self._switched
+            move(block, op)
+        if op.name in SIGNALS:
+            self.signals += op.signals
         return True
-
-    def _is_whole(self, block: ThreadBlock, op: Mapping[str, Any], moved: object) -> bool:
-        """Return whether all thread blocks of a group have come to their shared operation. Blocks have their own lists
-        of channels. So the moved slots (`moved`) identify the operation."""
-        group = next((value for key, value in op.items() if key.startswith("tbg")), None)
-        if group is None:
-            return True
-        size = whole(next((value for key, value in group.items() if key.endswith("size")), "no tbg_size"), 2**20)
-        earlier = block.ops[: block.done].count(op)
-        key = (block.gpu, op["name"], size, earlier, repr(moved))
-        shares = self.shares.setdefault(key, _Shares(size, f"{block.where}.ops.{block.done}"))
-        shares.done += 1
-        return shares.done >= size
 
     def check_groups(self) -> None:
         """Raise InputError if fewer thread blocks came to an operation than share it."""
-        for shares in self.shares.values():
-            if shares.done < shares.size:
-                problem = f"{shares.size} thread blocks share this operation, but only {shares.done} reach it"
-                raise wrong(shares.where, problem, CURE)
+        for op in (op for block in self.plan.blocks for op in block.ops[: block.done]):
+            if op.share is not None and (came := self.shares[op.share]) < op.sharing:
+                problem = f"{op.sharing} thread blocks share this operation, but only {came} reach it"
+                raise wrong(op.where, problem, CURE)
 
-    def _ways(self, block: ThreadBlock, op: Mapping[str, Any], kind: str) -> list[tuple[int, int]]:
-        return [block.peers[kind][whole(i, 2**20)] for i in op.get("channel_ids", [])]
-
-    def _barrier(self, block: ThreadBlock, op: Mapping[str, Any]) -> bool:
+    def _barrier(self, block: ThreadBlock, op: PlanOp) -> bool:
         """Return whether the required number of thread blocks of the GPU have come to a barrier."""
         block.arrived = True
         same = [
@@ -298,9 +342,9 @@ class _PlanExecution:
             if waiting.gpu == block.gpu
             and waiting.arrived
             and waiting.done < len(waiting.ops)
-            and waiting.ops[waiting.done].get("barrier_id") == op.get("barrier_id")
+            and waiting.ops[waiting.done].barrier[0] == op.barrier[0]
         ]
-        if len(same) < whole(op.get("num_threadblocks", 1), 2**20):
+        if len(same) < op.barrier[1]:
             return False
         for waiting in same:
             waiting.arrived = False
@@ -308,49 +352,26 @@ class _PlanExecution:
                 waiting.done += 1
         return True
 
-    def _pieces(self, block: ThreadBlock, op: Mapping[str, Any], key: str, kind: str) -> list[list[BufferRange]]:
-        """Return the chunks of each buffer that an operation names."""
-        pieces = []
-        for entry in op.get(key, []):
-            first, size = whole(entry["index"], 2**31), whole(entry.get("size", 1), thread_programs.MOST_TRANSFERS)
-            if "buffer_id" in entry:
-                rank, buffer = block.remote[kind][whole(entry["buffer_id"], 2**20)]
-            else:
-                rank, buffer = block.gpu, str(entry["type"])[:1]
-            if buffer not in "ios":
-                raise wrong(block.where, f"buffer {buffer!r} in {op['name']}", "buffers are i, o and s")
-            pieces.append([(rank, buffer, first + i) for i in range(size)])
-        return pieces
+    def _slots(self, chunk: Chunk) -> list[RankSlot]:
+        return [(rank, self.where.slot(rank, chunk.buffer, chunk.offset)) for rank in chunk.ranks]
 
-    def _slot(self, piece: BufferRange) -> tuple[int, int]:
-        rank, buffer, chunk = piece
-        return rank, self.where.slot(rank, buffer, chunk)
+    def _came(self, parts: list[list[Chunk]]) -> bool:
+        return all(self._slots(c)[0] in self.packets for part in parts for c in part if c.buffer == "s")
 
-    def _came(self, pieces: list[list[BufferRange]]) -> bool:
-        return all(self._slot(p) in self.packets for chunks in pieces for p in chunks if p[1] == "s")
-
-    def _move(self, src: tuple[int, int], dst: tuple[int, int], reduce: bool) -> None:
+    def _move(self, src: RankSlot, dst: RankSlot, reduce: bool) -> None:
         if src != dst:
             self.moves.write(self.moves.read(*src), *dst, reduce)
         self.packets.add(dst)
 
-    def _copy(
-        self, block: ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
-    ) -> None:
-        src = src * len(dst) if len(src) == 1 else src
-        if [len(chunks) for chunks in src] != [len(chunks) for chunks in dst]:
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
-        for source, target in zip(itertools.chain(*src), itertools.chain(*dst), strict=True):
-            self._move(self._slot(source), self._slot(target), False)
+    def _copy(self, block: ThreadBlock, op: PlanOp) -> None:
+        for source, target in zip(itertools.chain(*op.src), itertools.chain(*op.dst), strict=True):
+            self._move(self._slots(source)[0], self._slots(target)[0], False)
 
-    def _reduce(
-        self, block: ThreadBlock, op: Mapping[str, Any], src: list[list[BufferRange]], dst: list[list[BufferRange]]
-    ) -> None:
+    def _reduce(self, block: ThreadBlock, op: PlanOp) -> None:
         """Sum all sources into the first destination on this GPU, or into scratch, and copy the sum to the others."""
-        if not src or not dst or len({len(chunks) for chunks in (*src, *dst)}) != 1:
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
-        for k in range(len(src[0])):
-            sources, targets = [self._slot(chunks[k]) for chunks in src], [self._slot(chunks[k]) for chunks in dst]
+        for chunks in zip(*op.src, *op.dst, strict=True):
+            places = [self._slots(chunk)[0] for chunk in chunks]
+            sources, targets = places[: len(op.src)], places[len(op.src) :]
             own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
             if own not in sources:
                 self._move(sources.pop(0), own, False)
@@ -361,77 +382,32 @@ class _PlanExecution:
             for target in targets:
                 self._move(own, target, False)
 
-    def _switched_sides(self, block: ThreadBlock, op: Mapping[str, Any]) -> tuple[_Side, _Side]:
-        """Return sources and targets of a load or a store by a switch."""
-        loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
-        sources = self._joined(block, op, "src_buff") if loads else self._local(block, op, "src_buff")
-        targets = self._joined(block, op, "dst_buff") if stores else self._local(block, op, "dst_buff")
-        return sources, targets
-
-    def _switched(self, block: ThreadBlock, op: Mapping[str, Any], sources: _Side, targets: _Side) -> None:
+    def _switched(self, block: ThreadBlock, op: PlanOp) -> None:
         """Load by a switch into registers (an extra slot in the schedule), or store from them."""
-        loads, stores = op["name"] in ("glre", "glres"), op["name"] != "glre"
-        if len(sources) != len(targets):
-            raise wrong(f"{block.where}.ops.{block.done}", f"{op['name']} has parts of different sizes", CURE)
-        for (source, source_agent), (target, target_agent) in zip(sources, targets, strict=True):
-            held = source[0]
-            if loads:
-                added = (source_agent, next(self.spare))
-                for place in source:
+        for source, target in zip(itertools.chain(*op.src), itertools.chain(*op.dst), strict=True):
+            held = self._slots(source)[0]
+            if "src_buff" in SWITCHED[op.name]:
+                added = (self.agents[source.ranks], next(self.spare))
+                for place in self._slots(source):
                     self._move(place, added, True)
-                held = (block.gpu, next(self.spare)) if stores else target[0]
+                held = (block.gpu, next(self.spare)) if op.name == "glres" else self._slots(target)[0]
                 self._move(added, held, False)
-            if stores:
-                sent = (target_agent, next(self.spare))
+            if "dst_buff" in SWITCHED[op.name]:
+                sent = (self.agents[target.ranks], next(self.spare))
                 self._move(held, sent, False)
-                for place in target:
+                for place in self._slots(target):
                     self._move(sent, place, False)
-
-    def _joined(self, block: ThreadBlock, op: Mapping[str, Any], key: str) -> _Side:
-        """Return each chunk on the switch's side: its slots at the ranks that the switch joins, and the agent."""
-        chunks = []
-        for entry in op[key]:
-            ranks, buffer = block.switches[whole(entry["switch_channel_id"], 2**20)]
-            first, size = whole(entry["index"], 2**31), whole(entry.get("size", 1), thread_programs.MOST_TRANSFERS)
-            pieces = [[self._slot((rank, buffer, i)) for rank in ranks] for i in range(first, first + size)]
-            chunks += [(places, self.agents[ranks]) for places in pieces]
-        return chunks
-
-    def _local(self, block: ThreadBlock, op: Mapping[str, Any], key: str) -> _Side:
-        """Return each chunk on the GPU's side: its slot, and no agent."""
-        pieces = itertools.chain(*self._pieces(block, op, key, "switch"))
-        return [([self._slot(piece)], -1) for piece in pieces]
-
-
-def _stepped(run: _PlanExecution, block: ThreadBlock) -> bool:
-    """Do the next operation of a thread block; raises InputError with its place."""
-    try:
-        return run.step(block)
-    except ODD as error:
-        raise wrong(f"{block.where}.ops.{block.done}", in_words(error), CURE) from None
 
 
 def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
-    """Execute a plan; return its schedule. In order k the k-th thread block is slow: it runs only if no other can."""
+    """Execute a plan; return its schedule."""
     run = _PlanExecution(plan, bool(form["alias"]))
     for block in plan.blocks:
-        block.done, block.arrived = 0, False
-    slow = plan.blocks[form["order"] - 1] if form["order"] else None
-    while True:
-        before = sum(block.done for block in plan.blocks)
-        for block in plan.blocks:
-            while block is not slow and block.done < len(block.ops) and _stepped(run, block):
-                block.done += 1
-        if sum(block.done for block in plan.blocks) > before:
-            continue
-        left = [block for block in plan.blocks if block.done < len(block.ops)]
-        if not left:
-            break
-        if slow not in left or not _stepped(run, slow):
-            run.check_groups()
-            path = f"{left[0].where}.ops.{left[0].done}"
-            raise wrong(path, f"{left[0].ops[left[0].done]['name']} waits here for ever", "mend what it waits for")
-        slow.done += 1
+        block.arrived = False
+    stuck = thread_programs.execute(plan.blocks, run.step, form["order"])
     run.check_groups()
+    if stuck:
+        op = stuck.ops[stuck.done]
+        raise wrong(op.where, f"{op.name} waits here for ever", "mend what it waits for")
     streams = bool(run.agents)  # a switch adds word by word, so that later transfers need not wait for whole chunks
     return run.where.schedule(run.moves, agents=len(run.agents), pipelined=streams)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from simcoll.config import input_files
 from simcoll.config.lru import LruCache
@@ -17,12 +18,22 @@ from simcoll.schedule.schedule import Schedule
 
 MOST_BYTES: Final = 64 * 2**20  # to bound memory; about two million transfers
 MOST: Final = 10**8  # most (rank, chunk) pairs of a schedule from a file
-_KEYS: Final = {"collective": str, "algorithm": str, "ranks": int, "n_chunks": int, "transfers": list}
-_WORDS: Final = {str: "text", int: "number", list: "list"}
-_WHENCE: Final = "see `simcoll show --json`"
 # Cache of schedules, as a file of a million transfers takes seconds to read, and each point of a sweep needs it. The
 # limit is in transfers of 21 bytes each.
 _RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
+
+
+class _File(BaseModel):
+    """The keys of a schedule file. A transfer is (step, src, src_slot, dst, dst_slot, reduce)."""
+
+    collective: StrictStr
+    algorithm: StrictStr
+    ranks: StrictInt = Field(ge=1, le=MOST)
+    n_chunks: StrictInt = Field(ge=1, le=MOST)
+    agents: StrictInt = Field(0, ge=0, le=MOST)
+    root: StrictInt = Field(0, ge=0)
+    pipelined: StrictBool = False
+    transfers: list[tuple[StrictInt, StrictInt, StrictInt, StrictInt, StrictInt, Literal[0, 1, False, True]]]
 
 
 def sent_fraction(schedule: Schedule) -> Fraction:
@@ -92,40 +103,16 @@ def looks(text: str) -> bool:
 def parse(text: str, source: str) -> Schedule:
     """Return the schedule of JSON that `dump` wrote; raises InputError that names the mistake."""
     document = input_files.json_mapping(text, source, "give what `simcoll show --json` prints")
-    for key, kind in _KEYS.items():
-        if not isinstance(document.get(key), kind) or isinstance(document.get(key), bool):
-            raise InputError(f"{source}:1:1: {key}: missing, or no {_WORDS[kind]}", _WHENCE)
-    for i, row in enumerate(document["transfers"]):
-        if (
-            not isinstance(row, list)
-            or len(row) != 6
-            or not all(isinstance(x, int) for x in row)
-            or row[5] not in (0, 1)
-        ):
-            problem = f"transfers.{i}: not [step, src, src_slot, dst, dst_slot, reduce]"
-            raise InputError(f"{source}:1:1: {problem}", _WHENCE)
-    agents, root = document.get("agents", 0), document.get("root", 0)
-    limits = {
-        "ranks": (document["ranks"], 1, MOST),
-        "n_chunks": (document["n_chunks"], 1, MOST // max(1, document["ranks"])),
-    }
-    limits |= {"agents": (agents, 0, MOST), "root": (root, 0, document["ranks"] - 1)}
-    for key, (value, least, most) in limits.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise InputError(f"{source}:1:1: {key}: {value!r} is out of range", f"write {least} … {most}")
-    if not isinstance(document.get("pipelined", False), bool):
-        raise InputError(f"{source}:1:1: pipelined: neither true nor false", "write true or false")
     try:
-        collective(document["collective"])
-        return Schedule.from_rows(
-            document["transfers"],
-            collective=document["collective"],
-            algorithm=document["algorithm"],
-            n=document["ranks"],
-            n_chunks=document["n_chunks"],
-            agents=agents,
-            root=root,
-            pipelined=document.get("pipelined", False),
-        )
+        found = _File.model_validate(document)
+        collective(found.collective)
+        if found.root >= found.ranks or found.ranks * found.n_chunks > MOST:
+            raise ScheduleError(f"its root is none of its ranks, or it has more than {MOST} chunks")
+        fields = found.model_dump(exclude={"transfers", "ranks"})
+        return Schedule.from_rows(found.transfers, n=found.ranks, **fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise InputError(f"{source}:1:1: {key}: {first['msg']}", "see `simcoll show --json`") from None
     except (ScheduleError, ValueError, OverflowError) as error:
         raise InputError(f"{source}:1:1: {error}") from None

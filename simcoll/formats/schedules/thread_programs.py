@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -230,6 +230,43 @@ class BufferSlots:
                     moves.local(rank, slot, base + i, False)
         shape = {"n": program.n, "n_chunks": program.n_chunks}
         return moves.schedule(collective=program.collective, algorithm=program.name, **shape, **fields)
+
+
+# --- execution ---
+
+
+class Thread(Protocol):
+    """A thread block, with the number of its operations that are done."""
+
+    done: int
+
+    @property
+    def ops(self) -> Sequence[object]:
+        """Its operations, in order."""
+
+
+T = TypeVar("T", bound=Thread)
+
+
+def execute(threads: Sequence[T], step: Callable[[T], bool], order: int) -> T | None:
+    """Execute threads until all are done; return None, or a thread that waits for ever.
+
+    `step` does the next operation of a thread, or returns False if the thread has to wait. In order k > 0 the k-th
+    thread is slow: it does an operation only if no other thread can.
+    """
+    slow = threads[order - 1] if order else None
+    for thread in threads:
+        thread.done = 0
+    while left := [thread for thread in threads if thread.done < len(thread.ops)]:
+        before = sum(thread.done for thread in threads)
+        for thread in left:
+            while thread is not slow and thread.done < len(thread.ops) and step(thread):
+                thread.done += 1
+        if before == sum(thread.done for thread in threads):
+            if slow is None or slow not in left or not step(slow):
+                return left[0]
+            slow.done += 1
+    return None
 
 
 # --- the proof ---

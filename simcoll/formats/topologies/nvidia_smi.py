@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from simcoll.errors import InputError, Place
 from simcoll.formats.topologies._sketch import LenderSystem, Sketch, lender, nvlinks
@@ -224,12 +224,9 @@ def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sket
 
 def _groups(devices: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
     """Return the connected components of devices under the relation `joined`, in order."""
-    left, groups = list(devices), []
-    while left:
-        group = [left.pop(0)]
-        for member in group:
-            near: Iterable[str] = [device for device in left if joined(member, device)]
-            group += near
-            left = [device for device in left if device not in group]
-        groups.append([device for device in devices if device in group])
-    return groups
+    import networkx as nx
+
+    graph: Any = nx.Graph()
+    graph.add_nodes_from(devices)
+    graph.add_edges_from(pair for pair in itertools.combinations(devices, 2) if joined(*pair))
+    return [sorted(part, key=devices.index) for part in nx.connected_components(graph)]
