@@ -80,7 +80,7 @@ def measure(
     if dry_run:
         if member and real.membership()[0]:
             return 0  # one rank prints it for all
-        lines = list(rehearsed(points, backend, _told))
+        lines = list(rehearsed(points, backend, _print_on_stderr))
         print("\n".join([of_dry_run(lines), *lines]))
         return 0
     tell = (lambda line: None) if quiet else Lines()
@@ -160,5 +160,5 @@ def _check(timeout: float, output: Path | None) -> None:
         raise InputError(f"{output}: is a folder", "give the name of a file to write, e.g. measured.csv")
 
 
-def _told(line: str) -> None:
+def _print_on_stderr(line: str) -> None:
     print(line, file=sys.stderr)
